@@ -41,14 +41,6 @@ def test_losses_and_returns_of_all_runs_count() -> None:
     assert known.back_s == pytest.approx((JOIN_S + 9 * 0.1 * HOUR) / 10)
 
 
-def test_a_worker_that_was_given_back_was_not_lost() -> None:
-    """Its cluster was made smaller; one that somebody repaired took no time to return."""
-    given_back = told(("joins", "a", 0), ("lost", "a", 5), ("gone", "a", 5))
-    assert given_back.frequency(5 * HOUR, JOIN_S) == pytest.approx((1 / (25 * HOUR), JOIN_S))
-    repaired = told(("joins", "a", 0), ("lost", "a", 5), ("joins", "a", 30))
-    assert repaired.frequency(30 * HOUR, JOIN_S) == pytest.approx((2 / (25 * HOUR), JOIN_S))
-
-
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 2000)), max_size=30).map(
         lambda found: sorted(found, key=lambda each: each[1])

@@ -336,17 +336,3 @@ def test_a_place_is_taken_no_more_often_than_once_a_stay(
             for count, end in enumerate(taken[first:]):
                 assert count <= (end - begin) / stay + 1
     assert not any(name.startswith("short") for name, _ in made.runs)
-
-
-@pytest.mark.parametrize(("sub_epochs", "most"), [((100.0, 100.0), 8), ((70.0, 71.0), 200)])
-def test_two_that_are_even_do_not_swap_their_places(sub_epochs: tuple[float, float], most: int) -> None:
-    """Equal runs keep what they have, of 2,000 sub-epochs: a change of hands has to be worth more than a sub-epoch."""
-    made = floor(
-        8,
-        *(
-            Claim(ref=ref(name), sub_epoch_s=sub_epoch_s)
-            for name, sub_epoch_s in zip("ab", sub_epochs, strict=True)
-        ),
-    )
-    made.until(20_000.0)
-    assert len(made.changes) <= most

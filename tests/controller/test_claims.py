@@ -16,35 +16,11 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, FitPlan
 from cerebro.state import TaskKey
 from controller.decisions.core import Core
-from controller.loop import open_runs as opened
-from controller.loop.open_runs import Overview
 from controller.sharing import claims
 from controller.sharing.arbiter import Claim
 from tests.state.runs import TimedStory
 from tests.state.stories import DATASET, Story, sub_epoch
 from tests.state.test_beside import evaluation
-
-
-def is_busy(*stories: Story) -> bool:
-    """Over all open runs of these experiments."""
-    overviews = []
-    for story in stories:
-        core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
-        core.state = story.state
-        overviews.append(Overview.of(core))
-    return opened.is_busy(overviews)
-
-
-def test_a_fit_is_busy_when_each_device_has_a_task() -> None:
-    """Of whichever run."""
-    story, other = Story(workers=2), Story(workers=2)
-    story.fit()
-    other.fit()
-    story.start(sub_epoch(1, 0), 0)
-    assert not is_busy(story, other)
-    other.start(sub_epoch(1, 1), 1)
-    assert is_busy(story, other)
-    assert not is_busy(story)
 
 
 def test_what_is_left_of_a_test_is_told_by_the_fit_before_its_first_task() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import (
     ClusterEvent,
-    ReplicasChanged,
     TaskAssigned,
     WorkerJoined,
     WorkerLost,
@@ -22,7 +21,7 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ClusterState
 from cerebro.state.experiment import fold
-from controller.scaling.cluster_decision import decide, replicas
+from controller.scaling.cluster_decision import decide
 from controller.scaling.cluster_log import ClusterLog
 from controller.scaling.cluster_snapshot import Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.scaling.orchestrator import Exit
@@ -131,37 +130,6 @@ def test_the_cluster_is_told_what_is_new(
     for event in told:
         state.apply(event.model_copy(update={"seq": state.seq + 1}))
     assert decide(state, snapshot, ending=ending, busy=busy) == []
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "told"),
-    [
-        ((1,), (), []),
-        ((1, 2), (), [ReplicasChanged(volume="v", gained=held(2))]),
-        ((), (1, 3), [ReplicasChanged(volume="v", gained=held(3))]),
-        ((), (), [ReplicasChanged(volume="v", lost=held(1))]),
-    ],
-)
-def test_a_volume_holds_what_one_of_its_workers_still_names(
-    first: tuple[int, ...], second: tuple[int, ...], told: list[ReplicasChanged]
-) -> None:
-    """Each registers what it found; what another one made since, it may not know."""
-    state = cluster(
-        joined("w0", "a", 1).model_copy(update={"volume": "v"}),
-        joined("w1", "a", 1).model_copy(update={"volume": "v"}),
-        joined("w2", "a", 4),
-    )
-    snapshot = ClusterSnapshot(
-        workers={
-            "w0": replace(HERE, volume="v", replicas=held(*first)),
-            "w1": replace(HERE, volume="v", replicas=held(*second)),
-            "w2": replace(HERE, replicas=held(4)),
-        }
-    )
-    assert [*replicas(state, snapshot)] == told
-    for event in told:
-        state.apply(event.model_copy(update={"seq": state.seq + 1}))
-    assert [*replicas(state, snapshot)] == []
 
 
 def test_who_led_before_writes_no_more_and_who_leads_reads_first() -> None:

@@ -115,18 +115,6 @@ def test_the_end_of_the_process_before(given: Fleet | None, expected: Exit) -> N
     assert worker_view(status(pod=REF), given, silent_s=0.0, lease_s=LEASE_S).before == expected
 
 
-@pytest.mark.parametrize(
-    ("gpus", "registered", "weight"), [(0, 1.0, 1.0), (4, 1.0, 4.0), (4, 2.5, 2.5), (0, 3.0, 3.0)]
-)
-def test_granted_gpus_are_the_weight_unless_one_was_given(
-    gpus: int, registered: float, weight: float
-) -> None:
-    """The container for ETL sees none of the GPUs that its data is for; who gives a weight has a reason."""
-    told = status(pod=REF)
-    told = told.model_copy(update={"record": told.record.model_copy(update={"weight": registered})})
-    assert worker_view(told, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S).weight == weight
-
-
 def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:
     """Nobody waits for it, and whoever ran in it is lost for that reason."""
     without = Fleet(pods={}, size=1, unmade={"w-0": "Kubernetes does not make it: exceeded quota"})

@@ -113,19 +113,6 @@ def test_an_experiment_goes_with_its_files_and_no_other(ward: Ward, monkeypatch:
     assert [(entry.by, entry.what) for entry in ward.store.audit()] == [("ann", "deleted experiment one")]
 
 
-def test_a_deletion_is_found_after_a_notification(ward: Ward) -> None:
-    """And not looked for otherwise: an idle controller asks the store nothing."""
-    made = ward.controller()
-    made.tend(ward.term)
-    ward.store.append("one", DeletionRequested(by="ann"))
-    made.tend(ward.term)
-    assert ward.left("one")
-    made.look_again()
-    made.tend(ward.term)
-    made.tend(ward.term)
-    assert not ward.left("one")
-
-
 def test_nothing_is_asked_while_the_rest_is_removed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop with running sub-epochs turns many times a second."""
     may_end, asked, deleting = threading.Event(), [], ward.store.deleting

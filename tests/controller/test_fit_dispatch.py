@@ -162,24 +162,6 @@ def test_an_interrupted_sub_epoch_goes_first(how: FailureKind, is_told: bool) ->
     assert at_it[0] == str(sub_epoch(1, 0, "m02"))
 
 
-def test_a_model_waits_for_the_worker_of_its_interrupted_sub_epoch() -> None:
-    """Once that is there again: hopping on elsewhere, the model might be busy each time the worker is free."""
-    story = Story()
-    story.fit(models=2)
-    interrupted = sub_epoch(1, 0, "m01")
-    attempt = story.start(interrupted, 0)
-    story.tell(
-        TaskRevoked(
-            task=str(interrupted), attempt=attempt, worker="worker-0", reason="-", loss=FailureKind.PREEMPTED
-        ),
-        lost(0),
-        joined(0, incarnation="b"),
-    )
-    story.start(sub_epoch(1, 0), 0)
-    back = {s.task for s in core_of(story).decide(all_here(story)) if isinstance(s, api.Assign)}
-    assert str(sub_epoch(1, 1, "m01")) not in back
-
-
 def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
     """Its worker came back before its making, queued behind a sub-epoch, was begun; one that is begun goes on."""
     for place, expected in (("queued", ["revoke"]), ("first", [])):

@@ -25,12 +25,6 @@ def test_more_workers_help_as_far_as_there_is_something_to_share() -> None:
     assert few[16].p50_s > 0.8 * few[8].p50_s
 
 
-def test_a_forecast_knows_of_the_copies_that_relieve_a_slow_worker() -> None:
-    """Of eight workers one takes four times as long: not four times the makespan."""
-    calm, slow = forecast(outlook(16, 8, 2), [8])[8], forecast(outlook(16, 8, 2, slow=4.0), [8])[8]
-    assert 1.05 * calm.p50_s < slow.p50_s < 1.5 * calm.p50_s
-
-
 def test_models_of_which_little_is_known_make_it_less_sure() -> None:
     """Also where sub-epochs do not stray."""
     sure = replace(outlook(8, 4, 2), sigma=0.0)

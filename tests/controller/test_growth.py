@@ -7,25 +7,18 @@ from typing import Any
 import pytest
 
 from cerebro.contract.events import (
-    RunFinished,
     RunRequested,
-    RunStarted,
     TaskAssigned,
     TaskStarted,
     WorkerJoined,
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Replica
 from cerebro.contract.rest import api
-from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import TaskResult
-from cerebro.state import TaskKey
 from controller.decisions.core import Core
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from research.simulation.scenario import DATASET
 from tests.controller.counting import steps
 from tests.controller.test_core import plan, request
-from tests.state.stories import DATASET as STORY_DATASET
-from tests.state.stories import Story
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
@@ -100,46 +93,3 @@ def test_a_decision_while_all_are_busy_costs_the_same_with_more_models(validated
         assert core.decide(seen) == []
         costs[models] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
     assert costs[1000] <= costs[100] + 10
-
-
-def predicting(models: int) -> Core:
-    """A prediction with so many models on two partitions; half of its tasks are done, and there is room for one."""
-    story = Story()
-    story.fit(models=models, epochs=1)
-    for number in range(models):
-        story.epoch(1, model=f"m{number:02}")
-    chosen = {f"m{number:02}": 1 for number in range(models)}
-    story.tell(
-        RunFinished(run="fit-1", outcome="finished"),
-        RunRequested(run="predict-1", request=EvaluateRequest(kind="predict", fit="fit-1", split="valid")),
-        RunStarted(
-            run="predict-1",
-            plan=EvaluatePlan(
-                kind="predict", dataset=STORY_DATASET, fit="fit-1", models=chosen, partitions={0: 1, 1: 1}
-            ),
-        ),
-    )
-    keys = [
-        TaskKey(run="predict-1", kind="predict", model=name, partition=partition)
-        for name in chosen
-        for partition in (0, 1)
-    ]
-    for key in keys[: len(keys) // 2]:
-        story.do(key, 0, TaskResult(rows=1))
-    for number, key in enumerate(keys[len(keys) // 2 :][:3]):
-        story.assign(key, number % 2)
-    core = Core(RECORD)
-    for event in story.log:
-        core.apply(event)
-    return core
-
-
-def test_a_decision_on_predictions_costs_the_same_with_more_tasks() -> None:
-    """Neither those that are done nor those that wait are gone through."""
-    costs = {}
-    for models in (10, 100):
-        core = predicting(models)
-        seen = snapshot(core)
-        assert len(core.decide(seen)) == 1
-        costs[models] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
-    assert costs[100] <= costs[10] + 10

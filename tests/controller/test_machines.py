@@ -443,27 +443,3 @@ def test_where_most_workers_fail_none_is_the_cause() -> None:
     found = list(act(FOUR, HealthAnswer(), seen, 1000.0))
     assert {type(each) for each in found} == {Spared}
     assert "the cluster is the cause" in found[0].why  # type: ignore[union-attr]
-
-
-def test_a_task_that_fails_at_several_workers_blames_none() -> None:
-    """It may be what it does. What else failed there counts."""
-    seen = {"worker-0": [ended("a", ECC)], "worker-1": [ended("a", ECC), ended("a", ECC)]}
-    assert {type(each) for each in act(FOUR, HealthAnswer(), seen, 1000.0)} == {Checked}
-    seen["worker-1"] += [ended("b", ECC), ended("c", ECC)]
-    assert [type(each) for each in act(FOUR, HealthAnswer(), seen, 1000.0)] == [Checked, Quarantined]
-
-
-def test_who_only_preprocesses_goes_with_the_last_trainer_of_its_volume() -> None:
-    """What is on that volume could be read by nobody; with another trainer there it stays."""
-    mark = Quarantine(reason="r", by="ada", time=1.0)
-    known = HealthAnswer(workers={"worker-1": WorkerHealth(quarantine=mark)})
-
-    def on(name: str, volume: str, *kinds: str) -> WorkerStatus:
-        record = worker("a", name).model_copy(update={"kinds": kinds, "volume": volume})
-        return WorkerStatus(record=record, silent_s=0.0)
-
-    pair = [on("worker-1", "pod-1", "train"), on("worker-1-etl", "pod-1", "etl")]
-    assert {each.worker for each in machine_exclusions(pair, known, 2.0)} == {"worker-1", "worker-1-etl"}
-    shared = [*pair, on("worker-2", "pod-1", "train")]
-    assert [each.worker for each in machine_exclusions(shared, known, 2.0)] == ["worker-1"]
-    assert machine_exclusions(pair, HealthAnswer(), 2.0) == ()

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
+from cerebro.contract.records import PodRef, SizeRequest, WorkerRecord
 from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs.client import KvsClient
 from controller.scaling.membership import Membership
@@ -173,17 +173,6 @@ def test_workers_on_their_parallel_plan_are_waited_for_a_minute(
     assert is_filling(250.0)
     manager.pods = None
     assert not is_filling(251.0)
-
-
-def test_what_keeps_pods_from_starting_is_told(store: VirtualStore) -> None:
-    """Until they run."""
-    manager = Manager(pods=fleet(0, size=1, trouble="the image cannot be pulled"))
-    watcher = membership(store, manager)
-    watcher.tend()
-    assert store.troubles().pods == {"w-0": "the image cannot be pulled"}
-    manager.pods = fleet(0, size=1)
-    watcher.tend()
-    assert store.troubles() == Troubles(size=1)
 
 
 def test_the_store_is_asked_for_a_size_request_only_when_there_may_be_one(

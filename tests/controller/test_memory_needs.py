@@ -13,23 +13,17 @@ from hypothesis import strategies as st
 from cerebro.contract.events import TaskAssigned, TaskFailed, TaskGivenUp, WorkerRemoved
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
 from cerebro.contract.records import (
-    ExperimentRecord,
-    Locator,
-    Locators,
     PodRef,
     Replica,
     WorkerRecord,
     WorkerStatus,
     WorkerUsage,
 )
-from cerebro.contract.rest import api
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
-from controller.decisions.core import Core
 from controller.exclusions.memory_needs import hopeless
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView, worker_view
-from controller.scaling.orchestrator import Exit
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
@@ -102,20 +96,6 @@ def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(plac
     assert "killed by the kernel" in failure.message
     assert_complete(state, epochs=2, partitions=2)
     assert_exclusive(simulation)
-
-
-def test_it_goes_where_there_is_enough() -> None:
-    """Of three holders one has more memory: the sub-epoch waits for that one, and the others are not tried again."""
-    memory = {"worker-0": 4.0, "worker-1": 4.0, "worker-2": 16.0}
-    outcome = needing({"m00": 9.0}, memory)
-    scenario = Scenario(replicas=everywhere(3, 2), outcome=outcome, memory=of_memory(memory))
-    simulation = Simulation(scenario, request(4, 2), plan(4, 2))
-    simulation.run()
-    state = fold(EXPERIMENT, simulation.log)
-    assert all(count <= 2 for count in failures(simulation).values())
-    assert {visit.worker for visit in state.runs["fit-1"].models["m00"].visits} == {"worker-2"}
-    assert state.runs["fit-1"].models["m00"].state is ModelState.FINISHED
-    assert_complete(state, epochs=2, partitions=2)
 
 
 def test_who_has_enough_is_waited_for_while_it_is_away() -> None:
@@ -251,26 +231,6 @@ def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
     assert_exclusive(simulation)
     given = Counter(event.task for event in simulation.log if isinstance(event, TaskAssigned))
     assert max(given.values()) <= 3 + len({*memory}) + 2 * len(away)
-
-
-@pytest.mark.parametrize("limit", [8 * GIB, 0])
-def test_of_a_pod_that_was_killed_the_log_says_how_much_it_had(limit: int) -> None:
-    """Its container has started anew by then: what was killed for its own limit is taken back with that. Where a node
-    ran short nothing is learned of it."""
-    story = Story()
-    story.fit()
-    story.start(sub_epoch(1, 0), 0)
-    core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
-    core.state = story.state
-    named: Any = {"weight": 1.0, "kinds": ("train",), "replicas": ()}
-    killed = Exit(reason="OOMKilled", kind=FailureKind.OUT_OF_MEMORY, limit_bytes=limit)
-    views = {
-        "worker-0": WorkerView(incarnation="b", before=killed, memory_bytes=8 * GIB, **named),
-        "worker-1": WorkerView(incarnation="a", memory_bytes=8 * GIB, **named),
-    }
-    steps = core.decide(ClusterSnapshot(workers=views, now=story.time))
-    (step,) = (step for step in steps if isinstance(step, api.Revoke))
-    assert (step.loss, step.limit_bytes) == (FailureKind.OUT_OF_MEMORY, limit)
 
 
 @pytest.mark.parametrize(("pod", "usage", "expected"), [(True, None, 4), (True, 6, 6), (False, 6, None)])

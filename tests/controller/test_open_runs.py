@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -189,16 +188,6 @@ def test_two_experiments_go_on_at_once(controlled: Callable[..., loop.Controller
     (one_began, one_ended), (two_began, two_ended) = spans
     assert one_began < two_ended
     assert two_began < one_ended
-
-
-def test_runs_beyond_the_most_wait(controlled: Callable[..., loop.Controller]) -> None:
-    """With one open run at a time each begins when the one before has ended, in the order of arrival."""
-    names = ("one", "two", "three")
-    store = Cluster(*names)
-    controlled(store, lambda: all(store.is_over(name) for name in names), open_runs=1)
-    runs = [store.state(name).runs["etl-1"] for name in names]
-    assert all(later.started >= before.ended for before, later in itertools.pairwise(runs))
-    assert runs[0].ended < runs[1].ended < runs[2].ended
 
 
 def test_what_was_begun_goes_on_when_fewer_may_be_open(

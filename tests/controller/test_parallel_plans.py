@@ -3,7 +3,7 @@ cannot be."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from random import Random
 
@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import (
-    Event,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -85,14 +84,6 @@ def simulate(
     return simulation
 
 
-def states(simulation: Simulation) -> Iterator[tuple[Event, ExperimentState]]:
-    """Every event, and the state after it: one object, to be looked at before the next."""
-    state = ExperimentState(name=EXPERIMENT)
-    for event in simulation.log:
-        state.apply(event)
-        yield event, state
-
-
 def parallel_plans_of(simulation: Simulation, model: str) -> list[str]:
     """By which ways the sub-epochs of a model were tried, in order; "-" where an assignment names none."""
     return [
@@ -157,16 +148,6 @@ def test_a_model_without_a_parallel_plan_left_fails_alone() -> None:
         f"{parallel_plan.label}: no blocks" for parallel_plan in PARALLEL_PLANS
     ]
     assert len(parallel_plans_of(simulation, "m01")) == len(PARALLEL_PLANS)
-
-
-def test_what_a_machine_lacks_memory_for_is_alone_before_it_goes_another_way() -> None:
-    """Its second attempt is by the same way, with the worker for itself."""
-    simulation = simulate(2, models=3, unusable={("m01", "single"): HOST})
-    assert parallel_plans_of(simulation, "m01") == ["-", "-", "checkpointing"]
-    for _, state in states(simulation):
-        worker = state.workers.get("worker-0")
-        tasks = [state.runs["fit-1"].open[key] for key in worker.open_tasks] if worker else []
-        assert not any(task.exhausted for task in tasks) or len(tasks) == 1
 
 
 def assert_no_way_twice(simulation: Simulation) -> None:
@@ -295,23 +276,6 @@ def test_a_sub_epoch_of_several_devices_is_not_held_up_by_those_of_one(
                 pass
         state.apply(event)
     assert not open_before
-
-
-def test_a_large_model_ends_about_when_the_small_ones_do() -> None:
-    """It is not left for the end, where it would have the cluster for itself."""
-    simulation = simulate(
-        2,
-        models=9,
-        epochs=6,
-        parallel_plans=(SINGLE, FSDP),
-        unusable={("m08", "single"): DEVICE},
-        sub_epoch_time=lambda body, worker: 2.0 if getattr(body, "model", "") == "m08" else 3.0,
-    )
-    # 8 models of 6 sub-epochs of 3 s on a device each, and 6 of 2 s on both.
-    bound = (8 * 6 * 3.0 + 2 * 6 * 2.0) / 2
-    assert simulation.now <= bound * 1.35
-    begun = [e.time for e in simulation.log if isinstance(e, TaskStarted) and "/m08/" in e.task]
-    assert begun[1] <= simulation.now / 2
 
 
 def test_a_sub_epoch_of_several_devices_does_not_wait_for_ever_beside_other_runs() -> None:

@@ -154,17 +154,6 @@ def labels(devices: dict[str, int], **changes: Any) -> list[str]:
     ]
 
 
-def test_without_names_a_model_runs_on_one_device_first() -> None:
-    """What needs less memory comes after, the cheapest first; more devices last."""
-    most = "offload(activations=True, checkpointing=True)"
-    one = ["single", "checkpointing", "offload", "offload(checkpointing=True)", most]
-    assert labels({"worker-0": 1}) == labels({}) == one
-    two = [*one, "ddp-2", "fsdp-2", "fsdp(checkpointing=True)-2"]
-    assert labels({"worker-0": 1, "worker-1": 2}) == two
-    assert labels({"worker-0": 6})[-6:-3] == ["ddp-4", "fsdp-4", "fsdp(checkpointing=True)-4"]
-    assert labels({"worker-0": 6})[-3:] == ["ddp-6", "fsdp-6", "fsdp(checkpointing=True)-6"]
-
-
 @pytest.mark.parametrize(
     ("kinds", "is_offloaded"), [(["cpu", "cpu"], False), (["cpu", "gpu"], True), (["cpu", None], True)]
 )

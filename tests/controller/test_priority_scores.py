@@ -107,18 +107,6 @@ def test_hermes_sees_the_losses_of_sub_epochs() -> None:
     assert priority_scores(story) == [2.0 / 40, (6.0 - 4.5) / 40, float("inf")]
 
 
-@pytest.mark.parametrize(("metric", "mode"), [("accuracy", "max"), ("loss", "min")])
-def test_training_metrics_tell_where_nothing_was_reported(metric: str, mode: str) -> None:
-    """The run's metric, the right way up; else the loss."""
-    story = started(metric=metric, mode=mode)
-    for model in range(4):
-        for partition in range(2):
-            step = model * (partition + 1)
-            story.train(1, partition, model=f"m0{model}", accuracy=0.1 * step, loss=7.0 - step)
-    found = priority_scores(story)[:4]
-    assert found[0] == min(found) < max(found[2:]) == max(found)
-
-
 @pytest.mark.parametrize("scheduler", ["promising", "hermes", "slaq"])
 def test_who_has_diverged_goes_after_all_others(scheduler: str) -> None:
     """In its first sub-epoch or in a later one, however good it was before; until its losses are finite again."""

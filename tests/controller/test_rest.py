@@ -157,16 +157,6 @@ def test_a_run_wakes_as_many_as_there_were(bounds: tuple[int, int] | None, most:
     assert look(it, 0.0, 0, is_used=True, bounds=bounds) == Wish(expected, "a run is requested")
 
 
-def test_a_person_s_none_holds_until_a_newer_run() -> None:
-    """Of those that there were before, none wakes the cluster: its owner has just put it to rest."""
-    it = rest()
-    assert look(it, 0.0, 4, is_used=True) is None
-    for now in (10.0, 2 * HOLD_S):
-        assert look(it, now, 0, is_used=True, chosen_at=10.0, emptied_at=10.0, wished_at=5.0) is None
-    found = look(it, 3 * HOLD_S, 0, is_used=True, chosen_at=10.0, emptied_at=10.0, wished_at=11.0)
-    assert found == Wish(4, "a run is requested")
-
-
 def test_a_run_behind_a_paused_one_uses_nothing() -> None:
     """Nor one behind that. Once the first goes on, or has ended, they do; the newest of them counts."""
     story = Story()
@@ -215,21 +205,6 @@ def test_a_run_that_waits_for_space_has_one_worker_come_back() -> None:
     assert it.look(0.0, size=0, use=full) == Wish(1, "a run waits for free space")
     assert it.look(1.0, size=1, use=full) is None
     assert look(it, 2.0, 1, is_used=True) == Wish(4, "a run is requested")
-
-
-def test_while_logs_are_read_nothing_is_woken_and_nothing_rests() -> None:
-    """A controller that has just taken over does not know yet that all runs are paused."""
-    story = Story()
-    story.fit()
-    story.tell(RunPaused(run="fit-1", reason="no workers are wanted"))
-    unknown = use_of([], [], 1, is_known=False)
-    assert rest(before=4).look(0.0, size=0, use=unknown) is None
-    it = rest()
-    for now in (0.0, 2 * IDLE_S):
-        assert it.look(now, size=4, use=unknown) is None
-    story.tell(RunResumed(run="fit-1"))
-    known = use_of([story.state], story.state.going_on(), 2, is_known=False)
-    assert rest(before=4).look(0.0, size=0, use=known) == Wish(4, "a run is requested")
 
 
 # --- who is on the way --------------------------------------------------------------------------
@@ -351,18 +326,6 @@ def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPa
     store.register(statuses(1)[1].record)
     turn(heir, HOLD_S + 5, is_used=True)
     assert store.troubles() == Troubles(size=2)
-
-
-def test_a_controller_that_takes_over_takes_no_size_for_a_choice() -> None:
-    """Without a record of a manual choice, as after an upgrade, idle time counts at once."""
-    store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
-    for begin in (0.0, 1000.0):
-        watcher = watched(store, manager, least=1)
-        watcher.take_over()
-        turn(watcher, begin, is_used=False)
-        assert manager.sizes == []
-    turn(watcher, 1000.0 + IDLE_S, is_used=False)
-    assert manager.sizes == [1]
 
 
 @pytest.mark.parametrize("is_by_request", [True, False])

@@ -32,8 +32,6 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, RunState, position_of
 from cerebro.state.experiment import fold
-from controller.decisions.core import Core
-from controller.decisions.fit_dispatch import FitDispatch
 from controller.sources.search import Searching
 from research.simulation.scenario import EXPERIMENT, WorkerOutage
 from tests.controller.searches import ask, fit_of, search_of, simulation, story
@@ -208,29 +206,6 @@ def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
     assert any(new.origin is not None for event in decided for new in event.add)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
-def test_what_is_kept_of_a_search_event_by_event_is_what_its_log_says(name: str) -> None:
-    """The dispatch state that models were added to, and extended in, is the one that is made anew from the state."""
-    procedure, samples, epochs = SEARCHES[name]
-    made = simulation(search_of(procedure, samples=samples), epochs=epochs)
-    fit_of(made)
-    core, compared = Core(made.core.record), 0
-    for event in made.log:
-        core.apply(event)
-        fit = core.fit
-        if fit is None:
-            continue
-        compared += 1
-        kept = fit.dispatch_state
-        again = FitDispatch.of(core.state, core.state.runs["fit-1"], fit.times).dispatch_state
-        for of_state in ("open", "epoch", "epochs", "priority", "free", "held", "need"):
-            assert getattr(kept, of_state) == getattr(again, of_state), (of_state, event)
-        assert set(kept.running) == set(again.running)
-        assert kept.model_left == pytest.approx(again.model_left)
-        assert kept.worker_left == pytest.approx(again.worker_left)
-    assert compared > 100
-
-
 def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
     """A user stops the run in its middle, and later adds a model: the run is open again for that one alone."""
     made = simulation(search_of(Random(), samples=30), epochs=2)
@@ -244,25 +219,6 @@ def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
     (added,) = set(run.models) - before
     assert run.models[added].state is ModelState.FINISHED
     assert {run.models[name].state for name in before} <= {ModelState.STOPPED, ModelState.FINISHED}
-
-
-def test_who_waits_at_a_rung_can_be_stopped_and_is_not_promoted() -> None:
-    """By promotion models wait at a rung. One that a user stops there is trained no further; the others go on."""
-    search = search_of(ASHA(rule="promotion", eta=2), samples=10)
-    first_made = simulation(search, epochs=4)
-    first = fit_of(first_made)
-    promoted = next(m.id for m in first.models.values() if m.completed_epochs == 4)
-    waits = next(
-        event.time
-        for event in first_made.log
-        if isinstance(event, SearchDecided) and any(each.model == promoted for each in event.extend)
-    )
-    made = simulation(search, epochs=4)
-    ask(made, waits - 0.5, ModelStopRequested(run="fit-1", model=promoted, by="ada"))
-    run = fit_of(made)
-    assert run.state is RunState.FINISHED
-    assert run.models[promoted].state is ModelState.STOPPED
-    assert run.models[promoted].completed_epochs < 4
 
 
 def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_on() -> None:

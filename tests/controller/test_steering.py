@@ -14,11 +14,8 @@ from cerebro.contract.events import (
     ModelRetried,
     ModelStopRequested,
     RunFinished,
-    RunResumed,
-    RunStopRequested,
     SubEpochSaved,
     TaskAsked,
-    TaskAssigned,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
@@ -40,8 +37,7 @@ from tests.controller.test_core import (
     plan,
     request,
 )
-from tests.controller.test_fit_dispatch import all_here, core_of, told_step_by_step
-from tests.state.stories import Story, sub_epoch
+from tests.controller.test_fit_dispatch import told_step_by_step
 
 
 class Steered(Simulation):
@@ -183,23 +179,6 @@ def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained
     }
     assert commits[saved.task].resumed_rows == resumed
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
-
-
-def test_a_reopened_run_is_found_again_and_completed() -> None:
-    """Of a finished run the stopped model goes on alone; of a stopped run all models do."""
-    simulation = Steered(Scenario(replicas=own_partition(2)), [(0.5, stop("m01"))])
-    simulation.run()
-    assert simulation.store.queue() == ()
-    simulation.go_on(resume("m01"))
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
-    assert set(states(simulation).values()) == {"finished"}
-
-    simulation = Steered(Scenario(replicas=own_partition(2)), [(0.5, RunStopRequested(run="fit-1"))])
-    simulation.run()
-    simulation.go_on(RunResumed(run="fit-1"))
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
-    assert simulation.store.queue() == ()
-    assert_exclusive(simulation)
 
 
 def test_a_retried_model_goes_on_from_where_it_failed() -> None:
@@ -345,14 +324,3 @@ def test_a_queued_sub_epoch_is_not_taken_back_for_who_cannot_have_it(
 
     simulation._perform = counted  # type: ignore[method-assign,assignment]
     simulation.run()
-
-
-def test_a_sub_epoch_assigned_as_its_model_is_stopped_is_taken_back() -> None:
-    """The assignment may reach the log behind the command."""
-    story = Story()
-    story.fit(models=2)
-    story.tell(stop("m00"))
-    story.tell(TaskAssigned(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0"))
-    core = core_of(story)
-    steps = core.decide(all_here(story))
-    assert [(step.op, step.task, step.force) for step in steps] == [("revoke", str(sub_epoch(1, 0)), True)]  # type: ignore[union-attr]

@@ -16,13 +16,12 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskCommitted,
     TaskRevoked,
-    TaskStarted,
     WorkerLost,
     WorkerRemoved,
 )
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
-from cerebro.state import ExperimentState, RunState, TaskKey
+from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
 from controller.decisions.places import Places
 from controller.exclusions.collection import Exclusions
@@ -81,17 +80,6 @@ def trained_by(state: ExperimentState) -> dict[int, set[str]]:
 # --- two workers in a pod ----------------------------------------------------------------------------
 
 
-def test_what_the_etl_container_makes_the_other_one_trains_on() -> None:
-    """They share the pod's volume; each does what it has handlers for, and nothing else."""
-    simulation = simulate(Scenario(replicas=own_partition(2), sub_epoch_time=at_speed()))
-    state = fold(EXPERIMENT, simulation.log)
-    assert_complete(state, epochs=2, partitions=2)
-    assert trained_by(state) == {0: {"worker-0"}, 1: {"worker-1"}}
-    kinds = {"worker-0": "train", "worker-1": "train", "worker-0-etl": "etl", "worker-1-etl": "etl"}
-    started = [event for event in simulation.log if isinstance(event, TaskStarted)]
-    assert all(TaskKey.parse(event.task).kind == kinds[event.worker] for event in started)
-
-
 def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:
     """The cluster manager knows; nobody waits for a lease, and nothing counts as a failure."""
     scenario = Scenario(
@@ -147,19 +135,6 @@ def test_a_partition_that_only_a_removed_worker_held_is_made_anew() -> None:
     removed = {event.worker for event in simulation.log if isinstance(event, WorkerRemoved)}
     assert removed == {"worker-1", "worker-1-etl"}
     assert not state.workers["worker-1"].replicas
-
-
-def test_lost_partitions_are_spread_over_those_who_are_left() -> None:
-    """Two pods go, two are left: each makes one of the two partitions, at the same time."""
-    at = ETL_S + 1
-    scenario = Scenario(
-        replicas=own_partition(4), sub_epoch_time=at_speed(), removals={"worker-0": at, "worker-3": at}
-    )
-    simulation = simulate(scenario)
-    made = remade(simulation.log)
-    assert {partition for partition, _ in made} == {"p0", "p3"}
-    assert {worker for _, worker in made} == {"worker-1-etl", "worker-2-etl"}
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=4)
 
 
 def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract.events import RunFinished, TaskRevoked
+from cerebro.contract.events import RunFinished
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ScheduleNow, TaskKey, schedule_now
 from cerebro.state.runs import breaks
@@ -62,20 +62,6 @@ def test_a_worker_that_stays_keeps_the_clock_going() -> None:
     story.at(3.0 + DOWN_S, joined(1, incarnation="b"))
     assert story.run.breaks == []
     assert now(story, 80.0).makespan_s == 80.0
-
-
-def test_what_a_killed_worker_was_at_is_no_work_in_the_break() -> None:
-    """The log closes its attempt only when the worker is missed; a worker's time is never more than the makespan."""
-    story = TimedStory(workers=1)
-    story.fit(models=1, partitions=1, epochs=1)
-    story.begins(sub_epoch(1, 0), 0, 0.0)
-    gone = TaskRevoked(
-        task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=FailureKind.CRASH
-    )
-    story.at(DOWN_S, gone, lost(0), joined(0, incarnation="b"))
-    story.runs(sub_epoch(1, 0), 0, DOWN_S, DOWN_S + 2.0)
-    found = now(story, DOWN_S + 2.0)
-    assert (found.makespan_s, found.device_s, found.idle_s) == (2.0, 2.0, 0.0)
 
 
 @pytest.mark.parametrize("is_answered", [False, True])

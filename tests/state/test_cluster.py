@@ -132,18 +132,6 @@ def test_a_volume_gains_and_loses_partitions() -> None:
 # --- in an experiment --------------------------------------------------------------------------------
 
 
-def test_what_is_open_at_a_worker_that_is_another_process_by_now_is_known() -> None:
-    """It stays open until the controller has taken it back; what the new one is given is its own."""
-    story = Story()
-    story.fit()
-    story.start(sub_epoch(1, 0), 0)
-    story.tell(lost(0), joined(0, incarnation="b"))
-    worker = story.state.workers["worker-0"]
-    assert worker.left == {str(sub_epoch(1, 0))} == set(worker.open_tasks)
-    story.tell(lost(0), joined(0, incarnation="b"))
-    assert story.state.workers["worker-0"].left == {str(sub_epoch(1, 0))}
-
-
 def test_a_process_that_was_only_silent_goes_on_with_its_task() -> None:
     """Unless it was taken back meanwhile."""
     story = Story()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import Member
 from cerebro.state.models.committed_sub_epoch import Visit
-from cerebro.state.models.sub_epochs import _VISITS as _COMMON
 from cerebro.state.models.sub_epochs import EpochSummary, Summaries, Visits
 
 _NUMBERS = st.floats(allow_nan=False)
@@ -114,16 +113,6 @@ def test_a_number_out_of_all_reason_is_told_as_the_largest() -> None:
     kept = Visits(kept=[_visit(peak_bytes=2**70, rows=-(2**70))])
     kept.archive(1, {0})
     assert (kept[0].peak_bytes, kept[0].rows) == (2**63 - 1, -(2**63))
-
-
-def test_what_epochs_have_in_common_is_there_once() -> None:
-    """Ways among it, whose parameters have no hash; `True` is no 1."""
-    parallel_plans = [
-        ParallelPlan(technique="ddp", size=2, params={"bucket": value}) for value in (1, 1, True)
-    ]
-    one, same, other = (_COMMON.pack(_visit(parallel_plan=parallel_plan)) for parallel_plan in parallel_plans)
-    assert one[0] is same[0]
-    assert repr(other[0]) != repr(one[0])
 
 
 def _visit(**changes: Any) -> Visit:

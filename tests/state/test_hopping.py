@@ -6,12 +6,11 @@ import copy
 
 import pytest
 
-from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskRevoked, TaskStarted
-from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
+from cerebro.contract.events import Event, TaskAssigned, TaskRevoked, TaskStarted
 from cerebro.errors import IllegalEventError
-from cerebro.state import ModelState, TaskKey
+from cerebro.state import TaskKey
 from cerebro.state.tasks.task import OPEN
-from tests.state.stories import DATASET, Story, joined, lost, sub_epoch, validation
+from tests.state.stories import DATASET, Story, joined, lost, sub_epoch
 
 
 def refused(story: Story, event: Event, match: str) -> None:
@@ -98,22 +97,3 @@ def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:
     story.tell(TaskRevoked(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="lost"))
     assert story.state.workers["worker-0"].left == set()
     assert story.state.holders(DATASET, 0) == []
-
-
-def test_the_result_of_a_failed_model_that_still_runs_is_kept() -> None:
-    """A running sub-epoch is left to end by itself; its commit is legal though its model was given up."""
-    story = Story()
-    story.fit(validated=True)
-    story.epoch(1)
-    story.start(sub_epoch(2, 0), 0)
-    story.fail(validation(1), 1, FailureKind.USER_ERROR)
-    assert story.model().state is ModelState.FAILED
-    story.tell(
-        TaskCommitted(
-            task=str(sub_epoch(2, 0)),
-            attempt=1,
-            worker="worker-0",
-            result=TaskResult(rows=1, checkpoint=CheckpointRef(name="c", checksum="-", size=1)),
-        )
-    )
-    assert story.run.open_tasks() == []

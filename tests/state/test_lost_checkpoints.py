@@ -6,7 +6,7 @@ from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import ModelState, TaskKey, TaskState
+from cerebro.state import ModelState, TaskKey
 from controller.decisions.decide import decide
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
@@ -53,16 +53,6 @@ def test_a_validation_between_epochs_is_done_once_the_sub_epoch_is_done_again() 
     story.validate(2)
     assert sorted(story.model().validations) == [1, 2]
     assert story.model().state is ModelState.FINISHED
-
-
-def test_a_validation_is_given_up_when_training_goes_on_without_the_file() -> None:
-    """The next sub-epoch had loaded the checkpoint before it was damaged: nobody makes it again."""
-    story = between_epochs()
-    story.epoch(2)
-    assert story.run.task(validation(1)).state is TaskState.FAILED
-    story.validate(2)
-    assert story.model().state is ModelState.FINISHED
-    assert story.run.is_complete()
 
 
 def test_a_checkpoint_lost_before_there_is_any_ends_the_model() -> None:

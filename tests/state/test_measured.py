@@ -55,23 +55,6 @@ def inspected(*parallel_plans: ParallelPlan) -> Story:
     return story
 
 
-@pytest.mark.parametrize("key", [INSPECT, DDP])
-def test_the_key_of_a_task_that_measures_is_read_as_it_is_written(key: TaskKey) -> None:
-    """Of one to inspect models, and of one for each group and way."""
-    assert TaskKey.parse(str(key)) == key
-    assert str(DDP) == "fit-1/trial/g00/ddp-2"
-
-
-def test_what_was_found_is_known_of_the_run_and_again_after_a_replay_of_its_log() -> None:
-    """Groups and ways after the inspection, the outcome after the trial."""
-    story = inspected()
-    named = started(story, DDP, (0, 1))
-    story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=OUTCOME)}))
-    assert story.run.inspection == FOUND
-    assert story.run.trials == {("g00", "ddp-2"): OUTCOME}
-    assert fold("one", story.log).runs["fit-1"] == story.run
-
-
 @pytest.mark.parametrize(
     "kind", [k for k in FailureKind if k not in ("preempted", "storage_full", "checkpoint", "device")]
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.events import ModelRetried, ModelStopRequested, TaskFailed, TaskGivenUp, TaskRevoked
+from cerebro.contract.events import ModelRetried, ModelStopRequested, TaskFailed, TaskGivenUp
 from cerebro.contract.parallel_plans import MemoryPlace
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import ModelState, TaskState
@@ -62,24 +62,6 @@ def test_only_an_attempt_that_was_alone_proves_anything() -> None:
     assert second.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
     assert (first.run.task(KEY).failures, second.run.task(KEY).failures) == (1, 1)
     assert story_of(8, 8, 8).run.task(KEY).failures == 2
-
-
-def test_a_pod_that_is_killed_for_memory_tells_as_much() -> None:
-    """Its agent died with it; the controller says how much there was."""
-    story = story_of(8)
-    story.start(KEY, 0)
-    story.tell(
-        TaskRevoked(
-            task=str(KEY),
-            attempt=2,
-            worker="worker-0",
-            reason="OOMKilled",
-            loss=FailureKind.OUT_OF_MEMORY,
-            limit_bytes=8,
-        )
-    )
-    assert story.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
-    assert story.run.task(KEY).state is TaskState.PENDING
 
 
 def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import ModelRetried, TaskRevoked
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.state import ModelState, TaskKey, TaskState
 from cerebro.state.models.committed_sub_epoch import Visit
@@ -153,52 +152,6 @@ def test_epoch_and_remaining_partitions_follow_from_the_visits() -> None:
     story.epoch(2)
     assert (story.model().epoch, story.model().remaining) == (2, ())
     assert story.model().state is ModelState.FINISHED
-
-
-def test_a_model_is_finished_once_its_last_validation_is_in() -> None:
-    """In whatever order the validations come."""
-    story = Story()
-    story.fit(validated=True)
-    story.epoch(1)
-    story.epoch(2)
-    story.validate(2)
-    assert story.model().state is ModelState.ACTIVE
-    story.validate(1)
-    assert story.model().state is ModelState.FINISHED
-    assert story.run.progress() == (4, 8)
-
-
-def test_what_a_failed_model_lacks_is_neither_done_nor_due() -> None:
-    """The bar reaches its end though nothing more comes of it, and no sooner; a retried model's sub-epochs are due
-    again."""
-    story = Story()
-    story.fit()
-    story.train(1, 0)
-    assert story.run.progress() == (1, 8)
-    story.fail(sub_epoch(1, 1), 1, FailureKind.USER_ERROR)
-    assert story.run.progress() == (1, 5)
-    story.epoch(1, model="m01")
-    story.epoch(2, model="m01")
-    assert story.run.progress() == (5, 5)
-    story.tell(ModelRetried(run="fit-1", model="m00"))
-    assert story.run.progress() == (5, 8)
-
-
-def test_redone_are_sub_epochs_that_began_again() -> None:
-    """Not an attempt that nothing followed, nor one that never ran."""
-    story = Story()
-    story.fit()
-    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
-    assert story.model().redone == 0
-    attempt = story.assign(sub_epoch(1, 0), 0)
-    assert story.model().redone == 0
-    story.tell(
-        TaskRevoked(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", reason="queued too long")
-    )
-    story.train(1, 0)
-    assert story.model().redone == 1
-    story.train(1, 1)
-    assert story.model().redone == 1
 
 
 def test_what_a_worker_gives_back_when_it_ends_is_no_failure() -> None:

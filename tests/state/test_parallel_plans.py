@@ -75,17 +75,6 @@ def test_a_parallel_plan_that_cannot_be_used_is_ruled_out_and_counts_as_no_attem
     }
 
 
-def test_what_a_machine_lacks_memory_for_is_done_alone_before_its_parallel_plan_is_ruled_out() -> None:
-    """Others of the worker may have had the memory; once it was alone, it was the way."""
-    made = story(SINGLE, CHECKPOINTING)
-    attempt(made, SINGLE, HOST)
-    assert labels(made) == ["single", "checkpointing"]
-    assert made.run.exhausted == {str(sub_epoch(1, 0))}
-    attempt(made, SINGLE, HOST)
-    assert labels(made) == ["checkpointing"]
-    assert made.model().state is ModelState.ACTIVE
-
-
 def test_a_worker_that_was_killed_for_memory_tells_the_same() -> None:
     """Its tasks are taken back; the one that ran counts as out of the machine's memory."""
     made = story(SINGLE, CHECKPOINTING)

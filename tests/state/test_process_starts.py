@@ -47,17 +47,6 @@ def test_a_run_that_begins_with_imports_is_as_well_scheduled_as_one_that_does_no
     assert (now.idle_s, now.device_s, now.start_s) == pytest.approx((1.0, 8.0, 2 * start_s))
 
 
-def test_a_process_that_starts_beside_workers_that_train_delays_the_run() -> None:
-    """The bound does not know of it, so it shows as gap."""
-    story = TimedStory()
-    story.fit(models=1, epochs=1)
-    story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
-    story.runs(sub_epoch(1, 1), 1, 2.0, 2.0 + IMPORTS_S + 2.0, IMPORTS_S)
-    report = epoch_report(story.state, story.run, 1)
-    assert (report.makespan_s, report.lower_bound_s) == (4.0 + IMPORTS_S, 4.0)
-    assert (report.start_s, report.idle_s["worker-1"]) == (IMPORTS_S, 2.0)
-
-
 @given(
     seed=st.integers(0, 1000),
     models=st.integers(1, 4),

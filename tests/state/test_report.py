@@ -52,16 +52,6 @@ def facts(report: EpochCompleted) -> tuple[float, float, dict[str, float]]:
     return report.makespan_s, report.lower_bound_s, report.idle_s
 
 
-def test_idle_time_of_an_epoch_begins_where_the_one_before_ended() -> None:
-    """Makespan and bound are of all epochs up to it, so that they can be compared."""
-    story = two_models()
-    story.report(1)
-    story.runs(sub_epoch(2, 0), 0, 8.0, 12.0)
-    story.runs(sub_epoch(2, 1, "m01"), 1, 9.0, 10.0)
-    story.runs(sub_epoch(2, 1), 1, 13.0, 17.0)
-    assert facts(epoch_report(story.state, story.run, 2)) == (17.0, 16.0, {"worker-0": 5.0, "worker-1": 4.0})
-
-
 @settings(deadline=None)
 @given(seconds=st.lists(st.integers(1, 500), max_size=2))
 def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[int]) -> None:
@@ -81,16 +71,6 @@ def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[i
     assert found.lost_s == found.makespan_s - found.lower_bound_s == sum(seconds)
     told = [line for line in schedule_lines(story.state, story.run, now + 4.0) if "did not commit" in line]
     assert len(told) == bool(seconds)
-
-
-def test_attempts_without_result_occupy_a_worker_and_count_for_no_bound() -> None:
-    """A crash costs time: it shows as gap, not as idle time."""
-    story = TimedStory()
-    story.fit(models=1, partitions=1, epochs=1)
-    story.time = story.zero - 2
-    story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
-    story.runs(sub_epoch(1, 0), 0, 5.0, 7.0)
-    assert facts(epoch_report(story.state, story.run, 1)) == (7.0, 2.0, {"worker-0": 4.0})
 
 
 def test_a_worker_is_idle_only_while_it_is_there() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from cerebro.contract.events import (
     TaskRevoked,
 )
-from cerebro.contract.tasks import FailureKind
-from cerebro.state import ModelState, TaskState
+from cerebro.state import ModelState
 from cerebro.state.reports import state_words
 from tests.state.stories import Story, sub_epoch
-from tests.state.user_commands import failed, resume, retry, states, stop
+from tests.state.user_commands import resume, states, stop
 
 
 def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:
@@ -52,17 +51,3 @@ def test_a_resumed_model_goes_on_where_it_was() -> None:
     assert story.model().state is ModelState.ACTIVE
     assert story.model().remaining == (1,)
     story.train(1, 1)
-
-
-def test_a_retried_model_has_its_attempts_counted_anew() -> None:
-    """What it had committed stands; the sub-epoch that failed may fail as often as at first."""
-    story = failed()
-    assert story.model().state is ModelState.FAILED
-    story.tell(retry())
-    task = story.run.task(sub_epoch(1, 1))
-    assert (task.state, task.failures, task.losses, task.failure) == (TaskState.PENDING, 0, 0, None)
-    assert (story.model().state, story.model().failure) == (ModelState.ACTIVE, None)
-    story.fail(sub_epoch(1, 1), 1, FailureKind.CRASH)
-    assert story.model().state is ModelState.ACTIVE
-    story.train(1, 1)
-    assert [visit.attempt for visit in story.model().visits] == [1, 4]

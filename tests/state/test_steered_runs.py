@@ -48,18 +48,6 @@ def test_a_run_that_was_stopped_before_it_was_planned_is_queued_again() -> None:
     assert state_words.run(story.run) == "starting"
 
 
-@pytest.mark.parametrize("outcome", ["stopped", "finished", "failed"])
-def test_one_model_of_a_run_that_has_ended_goes_on_alone(outcome: str) -> None:
-    """The others that were not at their end are stopped: nobody asked for them."""
-    story = Story()
-    story.fit(models=3)
-    story.tell(stop("m01"), ended(outcome), resume("m00"))
-    assert (story.run.state, story.run.ended, story.run.error) == (RunState.RUNNING, 0.0, "")
-    assert states(story) == {"m00": "active", "m01": "stopped", "m02": "stopped"}
-    story.tell(resume("m02"))
-    assert states(story)["m02"] == "active"
-
-
 def test_a_run_that_no_task_could_escape_stays_failed() -> None:
     """Its data will not be better for the next model."""
     story = failed()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cerebro.runtime.kvs.client import KvsClient
-from cerebro.state import ExperimentState
 from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed
 from controller.projections import tensorboard as projection
@@ -86,19 +85,6 @@ def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(
         Once(LogStore(log[:length], points()), root).write()
         Once(LogStore(log, points()), root).write()
         assert contents(root) == whole, f"stopped after event {length}"
-
-
-def test_two_readers_of_the_log_write_each_event_once(written: Path, tmp_path: Path) -> None:
-    """The controller's loop shows events that the projection has read by itself, perhaps more than once."""
-    log = story().log
-    observed = Once(LogStore(log, points()), tmp_path / "again")
-    for _ in range(2):
-        state = ExperimentState(name="one")
-        for event in log:
-            state.apply(event)
-            observed.observe(state, event)
-    observed.write()
-    assert contents(tmp_path / "again") == contents(written)
 
 
 def test_a_store_that_is_away_for_a_moment_leaves_no_gap(written: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from tensorboard.backend.event_processing import plugin_event_multiplexer
@@ -12,19 +11,15 @@ from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS, STATUS_UNKNOWN
 
-from cerebro.contract.events import Event, ModelResumed, ModelRetried, ModelStopRequested, RunFinished
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import FailureKind
 from tests.controller.projection.written import (
     LogStore,
     Once,
-    contents,
     file_of,
-    records,
     sessions,
     volumes,
 )
-from tests.state.stories import Story, sub_epoch
+from tests.state.stories import Story
 
 
 def test_hyperparameters_of_any_type_are_told(tmp_path: Path) -> None:
@@ -78,37 +73,3 @@ def test_tensorboard_shows_models_with_hyperparameters_and_metrics(written: Path
         "one/fit-1/m00": (0.1, {"epoch/valid/loss": 2.5, "sub_epoch/train/loss": 1.0}, STATUS_SUCCESS),
         "one/fit-1/m01": (0.2, {"sub_epoch/train/loss": 9.0}, STATUS_UNKNOWN),
     }
-
-
-def continued() -> tuple[Sequence[Event], list[int]]:
-    """A run whose models go on after it had ended: one was stopped and resumed, one failed and was retried. And how
-    long the log was each time that the run had ended."""
-    told = Story()
-    told.fit(models=2)
-    told.epoch(1, loss=3.0)
-    told.tell(ModelStopRequested(run="fit-1", model="m00"))
-    told.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)
-    told.tell(RunFinished(run="fit-1", outcome="failed"))
-    ends = [len(told.log)]
-    told.tell(ModelResumed(run="fit-1", model="m00"))
-    told.epoch(2, loss=2.0)
-    told.tell(RunFinished(run="fit-1", outcome="finished"))
-    ends.append(len(told.log))
-    told.tell(ModelRetried(run="fit-1", model="m01"))
-    told.epoch(1, model="m01", loss=5.0)
-    told.epoch(2, model="m01", loss=4.0)
-    told.tell(RunFinished(run="fit-1", outcome="finished"))
-    return told.log, [*ends, len(told.log)]
-
-
-def test_models_that_go_on_do_so_in_the_same_files(tmp_path: Path) -> None:
-    """Resumed or retried after the run had ended: nothing is written again, the end comes when there is one."""
-    log, ends = continued()
-    Once(LogStore(log), tmp_path / "whole").write()
-    for model in ("m00", "m01"):
-        path = file_of(tmp_path / "whole", model)
-        assert [what for what, _ in sessions(path)] == ["session_start_info", "session_end_info"]
-        assert [step for tag, step, _, _ in records(path) if tag == "epoch/train/loss"] == [1, 2]
-    for length in ends:
-        Once(LogStore(log[:length]), tmp_path / "again").write()
-    assert contents(tmp_path / "again") == contents(tmp_path / "whole")

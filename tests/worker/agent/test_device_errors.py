@@ -83,24 +83,6 @@ def test_what_a_mistake_raises_as_well(error: Exception) -> None:
     assert (found.kind, found.may_be_device) == (FailureKind.USER_ERROR, True)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError(f"CUDA error: device-side assert triggered{_MORE}"),
-        RuntimeError(f"CUDA error: invalid device ordinal{_MORE}"),
-        RuntimeError("Cannot re-initialize CUDA in forked subprocess."),
-        AcceleratorError("CUDA error: device-side assert triggered", 710),
-        AssertionError("Torch not compiled with CUDA enabled"),
-        KeyError("label"),
-        type("OtherError", (RuntimeError,), {"error_code": 214})("a library of somebody else's"),
-    ],
-)
-def test_what_only_code_raises(error: Exception) -> None:
-    """As it was told before."""
-    found = failure_of(error, has_gpu=True)
-    assert (found.kind, found.may_be_device) == (FailureKind.USER_ERROR, False)
-
-
 def test_the_cause_counts_and_what_was_merely_handled_does_not() -> None:
     """User code may wrap the error; or fail by itself after it has dealt with one."""
     ecc = RuntimeError("CUDA error: uncorrectable ECC error encountered")

@@ -121,28 +121,9 @@ def test_one_that_computes_for_ever_is_ended() -> None:
         assert latest <= attempt.now - began <= latest + 5
 
 
-def test_before_the_first_batch_and_after_the_last_the_run_s_limit_holds() -> None:
-    """Compiling and saving are no batches."""
-    attempt = Attempt()
-    assert attempt.quiet(599) == "goes on"
-    attempt.train(10, 0.1)
-    attempt.come(is_last=True)
-    assert attempt.quiet(599) == "goes on"
-    assert attempt.quiet(10) == "idle"
-
-
 def test_what_is_limited_as_a_whole_is_ended_then() -> None:
     """A trial, busy or not; and nothing is measured."""
     attempt = Attempt(30.0, is_for_all=True)
     assert attempt.quiet(29, cores=1.0) == "goes on"
     assert attempt.quiet(2, cores=1.0) == "idle"
     assert attempt.looks == 1
-
-
-def test_a_batch_begins_the_time_anew() -> None:
-    """What was used before it is not counted."""
-    attempt = Attempt()
-    attempt.train(10, 1.0)
-    for _ in range(100):
-        assert attempt.quiet(55) == "goes on"
-        attempt.come()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cerebro.contract.records import Reclaim
-from cerebro.runtime import trash
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.upkeep.shard_space import Reclaimer
 
@@ -84,18 +83,6 @@ def test_a_data_set_is_kept_for_a_task_that_has_come_since(shelf: Shelf) -> None
     shelf.on_asked = lambda: None
     assert shelf.act()
     assert not shelf.partition("old").exists()
-
-
-def test_a_process_before_may_have_left_something(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was killed while it removed: the next one does it at its start."""
-    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
-    with monkeypatch.context() as patch:
-        patch.setattr(trash, "empty", lambda trash: None)
-        shelf.act()
-    assert shelf.trash().exists()
-    shelf.reclaimer.sweep()
-    shelf.wait()
-    assert not shelf.trash().exists()
 
 
 def test_a_volume_that_does_not_answer_is_no_error(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,15 +45,6 @@ def feed(tmp_path: Path, listener: Listener) -> InstrumentedLoader:
     return InstrumentedLoader(loader, listener, lambda: listener.is_due)
 
 
-def test_each_batch_is_told_before_it_is_given_and_the_end_too(
-    feed: InstrumentedLoader, listener: Listener
-) -> None:
-    """Rows and batches so far; at the end all of them."""
-    sizes = [len(outputs) for _, outputs in feed]
-    assert (sum(sizes), len(sizes)) == (feed.num_rows, len(feed)) == (10, 3)
-    assert [(rows, batch) for rows, batch, _ in listener.told] == [(0, 0), (4, 1), (8, 2), (10, 3)]
-
-
 def test_numbers_are_not_fetched_before_they_are_wanted(feed: InstrumentedLoader, listener: Listener) -> None:
     """Waiting for a GPU at each batch would cost more than the batch."""
 
@@ -83,18 +74,6 @@ def test_a_sub_epoch_knows_where_it_is_and_at_each_batch_which_step_it_is(
     assert (placed.step, placed.total_steps) == (30, 80)
     assert [placed.step for _ in placed] == [30, 31, 32]
     assert placed.step == 33
-
-
-def test_every_pass_counts_from_the_sub_epochs_first_batch(feed: InstrumentedLoader) -> None:
-    """Where the next sub-epoch goes on does not depend on how often this one reads its rows, or if it does so to the
-    end."""
-    assert [feed.step for _ in feed] == [feed.step for _ in feed] == [0, 1, 2]
-    for _ in feed:
-        if feed.step == 1:
-            break
-    assert feed.step == 1
-    next(iter(feed))
-    assert feed.step == 0
 
 
 def test_ids_are_those_of_the_batch_at_hand(feed: InstrumentedLoader, tmp_path: Path) -> None:
