@@ -15,7 +15,7 @@ _POLL_S = 0.01
 Found = TypeVar("Found")
 
 
-def until(probe: Callable[[], Found], what: str) -> Found:
+def until(probe: Callable[[], Found | None], what: str) -> Found:
     """Call `probe` until it returns something true, and return that.
 
     Args:

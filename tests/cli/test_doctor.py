@@ -59,8 +59,11 @@ def case(tmp_path: Path) -> Callable[..., Case]:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_a_good_machine_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Here, where the tests run, nothing fails; nothing is made where there was no home."""
+def test_a_good_machine_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With free space nothing fails; nothing is made where there was no home."""
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1 << 40))
     home = tmp_path / "home"
     assert cli.main(["doctor", "--home", str(home), "--workers", "1"]) == 0
     said = capsys.readouterr().out

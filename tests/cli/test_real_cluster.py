@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cerebro.local import cleaning, cluster
@@ -23,8 +22,6 @@ from tests.waiting import HANG_S
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 SERVICES = ("redis", "kvs_api", "controller", "dispatcher", "worker-0", "worker-1", "tensorboard")
-BAR_BYTES = 400 * 2**20
-"""The idle local cluster, TensorBoard aside."""
 
 
 class RealCluster(FakeCluster):
@@ -64,10 +61,10 @@ def _check_nothing_is_left(home: ClusterHome, info: ClusterInfo | None) -> None:
 
 
 def test_a_cluster_starts_shows_itself_and_ends(real: RealCluster) -> None:
-    """Up, status, doctor, logs, down, each as a user types them, within the bar for memory."""
+    """Up, status, doctor, logs, down, each as a user types them."""
     up = real.command_line("up")
     assert (up.returncode, up.stderr) == (0, "")
-    real.eventually(lambda: real.service("tensorboard").state == "ready" or None, within_s=60)
+    real.eventually(lambda: real.service("tensorboard").state == "ready" or None)
     status = real.command_line("status")
     assert status.returncode == 0, status.stdout
     assert all(name in status.stdout for name in (*SERVICES, "supervisor", "no experiments yet"))
@@ -76,7 +73,6 @@ def test_a_cluster_starts_shows_itself_and_ends(real: RealCluster) -> None:
     assert "does not answer" not in doctor.stdout
     assert real.home.scratch.stat().st_mode & 0o077 == 0
     assert real.command_line("logs", "kvs_api").returncode == 0
-    assert _resident_bytes(real.info()) <= BAR_BYTES
     assert real.command_line("down").stdout == f"The cluster at {real.home.path} has ended.\n"
 
 
@@ -103,9 +99,9 @@ def test_every_service_comes_back_after_a_kill(real: RealCluster) -> None:
     """kill -9 of each service in turn: it is restarted, at its address, and the cluster is ready again."""
     assert real.command_line("up").returncode == 0
     before = real.info()
-    real.eventually(lambda: real.service("tensorboard").state == "ready" or None, within_s=60)
+    real.eventually(lambda: real.service("tensorboard").state == "ready" or None)
     for name in SERVICES:
-        assert real.restarted(name, real.kill(name), within_s=60).restarts == 1
+        assert real.restarted(name, real.kill(name)).restarts == 1
     assert real.info().ports == before.ports
     assert readiness.http(before.ports["kvs_api"])()
 
@@ -115,7 +111,7 @@ def test_all_services_come_back_after_being_killed_at_once(real: RealCluster) ->
     assert real.command_line("up", "--no-tensorboard").returncode == 0
     killed = {service.name: real.kill(service.name) for service in real.info().services}
     for name, process in killed.items():
-        real.restarted(name, process, within_s=60)
+        real.restarted(name, process)
     assert real.command_line("status").returncode == 0
 
 
@@ -125,7 +121,7 @@ def test_a_killed_supervisor_leaves_nothing_and_up_needs_no_cleaning(real: RealC
     before, token = real.info(), real.home.token()
     services = [service.process for service in before.services if service.process]
     processes.send(before.supervisor, signal.SIGKILL)
-    assert all(processes.wait_gone(process, 10.0) for process in services)
+    assert all(processes.wait_gone(process, HANG_S) for process in services)
     assert real.command_line("status").returncode == 1
     assert real.command_line("up", "--no-tensorboard").returncode == 0
     after = real.info()
@@ -150,23 +146,10 @@ def test_ctrl_c_ends_a_cluster_in_the_foreground(real: RealCluster) -> None:
 def test_a_deep_home_works(tmp_path: Path) -> None:
     """Where the database's socket does not fit, it lies elsewhere, and is removed from there."""
     home = ClusterHome(tmp_path / ("deep/" * 25))
-    info = cluster.start(home.path, workers=1, tensorboard=False)
+    info = cluster.start(home.path, workers=1, tensorboard=False, timeout_s=HANG_S)
     try:
         assert info.socket.parent != home.run
         assert info.socket.exists()
     finally:
         cluster.stop(home.path)
     assert not info.socket.parent.exists()
-
-
-def _resident_bytes(info: ClusterInfo) -> int:
-    """Memory of the cluster without TensorBoard; what processes share counts for each."""
-    others = next(
-        found.process.pid for found in info.services if found.name == "tensorboard" and found.process
-    )
-    return _family_bytes(info.supervisor.pid) - _family_bytes(others)
-
-
-def _family_bytes(pid: int) -> int:
-    process = psutil.Process(pid)
-    return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))

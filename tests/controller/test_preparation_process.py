@@ -47,25 +47,35 @@ def test_the_plan_is_the_same(record: ExperimentRecord, volumes: Volumes) -> Non
     assert all(volumes.metadata(plan.dataset, "train", p.partition).is_file() for p in plan.splits["train"])
 
 
+_KILLED_HALFWAY = """
+import os, signal
+from controller.preparation import process
+from controller.preparation.bucket_sort import BucketSort
+
+def scatter_and_die(self):
+    scatter(self)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+scatter, BucketSort._scatter = BucketSort._scatter, scatter_and_die
+BucketSort.__init__.__kwdefaults__["chunk_bytes"] = 1 << 17
+process.main()
+"""
+
+
 @pytest.mark.slow
 def test_a_process_that_is_killed_halfway_leaves_nothing(tmp_path: Path, volumes: Volumes) -> None:
     """The next attempt removes what it left, and cuts the same rows for the same workers."""
-    lines = "".join(f"r{n},{'x' * 100}\n" for n in range(600_000))
+    lines = "".join(f"r{n},{'x' * 100}\n" for n in range(5000))
     (tmp_path / "train.csv").write_text(f"id,word\n{lines}")
     train = Locator(metadata=str(tmp_path / "train.csv"))
     record = ExperimentRecord(name="one", locators=Locators(train=train))
     question = preparation_process._Question(
         record=record, known={}, request=REQUEST, weights=WEIGHTS, volumes=vars(volumes)
     )
-    command = [sys.executable, "-m", "controller.preparation.process"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        assert process.stdin is not None
-        process.stdin.write(question.model_dump_json().encode())
-        process.stdin.close()
-        while not list(volumes.scratch.rglob("*-sorted/*.arrow")):
-            assert process.poll() is None
-        process.kill()
-    assert list(volumes.scratch.iterdir()) != []
+    asked = question.model_dump_json().encode()
+    killed = subprocess.run([sys.executable, "-c", _KILLED_HALFWAY], input=asked, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert list(volumes.scratch.rglob("*-sorted/*.arrow")) != []
     assert not (volumes.shared / "datasets").exists()
     again = prepared(record, volumes)
     assert list(volumes.scratch.iterdir()) == []

@@ -24,6 +24,7 @@ from tests.forking import Forked, Forks
 from tests.kvs_api.bench import LOCATORS, requested
 from tests.kvs_api.real import TOKEN as STORE_TOKEN
 from tests.kvs_api.real import Service
+from tests.servers import first_answer, reserved_port
 from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes
@@ -31,10 +32,11 @@ pytestmark = pytest.mark.processes
 _STARTS_S = HANG_S
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port nobody uses."""
+    with reserved_port() as reserved:
+        yield reserved
 
 
 @contextmanager
@@ -52,7 +54,7 @@ def _environment(port: int) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "CEREBRO_BIND": f"127.0.0.1:{port}",
-        "CEREBRO_SERVER": f"http://127.0.0.1:{free_port()}",
+        "CEREBRO_SERVER": "http://127.0.0.1:9",
         "CEREBRO_TOKEN": TOKEN,
     }
 
@@ -76,19 +78,11 @@ def forked(forks: Forks, port: int, said: Path, **environment: str) -> Iterator[
         process.wait()
 
 
-def wait_until_healthy(port: int) -> urllib3.BaseHTTPResponse:
-    # Connecting is retried by urllib3 with growing pauses: no fixed sleep, and a bound.
-    retries = urllib3.Retry(total=None, connect=60, backoff_factor=0.05, backoff_max=1.0)
-    with urllib3.PoolManager() as http:
-        return http.request("GET", f"http://127.0.0.1:{port}/health", retries=retries, timeout=_STARTS_S)
-
-
 @pytest.mark.slow
-def test_process_is_healthy_without_a_store_and_ends_when_asked() -> None:
+def test_process_is_healthy_without_a_store_and_ends_when_asked(port: int) -> None:
     """It draws a page, too."""
-    port = free_port()
     with dispatcher(port) as process:
-        answer = wait_until_healthy(port)
+        answer = first_answer(f"http://127.0.0.1:{port}/health", process)
         assert (answer.status, json.loads(answer.data)) == (200, {"status": "ok", "api": "/api"})
         with urllib3.PoolManager(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
             assert http.request("GET", f"http://127.0.0.1:{port}/start", timeout=_STARTS_S).status == 200
@@ -97,14 +91,13 @@ def test_process_is_healthy_without_a_store_and_ends_when_asked() -> None:
 
 
 def test_a_blocked_read_is_answered_before_the_process_ends(
-    service: Service, forks: Forks, tmp_path: Path
+    service: Service, forks: Forks, tmp_path: Path, port: int
 ) -> None:
     """A client outside waits for news when the dispatcher is asked to end: it gets the news, and no error."""
-    port = free_port()
     service.client().create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
     store = {"CEREBRO_SERVER": service.address, "CEREBRO_TOKEN": STORE_TOKEN}
     with forked(forks, port, tmp_path / "said", **store) as process:
-        wait_until_healthy(port)
+        first_answer(f"http://127.0.0.1:{port}/health", process)
         client = KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN, retry_for_s=0.0)
         with ThreadPoolExecutor() as pool:
             blocked = pool.submit(lambda: client.events("one", wait_s=MAX_WAIT_S))
@@ -124,11 +117,11 @@ def test_a_blocked_read_is_answered_before_the_process_ends(
     ],
 )
 def test_wrong_setting_is_one_sentence(
-    environment: dict[str, str], match: str, forks: Forks, tmp_path: Path
+    environment: dict[str, str], match: str, forks: Forks, tmp_path: Path, port: int
 ) -> None:
     """No traceback for what a person has to mend."""
     said = tmp_path / "said"
-    with forked(forks, free_port(), said, **environment) as process:
+    with forked(forks, port, said, **environment) as process:
         assert process.wait(_STARTS_S) == 1
     assert match in said.read_text()
     assert "Traceback" not in said.read_text()

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from benchmarks.web_browser import ARGUMENTS, CHROMIUM, IS_SETTLED
+from tests.waiting import HANG_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
-WAIT_MS = 60_000
+WAIT_MS = HANG_S * 1000
 """Longest wait for anything on a page; far above what a loaded machine needs."""
 
 _BAD = ("warning", "error")
@@ -45,7 +46,7 @@ def chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS), timeout=WAIT_MS)
         yield browser
         browser.close()
 

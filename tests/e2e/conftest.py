@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.local import cluster
-from tests.e2e.harness import Lab
+from tests.e2e.harness import DEADLINE_S, Lab
 
 MakeLab = Callable[..., Lab]
 
@@ -22,7 +22,9 @@ def home(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("e2e") / "home"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CEREBRO_SERVER", raising=False)
-        cluster.start(folder, workers=2, tensorboard=False)
+        # Whoever is asked to end reaches its next batch in time, however busy the machine is.
+        patch.setenv("CEREBRO_GRACE_S", "60")
+        cluster.start(folder, workers=2, tensorboard=False, timeout_s=DEADLINE_S)
     yield folder
     cluster.stop(folder)
 
@@ -68,7 +70,7 @@ def own_lab(
     def make(workers: int = 2, **environment: str) -> Lab:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        cluster.start(tmp_path / "home", workers=workers, tensorboard=False)
+        cluster.start(tmp_path / "home", workers=workers, tensorboard=False, timeout_s=DEADLINE_S)
         made.append(Lab(tmp_path / "home", tmp_path, names))
         return made[-1]
 
@@ -86,7 +88,7 @@ def pods(
     home = tmp_path / "home"
     monkeypatch.setenv("CEREBRO_HOME", str(home))
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
-    cluster.start(home, workers=2, tensorboard=False, supervisor=("-P", str(_PODS)))
+    cluster.start(home, workers=2, tensorboard=False, timeout_s=DEADLINE_S, supervisor=("-P", str(_PODS)))
     lab = Lab(home, tmp_path, names)
     yield lab
     lab.end()

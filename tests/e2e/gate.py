@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.waiting import HANG_S, join
+
 
 @dataclass(frozen=True, kw_only=True)
 class Knock:
@@ -42,7 +44,7 @@ class Gate:
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
-    def knock(self, timeout_s: float = 60.0) -> Knock:
+    def knock(self, timeout_s: float = HANG_S) -> Knock:
         """The next one who stands at the gate, in order of arrival."""
         try:
             return self._knocks.get(timeout=timeout_s)
@@ -67,7 +69,7 @@ class Gate:
         self.open()
         # Closing a socket does not wake a thread that accepts on it; shutting it down does.
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(10)
+        join(self._thread)
         self._listener.close()
 
     def _accept(self) -> None:

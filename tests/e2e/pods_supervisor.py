@@ -6,7 +6,7 @@ controller finds neither SciPy nor torch, as in its image. The rest is the ordin
 
 from __future__ import annotations
 
-import socket
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from pathlib import Path
 from cerebro.local.__main__ import main
 from cerebro.local.home import ClusterHome
 from cerebro.local.supervision import liveness, readiness
-from cerebro.local.supervision.ports import HOST
+from cerebro.local.supervision.ports import HOST, Port, reserve
 from cerebro.local.supervision.services import Service, ServiceOptions, health_port, services
 
 
@@ -56,7 +56,7 @@ def _pair(worker: Service, ports: Mapping[str, int]) -> Iterator[Service]:
             "CEREBRO_POD_UID": f"uid-of-{worker.name}",
             "CEREBRO_CONTAINER": container,
         }
-        port = ports[health_port(name)] if name == worker.name else _free_port(name)
+        port = ports[health_port(name)] if name == worker.name else _port(name).number
         yield replace(
             worker,
             name=name,
@@ -73,10 +73,9 @@ def _pair(worker: Service, ports: Mapping[str, int]) -> Iterator[Service]:
 
 
 @cache
-def _free_port(name: str) -> int:
-    """The same for each call of a name: a worker keeps its port."""
-    with socket.create_server((HOST, 0)) as server:
-        return int(server.getsockname()[1])
+def _port(name: str) -> Port:
+    """The same for each call of a name: a worker keeps its port, which stays reserved."""
+    return reserve([name], previous={}, seed=f"{os.getpid():08x}")[name]
 
 
 if __name__ == "__main__":

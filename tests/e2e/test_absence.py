@@ -7,16 +7,16 @@ import signal
 import pytest
 
 from cerebro.local.supervision import processes
-from tests.e2e.conftest import MakeLab
+from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining
 
 
 @pytest.mark.slow
-def test_a_worker_that_stays_away_is_waited_for(own_lab: MakeLab) -> None:
+def test_a_worker_that_stays_away_is_waited_for(lab: Lab, prepared: str) -> None:
     """A frozen worker loses its sub-epoch; what it commits late is refused, and harms no checkpoint made meanwhile."""
-    lab = own_lab(CEREBRO_LEASE_S="3")
-    experiment = lab.prepared()
+    experiment = lab.attach(prepared)
     log = lab.log(experiment)
+    log.skip()
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0), ("b", 0)]), tags="ab")
     knocks = {knock.worker: knock for knock in (lab.gate.knock(), lab.gate.knock())}
     frozen = knocks["worker-0"]
@@ -26,19 +26,20 @@ def test_a_worker_that_stays_away_is_waited_for(own_lab: MakeLab) -> None:
     lab.gate.open()
 
     log.until_type("WorkerLost", worker="worker-0")
-    lost = log.state().runs["fit-1"]
+    lost = log.state().active_run()
+    assert lost is not None
     late = next(task for task in lost.tasks.values() if task.attempts[0].worker == "worker-0")
     # The other worker trains both models on what it holds; nothing more can be done then.
-    while sum(len(model.visits) for model in log.state().runs["fit-1"].models.values()) < 2:
+    while sum(len(model.visits) for model in log.state().runs[lost.id].models.values()) < 2:
         log.until_type("TaskCommitted", worker="worker-1")
     status = experiment.status()
-    assert "fit-1: running, 2/8 done" in status
+    assert f"{lost.id}: running, 2/8 done" in status
     assert "waiting for worker-0 (it has not reported for longer than its lease)" in status
     assert "which alone holds partition" in status
 
     # First the child, so that its sub-epoch is finished and saved before the worker learns that it lost the lease.
     lab.send(frozen.pid, signal.SIGCONT)
-    folder = lab.volumes.model_checkpoints(experiment.name, "fit-1", str(late.key.model))
+    folder = lab.volumes.model_checkpoints(experiment.name, lost.id, str(late.key.model))
     saved = f"u00000-e001-p{late.key.partition:04d}-a1.pt"
     child = processes.identify(frozen.pid)
     assert child is not None

@@ -3,9 +3,13 @@ partition is made elsewhere, and no model is lost. Then a person takes a worker 
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from cerebro import Experiment
 from cerebro.cli import main
+from cerebro.client.results import FitResult
 from cerebro.contract.events import TaskFailed, WorkerRemoved
 from cerebro.contract.stored.health import CONTROLLER, ReleaseRequest
 from cerebro.contract.tasks import FailureKind
@@ -15,6 +19,15 @@ from tests.e2e.specs import TinyTraining
 from tests.e2e.test_scaling import shards, trained_by
 
 BAD = "worker-1"
+
+
+def on_both(lab: Lab, experiment: Experiment) -> FitResult:
+    """Train, and hold each worker until the other one trains as well."""
+    spec = TinyTraining(gate=lab.gate.port, holds=[(tag, 0) for tag in "abcd"])
+    fit = lab.fit(experiment, spec, tags="abcd", epochs=1)
+    assert {lab.gate.knock().worker for _ in range(2)} == {"worker-0", BAD}
+    lab.gate.open()
+    return cast(FitResult, lab.result(fit, experiment))
 
 
 @pytest.mark.slow
@@ -60,8 +73,7 @@ def test_a_bad_device_ends_no_grid(own_lab: MakeLab, capsys: pytest.CaptureFixtu
     assert f"{BAD} (" in told
     assert "nothing is wrong" in told
     assert "arithmetic: as expected" in told
-    again = lab.result(lab.fit(experiment, TinyTraining(), tags=tags, epochs=1), experiment)
-    assert again.failures() == {}
+    assert on_both(lab, experiment).failures() == {}
     newest = lab.check(experiment)
     assert {visit.worker for model in newest.models.values() for visit in model.visits} == {"worker-0", BAD}
 
@@ -81,6 +93,5 @@ def test_what_the_pair_of_a_bad_worker_made_is_made_elsewhere_with_the_same_bits
     removed = {event.worker for event in log if isinstance(event, WorkerRemoved)}
     assert removed == {BAD, f"{BAD}-etl"}
     pods.kvs.release_worker(BAD, ReleaseRequest(by="ada"))
-    again = pods.fit(experiment, TinyTraining(), tags="abcd", epochs=1)
-    assert pods.result(again, experiment).failures() == {}
+    assert on_both(pods, experiment).failures() == {}
     assert trained_by(pods.check(experiment), BAD)

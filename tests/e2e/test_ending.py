@@ -18,9 +18,6 @@ from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.slow
 
-GRACE_S = 3.0
-"""Of local workers, below the supervisor's own."""
-
 
 def preempted(log: Log, worker: str, part: str) -> TaskFailed:
     """The end of the task with this part in its key, which must be that its worker was asked to end."""
@@ -55,9 +52,8 @@ def until_told(lab: Lab, worker: str, before: int) -> None:
     until(is_told, f"{worker} reports that it leaves")
 
 
-@pytest.mark.parametrize("reaches", [True, False], ids=["reaches a batch boundary", "never does"])
-def test_a_sub_epoch_is_left_and_done_again(lab: Lab, prepared: str, reaches: bool) -> None:
-    """It costs no attempt and leaves no file; the worker is gone inside its grace; the weights are a replay's."""
+def test_a_sub_epoch_is_left_and_done_again(lab: Lab, prepared: str) -> None:
+    """It costs no attempt and leaves no file; the worker ends; the weights are a replay's."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
@@ -66,13 +62,11 @@ def test_a_sub_epoch_is_left_and_done_again(lab: Lab, prepared: str, reaches: bo
     knock = lab.gate.knock()
     before = asked(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
-    if reaches:
-        until_told(lab, knock.worker, before)
-        lab.gate.open()
+    until_told(lab, knock.worker, before)
+    lab.gate.open()
     event = preempted(log, knock.worker, "/train/m01/")
     assert processes.wait_gone(old, HANG_S)
-    assert ("between two batches" in event.failure.message) == reaches
-    lab.gate.open()
+    assert "between two batches" in event.failure.message
     result = lab.result(fit, experiment)
     assert result.failures() == {}
     run = lab.check(experiment, result.run)
@@ -88,17 +82,18 @@ def test_what_waits_goes_to_others_at_once(lab: Lab, prepared: str) -> None:
     log.skip()
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0)]), tags="abcd")
     knock = lab.gate.knock()
-    asked = len(log.read())
+    seen, before = len(log.read()), asked(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
+    until_told(lab, knock.worker, before)
+    lab.gate.open()
     ended = preempted(log, knock.worker, "/train/m00/")
     assert processes.wait_gone(old, HANG_S)
-    lab.gate.open()
     result = lab.result(fit, experiment)
     assert result.failures() == {}
     lab.check(experiment, result.run)
     events = log.read()
-    back = next(e.seq for e in events[asked:] if e.type == "WorkerJoined" and e.worker == knock.worker)
-    meanwhile = [e for e in events if asked < e.seq < back]
+    back = next(e.seq for e in events[seen:] if e.type == "WorkerJoined" and e.worker == knock.worker)
+    meanwhile = [e for e in events if seen < e.seq < back]
     given = [e for e in meanwhile if isinstance(e, TaskAssigned) and e.worker == knock.worker]
     assert [e for e in given if e.seq > ended.seq] == []
     assert len(given) <= 1, "one may have been on its way when the signal came"
@@ -113,8 +108,8 @@ def test_rows_are_left_and_done_again(lab: Lab) -> None:
     came, before = time.monotonic(), asked(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
     until_told(lab, knock.worker, before)
-    while time.monotonic() - came < REPORT_S:
-        pass  # it looks up so often, and the rows that are left take a moment
+    # A process of preprocessing looks so often whether it is to leave.
+    until(lambda: time.monotonic() - came > REPORT_S, "it looks at its next row")
     lab.gate.open()
     event = preempted(log, knock.worker, "/etl/train/")
     assert "between two batches" in event.failure.message

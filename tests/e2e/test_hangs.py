@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 
 import pytest
@@ -12,10 +11,6 @@ from cerebro.local.supervision import processes
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining
 from tests.waiting import HANG_S
-
-logger = logging.getLogger(__name__)
-
-REPLACED_S = 30.0
 
 
 @pytest.mark.slow

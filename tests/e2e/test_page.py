@@ -22,7 +22,8 @@ from tests.e2e.browser import (
 )
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyETL, TinyTraining
-from tests.e2e.walk import CHANGES_MS, Walk, write_data
+from tests.e2e.walk import Walk, write_data
+from tests.waiting import HANG_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -72,11 +73,11 @@ def preprocess(walk: Walk) -> None:
     spec = TinyETL(gate=walk.lab.gate.port, held=5, broken=7)
     running = walk.lab.spawn(lambda: mine.run_etl(spec, max_failed=0.5, progress=False))
     knock = walk.lab.gate.knock()
-    walk.shows("rows so far", wait_ms=CHANGES_MS)
+    walk.shows("rows so far")
     walk.says(walk.page.locator("tr", has_text=knock.worker).first, re.compile("."))
     walk.lab.gate.open()
-    walk.shows("52 rows in = 51 out + 1 failed", wait_ms=CHANGES_MS)
-    running.result(CHANGES_MS / 1000)
+    walk.shows("52 rows in = 51 out + 1 failed")
+    running.result(HANG_S)
     walk.lab.gate.close()
     walk.page.locator("a[data-failed]").first.click()
     walk.shows("cannot read row 7", "#failed-rows")
@@ -96,7 +97,7 @@ def watch(walk: Walk, running: Future[Any]) -> None:
     knock = walk.lab.gate.knock()
     page.evaluate("window.isThisStillTheSamePage = true")
     drawn = """() => document.querySelector("#curves .js-plotly-plot")?.data?.length"""
-    page.wait_for_function(drawn, timeout=CHANGES_MS)
+    page.wait_for_function(drawn)
     before = walk.points
 
     other = page.context.new_page()  # a second tab: the first is left alone, to be seen growing
@@ -116,8 +117,7 @@ def watch(walk: Walk, running: Future[Any]) -> None:
     page.bring_to_front()
     page.wait_for_function(
         f"""() => document.querySelector("#curves .js-plotly-plot").data
-            .reduce((all, trace) => all + (trace.y?.length || 0), 0) > {before}""",
-        timeout=CHANGES_MS,
+            .reduce((all, trace) => all + (trace.y?.length || 0), 0) > {before}"""
     )
     assert page.evaluate("window.isThisStillTheSamePage")
     other.close()
@@ -252,7 +252,7 @@ def delete(walk: Walk) -> None:
     page.get_by_role("textbox").fill(NAME)
     page.get_by_role("button", name="Delete").click()
     page.wait_for_url("**/experiments")
-    page.wait_for_function(f"() => !document.querySelector('tr[data-key={NAME}]')", timeout=CHANGES_MS)
+    page.wait_for_function(f"() => !document.querySelector('tr[data-key={NAME}]')")
     walk.go(f"/experiments/{NAME}")
     walk.shows("Status 404")
     with pytest.raises(NotFoundError):

@@ -55,7 +55,7 @@ def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
     fit = lab.fit(
         experiment, Tracked(gate=lab.gate.port, holds=[("a", 3)]), tags="ab", epochs=3, trials="never"
     )
-    held = lab.gate.knock(120)
+    held = lab.gate.knock()
     experiment.change_model("m00", {"lr": 0.002, "batch_size": 4})
     warm = experiment.clone("m00", {"lr": 0.03, "tag": "w"}, warm=True)
     cold = experiment.clone("m00", {"tag": "k"}, epochs=1)

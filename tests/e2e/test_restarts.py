@@ -47,7 +47,7 @@ def test_a_run_outlives_its_cluster(own_lab: MakeLab) -> None:
 
 def restart(lab: Lab) -> None:
     """Start again, as a user would: without cleaning anything first."""
-    cluster.start(lab.home.path, workers=2, tensorboard=False)
+    cluster.start(lab.home.path, workers=2, tensorboard=False, timeout_s=HANG_S)
 
 
 def test_down_leaves_nothing(own_lab: MakeLab) -> None:
@@ -64,7 +64,7 @@ def test_down_leaves_nothing(own_lab: MakeLab) -> None:
         env={**os.environ, "CEREBRO_HOME": str(lab.home.path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

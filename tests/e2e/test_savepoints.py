@@ -4,8 +4,6 @@ weights."""
 from __future__ import annotations
 
 import signal
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -14,8 +12,9 @@ from torch import nn
 
 from cerebro.contract.events import SubEpochSaved, TaskAsked, TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.tasks import FailureKind
-from tests.e2e.harness import DEADLINE_S, Lab
+from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining, knock
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +53,8 @@ class Halting(TinyTraining):
 
 def until_asked(lab: Lab, worker: str, task: str) -> None:
     """Wait until the process of a task knows that it is to leave it."""
-    said, deadline = f"the process was asked to leave {task}", time.monotonic() + DEADLINE_S
-    while said not in lab.home.log(worker).read_text():
-        assert time.monotonic() < deadline, f"{worker} was never heard: {said}"
-        threading.Event().wait(0.02)
+    said = f"the process was asked to leave {task}"
+    until(lambda: said in lab.home.log(worker).read_text(), f"{worker} says: {said}")
 
 
 def test_a_stopped_and_killed_sub_epoch_goes_on_in_its_middle(lab: Lab, prepared: str) -> None:

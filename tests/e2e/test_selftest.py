@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.cli import main
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +18,7 @@ def test_it_passes_on_a_cluster_that_works_and_leaves_no_data(
     """ETL, fit and checks: exit status 0, a leaderboard, and an empty folder on the shared volume."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(home))
-    assert main(["selftest", "--home", str(home), "--timeout", "120"]) == 0
+    assert main(["selftest", "--home", str(home), "--timeout", f"{4 * HANG_S:g}"]) == 0
     told = capsys.readouterr().out
     assert "16 sub-epochs, each committed exactly once" in told
     assert "m03" in told

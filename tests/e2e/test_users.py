@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,14 +17,18 @@ from cerebro import Experiment
 from cerebro.contract.accounts.identity import Role, TokenRequest
 from cerebro.errors import ForbiddenError
 from cerebro.runtime.kvs.client import KvsClient
-from tests.e2e.browser import Complaints, violations
+from tests.e2e.browser import Complaints, violations, window
 from tests.e2e.harness import write_table
 from tests.e2e.specs import TinyETL, TinyTraining
 from tests.kvs_api.real import Database, Service
 from tests.kvs_api.users.people import OPERATOR, SERVICES
+from tests.servers import reserved_port
+from tests.waiting import HANG_S
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+    Windows = tuple[BrowserContext, BrowserContext]
 
 pytestmark = pytest.mark.slow
 
@@ -74,17 +77,16 @@ class Shared:
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Shared]:
     """One worker, a controller and a dispatcher."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bind = f"127.0.0.1:{probe.getsockname()[1]}"
     for name in ("volumes", "logs", "shards"):
         (tmp_path / name).mkdir()
     with (
+        reserved_port() as port,
         Database(tmp_path) as database,
         Service(
             database, max_body_bytes=48 << 20, has_users=True, service_tokens=SERVICES, token=OPERATOR
         ) as service,
     ):
+        bind = f"127.0.0.1:{port}"
         made = Shared(service, tmp_path, f"http://{bind}")
         made.start(Role.CONTROLLER, "controller")
         made.start(Role.DISPATCHER, "dispatcher", CEREBRO_BIND=bind, CEREBRO_AUTH_MODE="users")
@@ -96,12 +98,12 @@ def shared(tmp_path: Path) -> Iterator[Shared]:
             CEREBRO_DEVICES="1",
             CEREBRO_VOLUME_SHARDS=str(tmp_path / "shards"),
         )
-        KvsClient(made.page, "", retry_for_s=60.0).api_prefix()
+        KvsClient(made.page, "", retry_for_s=HANG_S).api_prefix()
         yield made
         for process in made.processes:
             process.terminate()
         for process in made.processes:
-            process.wait(30)
+            process.wait(HANG_S)
 
 
 def _handlers() -> tuple[str, ...]:
@@ -110,9 +112,16 @@ def _handlers() -> tuple[str, ...]:
     return _HANDLERS
 
 
-def sign_in(browser: Browser, place: Shared, token: str, complaints: Complaints) -> Page:
-    """A window of somebody's own."""
-    page = complaints.listen(browser.new_context(viewport={"width": 1280, "height": 800}).new_page())
+@pytest.fixture
+def windows(browser: Browser) -> Iterator[Windows]:
+    """One for each person."""
+    with window(browser) as one, window(browser) as other:
+        yield one, other
+
+
+def sign_in(context: BrowserContext, place: Shared, token: str, complaints: Complaints) -> Page:
+    """A person's page."""
+    page = complaints.listen(context.new_page())
     page.goto(f"{place.page}/experiments")
     page.get_by_label("Your token").fill(token)
     page.get_by_role("button", name="Sign in").click()
@@ -121,7 +130,7 @@ def sign_in(browser: Browser, place: Shared, token: str, complaints: Complaints)
 
 
 def test_two_people_in_two_browsers(
-    browser: Browser, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    windows: Windows, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ada's data are preprocessed and her models trained by services that may do no more than their part; she steers
     them, Bob of another project reads them and is offered nothing; the history says who did it."""
@@ -144,7 +153,10 @@ def test_two_people_in_two_browsers(
         Experiment.attach("digits", server=shared.page, token=bob).run_test(split="valid", progress=False)
 
     complaints = Complaints()
-    hers, his = sign_in(browser, shared, ada, complaints), sign_in(browser, shared, bob, complaints)
+    hers, his = (
+        sign_in(context, shared, token, complaints)
+        for context, token in zip(windows, (ada, bob), strict=True)
+    )
     for page in (hers, his):
         page.goto(f"{shared.page}/experiments/digits/models/m00")
         page.wait_for_selector("text=finished")

@@ -16,9 +16,6 @@ from tests.e2e.harness import Lab
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-CHANGES_MS = 60_000
-"""Longest wait for what the cluster has to do first: start a process, train a sub-epoch."""
-
 
 @dataclass(kw_only=True)
 class Walk:
@@ -38,23 +35,23 @@ class Walk:
         self.page.locator("nav.tabs").get_by_role("link", name=name, exact=True).click()
         self.page.wait_for_load_state()
 
-    def shows(self, text: str | re.Pattern[str], within: str = "main", wait_ms: int = WAIT_MS) -> Locator:
+    def shows(self, text: str | re.Pattern[str], within: str = "main") -> Locator:
         """Wait until the page says so, without loading it anew."""
         from playwright.sync_api import expect
 
         place = self.page.locator(within)
-        expect(place).to_contain_text(text, timeout=wait_ms, use_inner_text=True)
+        expect(place).to_contain_text(text, timeout=WAIT_MS, use_inner_text=True)
         return place
 
     def row(self, text: str, within: str = "main") -> Locator:
         """The table's row with that heading."""
         return self.page.locator(f"{within} tr", has=self.page.get_by_role("rowheader", name=text)).first
 
-    def says(self, place: Locator, text: str | re.Pattern[str], wait_ms: int = CHANGES_MS) -> None:
+    def says(self, place: Locator, text: str | re.Pattern[str]) -> None:
         """Wait until a part of the page says so."""
         from playwright.sync_api import expect
 
-        expect(place).to_contain_text(text, timeout=wait_ms, use_inner_text=True)
+        expect(place).to_contain_text(text, timeout=WAIT_MS, use_inner_text=True)
 
     @property
     def points(self) -> int:

@@ -21,6 +21,7 @@ from cerebro import Experiment, Ragged
 from cerebro.errors import LocatorError
 from cerebro.local import cluster
 from examples import captions, coco, vision
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 _CAPTIONS = st.lists(st.text("ab ", max_size=8), min_size=1, max_size=4)
@@ -150,7 +151,7 @@ def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.Monke
     command = [sys.executable, str(ROOT / "examples/coco.py"), "--small"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, env=dict(os.environ), timeout=400, check=False
+            command, capture_output=True, text=True, env=dict(os.environ), timeout=4 * HANG_S, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
         assert "are not in the vocabulary" in done.stdout

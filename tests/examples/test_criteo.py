@@ -14,6 +14,7 @@ import pytest
 from cerebro import Experiment
 from cerebro.local import cluster
 from examples import criteo
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,7 +64,7 @@ def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.Monke
     command = [sys.executable, str(ROOT / "examples" / "criteo.py"), "--small"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, env=dict(os.environ), timeout=300, check=False
+            command, capture_output=True, text=True, env=dict(os.environ), timeout=4 * HANG_S, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
         board = Experiment.attach("criteo").result().leaderboard()

@@ -19,10 +19,10 @@ from cerebro.contract.events import TaskAssigned
 from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, find_running
 from cerebro.local.supervision import processes
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT = {"leaderboard.csv", "history.csv", "sub_epochs.csv", "predictions.csv", "report.html"}
-TIMEOUT_S = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Place:
             capture_output=True,
             text=True,
             env=self.environment(),
-            timeout=TIMEOUT_S,
+            timeout=4 * HANG_S,
             check=False,
         )
 
@@ -155,7 +155,7 @@ def test_readme_python_runs_on_what_the_job_leaves(
             text=True,
             env=place.environment(),
             cwd=tmp_path,
-            timeout=TIMEOUT_S,
+            timeout=4 * HANG_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]
@@ -181,7 +181,7 @@ def test_ctrl_c_leaves_no_process_of_a_cluster_that_the_job_had_started(own_plac
                 break
         assert find_running(own_place.home) is not None, "".join(said[-20:])
         job.send_signal(signal.SIGINT)
-        rest, _ = job.communicate(timeout=60)
+        rest, _ = job.communicate(timeout=HANG_S)
     assert job.returncode == 130, rest[-3000:]
     assert "Traceback" not in rest
     assert find_running(own_place.home) is None

@@ -16,9 +16,9 @@ from cerebro import Experiment
 from cerebro.errors import LocatorError
 from cerebro.local import cluster
 from examples import gpt
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 300
 LARGE = ("--layers", "12", "--width", "128", "--context", "512")
 """About 500 MiB as user code is written; which of the other ways needs less than 400 depends on what the allocator
 keeps."""
@@ -38,7 +38,7 @@ def running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("CEREBRO_HOME", str(folder))
     monkeypatch.setenv("CEREBRO_DEVICES", "2")
     try:
-        cluster.start(folder, workers=1, tensorboard=False)
+        cluster.start(folder, workers=1, tensorboard=False, timeout_s=HANG_S)
         yield folder
     finally:
         cluster.stop(folder)
@@ -52,7 +52,7 @@ def trained(name: str, *options: str) -> list[str]:
         capture_output=True,
         text=True,
         env=dict(os.environ),
-        timeout=TIMEOUT_S,
+        timeout=4 * HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -83,7 +83,7 @@ def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
             assert table[model, parallel_plan] == ""
         assert not any(task.failures for task in experiment.state().runs["fit-1"].tasks.values())
         replay = [sys.executable, "-m", "cerebro.cli", "replay", "gpt", "--tolerance", "1e-4"]
-        done = subprocess.run(replay, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(replay, capture_output=True, text=True, timeout=4 * HANG_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

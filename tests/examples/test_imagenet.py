@@ -21,6 +21,7 @@ from cerebro import Experiment
 from cerebro.errors import LocatorError
 from cerebro.local import cluster
 from examples import imagenet, vision
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = imagenet.Size(rows=6, classes=3, side=8, crop=6, width=0.1, epochs=1, space={})
@@ -176,7 +177,7 @@ def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.Monke
     command += ["--max-failed", "0.02"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, env=dict(os.environ), timeout=300, check=False
+            command, capture_output=True, text=True, env=dict(os.environ), timeout=4 * HANG_S, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
         experiment = Experiment.attach("imagenet")

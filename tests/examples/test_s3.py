@@ -14,6 +14,7 @@ from cerebro.local import cluster
 from cerebro.local.supervision import processes
 from examples import digits
 from tests.data.objects.s3 import BUCKET, client, s3_server
+from tests.waiting import HANG_S
 
 SPLITS = {"train": 80, "valid": 24, "test": 24}
 """Few rows: what is shown is where they come from."""
@@ -26,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(folder))
     with s3_server():
-        cluster.start(folder, workers=2, tensorboard=False)
+        cluster.start(folder, workers=2, tensorboard=False, timeout_s=HANG_S)
         yield folder
         cluster.stop(folder)
     assert processes.marked(folder) == ()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.servers import first_answer, reserved_port
+
 _BIN = Path(sys.prefix) / "trackers" / "bin"
-_START_S = 120.0
 
 
 def program(name: str) -> Path:
@@ -29,34 +28,18 @@ def program(name: str) -> Path:
 @contextmanager
 def mlflow_server(folder: Path) -> Iterator[str]:
     """Address of a real MLflow tracking server with a database, which takes files."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        str(program("mlflow")), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder / "files"),
-    ]  # fmt: skip
-    address = f"http://127.0.0.1:{port}"
     log = folder / "mlflow.log"
-    with log.open("wb") as output:
+    with reserved_port() as port, log.open("wb") as output:
+        command = [
+            str(program("mlflow")), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+            "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}",
+            "--artifacts-destination", str(folder / "files"),
+        ]  # fmt: skip
+        address = f"http://127.0.0.1:{port}"
         process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, start_new_session=True)
-    try:
-        _await(process, f"{address}/health", log)
-        yield address
-    finally:
-        os.killpg(process.pid, 9)
-        process.wait()
-
-
-def _await(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    for _ in range(int(_START_S / 0.2)):
-        assert process.poll() is None, log.read_text()
         try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            try:
-                process.wait(0.2)
-            except subprocess.TimeoutExpired:
-                continue
-    raise AssertionError(f"{url} does not answer: {log.read_text()}")
+            first_answer(f"{address}/health", process, log)
+            yield address
+        finally:
+            os.killpg(process.pid, 9)
+            process.wait()

@@ -16,6 +16,7 @@ import dispatcher
 from cerebro.client.reporting.plotting import plotly_script
 from cerebro.figures import CONFIG, Theme
 from tests.dispatcher.fakes import Bench, settings
+from tests.e2e.browser import window
 from tests.figures.samples import gallery
 from tests.http_server import HttpServer
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 _STATIC = Path(dispatcher.__file__).parent / "pages"
-_WAIT_MS = 60_000
 
 _PAGE = """<!doctype html><html lang="en"><title>figures</title>
 <link rel="stylesheet" id="plotly.js-style-global" class="no-inline-styles" href="/plotly.css">
@@ -83,19 +83,25 @@ def _policy() -> str:
     return answer.headers["Content-Security-Policy"]
 
 
-def _opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
-    page, said = browser.new_page(viewport={"width": 1280, "height": 900}), list[str]()
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with window(browser) as context:
+        yield context.new_page()
+
+
+def _opened(page: Page, address: str) -> list[str]:
+    said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
     page.goto(address)
-    return page, said
+    return said
 
 
-def test_every_figure_is_drawn_and_nothing_is_blocked(browser: Browser, address: str) -> None:
+def test_every_figure_is_drawn_and_nothing_is_blocked(page: Page, address: str) -> None:
     """No complaint of the browser or of Plotly, no script of a user's name; an image can be taken."""
-    page, said = _opened(browser, address)
-    page.wait_for_function("window.isDone", timeout=_WAIT_MS)
+    said = _opened(page, address)
+    page.wait_for_function("window.isDone")
     assert said == []
     assert page.evaluate("image").startswith("data:image/png;base64,")
     assert page.locator("script").count() == 2
@@ -106,12 +112,10 @@ def test_every_figure_is_drawn_and_nothing_is_blocked(browser: Browser, address:
             f"#{name} .trace, #{name} .hm image, #{name} .bars .point, #{name} .scatter"
         ).count()
         assert (shown > 0) is bool(figure["data"]), f"{name} has no marks"
-    page.close()
 
 
-def test_the_style_rules_that_we_ship_are_those_of_the_script(browser: Browser) -> None:
+def test_the_style_rules_that_we_ship_are_those_of_the_script(page: Page) -> None:
     """With another version of plotly, copy them anew: this says which are missing."""
-    page = browser.new_page()
     page.set_content("<div id=a></div>")
     page.add_script_tag(content=plotly_script())
     page.evaluate("Plotly.newPlot('a', [{ y: [1] }])")
@@ -122,7 +126,6 @@ def test_the_style_rules_that_we_ship_are_those_of_the_script(browser: Browser) 
     shipped = page.evaluate("[...[...document.styleSheets].at(-1).cssRules].map(rule => rule.cssText)")
     assert set(rules) - set(shipped) == set()
     assert ours >= len(set(rules))
-    page.close()
 
 
 def test_the_policy_lets_no_other_script_run() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from cerebro.keras.backend import CORES
 from tests.keras.models import require_keras
+from tests.waiting import HANG_S
 
 
 @pytest.mark.slow
@@ -35,7 +36,7 @@ def test_sub_epochs_are_the_same_with_tensorflow(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=4 * HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from kvs_api.store.store import Store
 from tests.dispatcher.serving import end, start
 from tests.forking import Forked, Forks
 from tests.kvs_api.in_process import wait_for_news
+from tests.servers import reserved_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "test-token"
@@ -158,9 +159,8 @@ class Replica:
 
     def __init__(self, database: Database, forks: Forks) -> None:
         self.database, self._forks = database, forks
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self._reserved = ExitStack()
+        self.port = self._reserved.enter_context(reserved_port())
         self.processes: list[Forked] = []
 
     def __enter__(self) -> Self:
@@ -170,6 +170,7 @@ class Replica:
         for process in self.processes:
             process.kill()
             process.wait()
+        self._reserved.close()
 
     def start(self, **variables: str) -> Forked:
         """Start it, with further environment variables, and wait until it answers."""

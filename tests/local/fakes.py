@@ -59,7 +59,7 @@ class FakeCluster:
         return (str(Path(__file__).with_name("fake_supervisor.py")), str(self._list))
 
     def start(
-        self, *, workers: int | None = None, devices: int | None = None, timeout_s: float = 30.0
+        self, *, workers: int | None = None, devices: int | None = None, timeout_s: float = HANG_S
     ) -> ClusterInfo:
         """Start or join the cluster."""
         return cluster.start(

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,11 +124,20 @@ def test_a_service_that_cannot_start_fails_the_cluster(make_cluster: MakeCluster
 
 
 @pytest.mark.slow
-def test_a_service_that_is_never_ready_is_named(make_cluster: MakeCluster) -> None:
+def test_a_service_that_is_never_ready_is_named(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A start that takes too long names who is late, and ends what it had started."""
     fake = make_cluster(Fake(name="slow", program=f"print('thinking', flush=True); {STEADY}", ready=False))
-    with pytest.raises(ClusterError, match=r"(?s)after 3 s: slow not ready.*thinking"):
-        fake.start(timeout_s=3.0)
+    log = fake.home.log("slow")
+
+    def now() -> float:
+        """No time passes before the service has begun."""
+        return 1000.0 if log.exists() and "thinking" in log.read_text() else 0.0
+
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=now))
+    with pytest.raises(ClusterError, match=r"(?s)after 30 s: slow not ready.*thinking"):
+        fake.start(timeout_s=30.0)
     assert find_running(fake.home) is None
 
 

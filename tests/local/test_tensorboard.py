@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -24,7 +23,8 @@ from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.runtime.web import tickets
 from cerebro.runtime.web.tickets import LASTS_S, Kind
 from controller.projections.event_file import EventFile, Scalar
-from tests.waiting import HANG_S
+from tests.servers import first_answer, reserved_port
+from tests.waiting import HANG_S, until
 
 KEY, PAGE, NOW = tickets.key_of("the token"), "http://127.0.0.1:7080", 1_000_000.0
 
@@ -120,12 +120,6 @@ def test_nothing_but_what_was_issued_holds(given: str, kind: Kind, other: Kind, 
     assert not tickets.holds(KEY, kind, f"9{issued}", now)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def listened_on(folder: Path) -> set[int]:
     """Ports of this machine's network on which processes of the home `folder` listen."""
     rows = [
@@ -144,7 +138,11 @@ def listened_on(folder: Path) -> set[int]:
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The real TensorBoard, as the local cluster starts it, over one value of one run."""
     _write_events(tmp_path / "logs")
-    port = free_port()
+    with reserved_port() as port:
+        yield from _served(port, tmp_path, may_have_namespace=request.param == "where namespaces may be made")
+
+
+def _served(port: int, tmp_path: Path, *, may_have_namespace: bool) -> Iterator[str]:
     variables = {
         tensorboard.KEY: KEY.hex(),
         tensorboard.PAGE: PAGE,
@@ -153,15 +151,13 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     }
     arguments = ["--logdir", str(tmp_path / "logs"), "--port", str(port), "--reload_interval", "1"]
     program = "import sys; from cerebro.local import network_namespace, tensorboard; "
-    if request.param == "where they may not":
+    if not may_have_namespace:
         program += "network_namespace.private_network = lambda: False; "
     command = with_parent_death_signal(
         [sys.executable, "-P", "-c", f"{program} tensorboard.main()", *arguments]
     )
     process = subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
-    retries = urllib3.Retry(total=None, connect=60, backoff_factor=0.05, backoff_max=1.0)
-    with urllib3.PoolManager() as http:
-        assert http.request("GET", f"http://127.0.0.1:{port}/live", retries=retries).status == 200
+    assert first_answer(f"http://127.0.0.1:{port}/live", process).status == 200
     yield f"http://127.0.0.1:{port}"
     process.kill()
     process.wait()
@@ -189,9 +185,10 @@ def test_the_real_one_is_closed_to_strangers(address: str, tmp_path: Path) -> No
         assert get("/data/runs").status == 401
         assert get("/", Accept="text/html").headers["Location"] == f"{PAGE}/tensorboard"
         assert get("/data/runs", Authorization="Bearer the token", Host="evil.example").status == 421
-        deadline = time.monotonic() + 60.0
-        while get("/data/runs", Authorization="Bearer the token").json() != ["."]:
-            assert time.monotonic() < deadline, "TensorBoard reads what is there"
+        known = "Bearer the token"
+        until(
+            lambda: get("/data/runs", Authorization=known).json() == ["."], "TensorBoard reads what is there"
+        )
         ticket = tickets.issue(KEY, Kind.TICKET, time.time())
         cookie = get(f"/?ticket={ticket}", Accept="text/html").headers["Set-Cookie"].partition(";")[0]
         assert re.search(b"<title>TensorBoard</title>", get("/", Cookie=cookie, Accept="text/html").data)

@@ -11,7 +11,8 @@ import pytest
 from nbclient import NotebookClient
 
 from cerebro.local.home import ClusterHome
-from tests.e2e.browser import chromium
+from tests.e2e.browser import chromium, window
+from tests.waiting import HANG_S
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "quickstart.ipynb"
 
@@ -60,7 +61,10 @@ def test_notebook_runs_in_a_kernel_and_finds_an_accurate_model(home: ClusterHome
     folder = tmp_path / "notebooks"
     folder.mkdir()
     client = NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook,
+        timeout=round(4 * HANG_S),
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
     )
     client.execute()
 
@@ -107,7 +111,7 @@ def _check_export(notebook: Any, folder: Path) -> None:
     ]
     exported = folder / "quickstart.html"
     exported.write_text(f"<!doctype html><meta charset=utf-8>{'<hr>'.join(outputs)}", encoding="utf-8")
-    with chromium() as browser:
-        page = browser.new_context(offline=True).new_page()
+    with chromium() as browser, window(browser, offline=True) as context:
+        page = context.new_page()
         page.goto(exported.as_uri())
-        page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length === 4", timeout=60_000)
+        page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length === 4")

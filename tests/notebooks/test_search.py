@@ -10,6 +10,7 @@ import pytest
 from nbclient import NotebookClient
 
 from cerebro.local.home import ClusterHome
+from tests.waiting import HANG_S
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "search.ipynb"
 
@@ -28,7 +29,10 @@ def test_notebook_searches_and_clones_the_best_model(home: ClusterHome, tmp_path
     table, and the log says who asked for it."""
     notebook = nbformat.read(NOTEBOOK, 4)  # type: ignore[no-untyped-call]
     NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook,
+        timeout=round(4 * HANG_S),
+        kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     said = [o.text for cell in cells for o in cell.outputs if o.get("name") == "stderr"]

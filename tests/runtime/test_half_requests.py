@@ -16,6 +16,7 @@ import urllib3
 
 from tests.kvs_api.real import ROOT, TOKEN, Database
 from tests.runtime.test_serving import BODY, HALF, LIMIT_S
+from tests.servers import first_answer, reserved_port
 
 OPEN_FILES = 1024
 """The usual limit. Here the hard one as well, so that it cannot be raised."""
@@ -24,20 +25,17 @@ OPEN_FILES = 1024
 @contextmanager
 def running(module: str, **environment: str) -> Iterator[str]:
     """A service as a process with the usual limit of open files; its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bind = f"127.0.0.1:{probe.getsockname()[1]}"
     limited = ["bash", "-c", f'ulimit -n {OPEN_FILES}; exec "$@"', "-", sys.executable, "-m", module]
-    variables = {**os.environ, "CEREBRO_BIND": bind, "CEREBRO_TOKEN": TOKEN, **environment}
-    process = subprocess.Popen(limited, cwd=ROOT, env=variables, stderr=subprocess.DEVNULL)
-    try:
-        retries = urllib3.Retry(total=None, connect=60, backoff_factor=0.05, backoff_max=1.0)
-        with urllib3.PoolManager() as http:
-            http.request("GET", f"http://{bind}/live", retries=retries, timeout=LIMIT_S)
-        yield bind
-    finally:
-        process.kill()
-        process.wait()
+    with reserved_port() as port:
+        bind = f"127.0.0.1:{port}"
+        variables = {**os.environ, "CEREBRO_BIND": bind, "CEREBRO_TOKEN": TOKEN, **environment}
+        process = subprocess.Popen(limited, cwd=ROOT, env=variables, stderr=subprocess.DEVNULL)
+        try:
+            first_answer(f"http://{bind}/live", process)
+            yield bind
+        finally:
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture
@@ -84,5 +82,5 @@ def _answers_beside(url: str, content: bytes, count: int, headers: dict[str, str
             half.sendall(content)
         for _ in range(20):
             with urllib3.PoolManager() as http:  # each on a connection of its own
-                answer = http.request("GET", url, headers=headers, retries=False, timeout=5.0)
+                answer = http.request("GET", url, headers=headers, retries=False, timeout=LIMIT_S)
             assert answer.status == 200

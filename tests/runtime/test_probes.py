@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import urllib3
 
+from tests.servers import first_answer, reserved_port
 from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes
@@ -27,13 +28,11 @@ Start = Callable[..., tuple[subprocess.Popen[bytes], str]]
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts ``python -m MODULE ARGUMENTS`` and waits for its health server, whose address it returns."""
     started: list[subprocess.Popen[bytes]] = []
+    ports = ExitStack()
 
     def run(*module: str) -> tuple[subprocess.Popen[bytes], str]:
-        with socket.socket() as own, socket.socket() as nobody:
-            own.bind(("127.0.0.1", 0))
-            nobody.bind(("127.0.0.1", 0))
-            bind = f"127.0.0.1:{own.getsockname()[1]}"
-            store = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        bind = f"127.0.0.1:{ports.enter_context(reserved_port())}"
+        store = f"http://127.0.0.1:{ports.enter_context(reserved_port())}"
         environment = {
             **os.environ,
             "CEREBRO_SERVER": store,
@@ -44,15 +43,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         }
         process = subprocess.Popen([sys.executable, "-m", *module], cwd=ROOT, env=environment)
         started.append(process)
-        retries = urllib3.Retry(total=None, connect=60, backoff_factor=0.05, backoff_max=1.0)
-        with urllib3.PoolManager() as http:
-            http.request("GET", f"http://{bind}/live", retries=retries, timeout=LIMIT_S)
+        first_answer(f"http://{bind}/live", process)
         return process, f"http://{bind}"
 
     yield run
     for process in started:
         process.kill()
         process.wait()
+    ports.close()
 
 
 def ask(url: str) -> tuple[int, str]:

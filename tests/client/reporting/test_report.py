@@ -15,13 +15,11 @@ from cerebro.client.reporting import Drawings, report_html
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.tasks import FailureKind
 from tests.client.reporting.stories import NASTY, RECORD, evaluated, reported
-from tests.e2e.browser import SCHEMES, Scheme
+from tests.e2e.browser import SCHEMES, Scheme, window
 from tests.state.stories import Story, sub_epoch
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
-
-_WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +138,8 @@ def test_a_heat_map_takes_the_hyperparameters_that_matter(story: Story) -> None:
 @pytest.fixture
 def offline(browser: Browser) -> Iterator[BrowserContext]:
     """A browser without a network, as wide as a phone."""
-    context = browser.new_context(offline=True, viewport={"width": 390, "height": 800})
-    yield context
-    context.close()
+    with window(browser, (390, 800), offline=True) as context:
+        yield context
 
 
 @pytest.mark.slow
@@ -161,7 +158,7 @@ def test_the_file_draws_offline_prints_and_has_no_barriers(
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(dialog.message))
     page.goto(file.as_uri())
-    page.wait_for_selector("#figure-schedule .main-svg", timeout=_WAIT_MS)
+    page.wait_for_selector("#figure-schedule .main-svg")
     assert page.locator(".js-plotly-plot").count() == 6
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "wider than a phone"
     found = Axe().run(page).response["violations"]
@@ -176,11 +173,10 @@ def test_it_reads_without_scripts(browser: Browser, report: str, tmp_path: Path)
     """A figure says where its data are."""
     file = tmp_path / "report.html"
     file.write_text(report, encoding="utf-8")
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(file.as_uri())
-    assert page.locator(".plot >> text=Its data are in the table below").count() == 6
-    context.close()
+    with window(browser, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(file.as_uri())
+        assert page.locator(".plot >> text=Its data are in the table below").count() == 6
 
 
 def test_parallel_plans_and_what_is_ruled_out_are_told() -> None:

@@ -2,11 +2,9 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +13,8 @@ import redis
 
 from cerebro.local.database import find_server
 from tests.deploy.chart.rendering import Object, render
-from tests.waiting import HANG_S
+from tests.servers import reserved_port
+from tests.waiting import HANG_S, until
 
 PASSWORD = "p-_" + "x" * 40
 
@@ -28,11 +27,10 @@ def container() -> Object:
 
 
 @pytest.fixture
-def port() -> int:
+def port() -> Iterator[int]:
     """A port nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    with reserved_port() as reserved:
+        yield reserved
 
 
 @contextmanager
@@ -48,19 +46,11 @@ def _running(container: Object, folder: Path, port: int) -> Iterator[subprocess.
     assert server is not None
     process = subprocess.Popen([str(server), *arguments], stdout=subprocess.DEVNULL)
     try:
-        _until(lambda: _ping(container, port)[0] == 0)
+        until(lambda: _ping(container, port)[0] == 0, "Redis serves")
         yield process
     finally:
         process.kill()
         process.wait()
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    for _ in range(200):
-        if is_so():
-            return
-        threading.Event().wait(0.02)
-    pytest.fail("Redis does not serve")
 
 
 def _ping(container: Object, port: int, password: str = PASSWORD) -> tuple[int, str]:
