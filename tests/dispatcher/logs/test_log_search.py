@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from cerebro.errors import BadRequestError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.logs.log_reader import LogReader
 from dispatcher.logs.view import LogQuery
-from dispatcher.sandbox.bounded_processes import ProcessResult
+from dispatcher.sandbox.bounded_processes import BoundedProcesses, ProcessResult
 from tests.dispatcher.logs.printed import M05, M07, source, write
 
 
@@ -29,12 +31,25 @@ def test_search_over_all_logs(volumes: Volumes) -> None:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found before counts, and the page says that it is not all."""
-    monkeypatch.setattr("dispatcher.logs.log_reader.SEARCH_S", 2.0)
-    write(volumes, M05, b"aaab\n" + b"a" * 4000 + b"c\n")
+    """The page says that what it shows is not all."""
+    monkeypatch.setattr("dispatcher.logs.log_reader.SEARCH_S", 0.5)
+    write(volumes, M05, b"a" * 4000 + b"c\n")
     found = LogReader(volumes).search("digits", [source()], LogQuery(q=r"(a+)+b", regex=True))
+    assert "stopped after 0.5 s" in found.note
+
+
+def test_what_a_search_found_before_its_end_counts(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child writes each hit at once."""
+    write(volumes, M05, b"aaab\n")
+    run = BoundedProcesses.run
+
+    def late(*arguments: Any, **named: Any) -> ProcessResult:
+        return replace(run(*arguments, **named), code=-signal.SIGKILL, is_late=True)
+
+    monkeypatch.setattr(BoundedProcesses, "run", late)
+    found = LogReader(volumes).search("digits", [source()], LogQuery(q="a+b", regex=True))
     assert [hit.hit for hit in found.hits] == ["aaab"]
-    assert "stopped after 2 s" in found.note
+    assert "stopped after" in found.note
 
 
 @pytest.mark.parametrize("q", ["a{99999999999999999999}", "(?P<a>x)(?P<a>y)", "a**"])

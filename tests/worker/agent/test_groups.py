@@ -129,34 +129,6 @@ def test_the_death_of_a_rank_ends_the_attempt(agents: Agents, rank: int) -> None
     assert not any(map(is_running, pids))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("do", "rank", "says"),
-    [
-        ("work|hang", 1, "rank 1 of 2 (device 1) is at batch 1, the others are done"),
-        ("hang|wait", 0, "rank 0 of 2 (device 0) is at batch 1, the others at "),
-        ("hang|hang", None, "all ranks are at batch 1"),
-    ],
-)
-def test_the_rank_that_hangs_is_named(agents: Agents, do: str, rank: int | None, says: str) -> None:
-    """It is the one that the others wait for: they are at a later batch."""
-    agents.start(devices=2)
-    failure = failure_of(agents, give(agents, 0, do, hang_timeout_s=0.5))
-    assert (failure.kind, failure.rank) == (FailureKind.HANG, rank)
-    assert failure.message.startswith(f"no batch for 0.5 s: {says}"), failure.message
-
-
-@pytest.mark.slow
-def test_a_rank_that_was_stopped_is_named(agents: Agents) -> None:
-    """Whatever batches the ranks are at."""
-    agents.start(devices=2)
-    key = give(agents, 0, "hang|wait", hang_timeout_s=1.0)
-    os.kill(agents.begun(0, 1), signal.SIGSTOP)
-    failure = failure_of(agents, key)
-    assert (failure.kind, failure.rank) == (FailureKind.HANG, 1)
-    assert "rank 1 of 2 (device 1) is stopped by a signal" in failure.message
-
-
 def test_ranks_leave_at_one_batch_and_stay(agents: Agents) -> None:
     """Where an attempt is asked for, or a worker ends: no rank waits for one that has left."""
     process = agents.start(devices=2)

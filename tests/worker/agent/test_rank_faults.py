@@ -4,7 +4,6 @@ with its cause, no process is left, and the retry has the weights of a training 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -59,10 +58,10 @@ class Trained(SubEpochSpec):
         checkpoint.track(optimizer=optimizer)
         state = dataloader.progress({"total": 0.0})
         rank, name = dataloader.rank, hyperparams["name"]
-        (self.notes / f"{name}.pid{rank}").write_text(str(os.getpid()))
+        (self.notes / f"{name}.pid{rank}").write_text(f"{os.getpid()} {os.getpgid(0)}")
         for inputs, labels in dataloader:
             if rank == hyperparams.get("rank"):
-                befall(hyperparams["what"], dataloader.step)
+                befall(hyperparams["what"], dataloader.step, hyperparams.get("step", 2))
             loss = torch.nn.functional.cross_entropy(network(inputs), labels)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
@@ -74,10 +73,12 @@ class Trained(SubEpochSpec):
         return {"loss": state["total"] / dataloader.num_rows}
 
 
-def befall(what: str, step: int) -> None:
-    """What user code does in the third batch."""
-    if step != 2:
+def befall(what: str, step: int, at: int) -> None:
+    """What user code does in one batch."""
+    if step != at:
         return
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     if what == "memory":
         raise MemoryError("no more")
     if what == "raise":
@@ -162,7 +163,15 @@ class Training:
         """Of the processes of both ranks, once they train."""
         paths = [self.notes / f"{name}.at{rank}" for rank in BOTH]
         until(lambda: all(path.exists() and path.read_text() for path in paths), f"{name} trains")
-        return [int((self.notes / f"{name}.pid{rank}").read_text()) for rank in BOTH]
+        return [self.noted(name, rank)[0] for rank in BOTH]
+
+    def groups(self, name: str) -> list[int]:
+        """Process groups of both ranks, which have trained."""
+        return [self.noted(name, rank)[1] for rank in BOTH]
+
+    def noted(self, name: str, rank: int) -> list[int]:
+        """Process and process group of a rank that has begun to train."""
+        return [int(number) for number in (self.notes / f"{name}.pid{rank}").read_text().split()]
 
     def damage(self, reference: CheckpointRef) -> None:
         """Change a byte of a file."""
@@ -190,10 +199,6 @@ def forks() -> Iterator[Forks]:
 @pytest.fixture
 def training(agents: Agents, tmp_path: Path) -> Training:
     return Training(agents, tmp_path)
-
-
-def groups_of(pids: list[int]) -> list[int]:
-    return [os.getpgid(pid) for pid in pids]
 
 
 def gone(groups: list[int]) -> bool:
@@ -229,7 +234,7 @@ def test_a_chain_of_sub_epochs_by_all_kinds_of_parallel_plans(training: Training
         assert result.peak_bytes > 0
         checkpoint = result.checkpoint
         ranks = BOTH[: parallel_plan.ranks if parallel_plan else 1]
-        processes |= {int((training.notes / f"{name}.pid{rank}").read_text()) for rank in ranks}
+        processes |= {training.noted(name, rank)[0] for rank in ranks}
     assert len(processes) == sum(
         parallel_plan.ranks if parallel_plan else 1 for parallel_plan in parallel_plans
     )
@@ -242,9 +247,7 @@ def test_a_chain_of_sub_epochs_by_all_kinds_of_parallel_plans(training: Training
 
 def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training) -> None:
     """A technique that refuses the model, or does not exist; a checkpoint that is damaged."""
-    key = training.give("first", pause_s=0.1)
-    groups = groups_of(training.pids("first"))
-    first = training.result(key)
+    first = training.result(training.give("first"))
     for attempt, (parallel_plan, says) in enumerate(
         (
             (ParallelPlan(technique="tensor", size=2), "plan"),
@@ -261,27 +264,23 @@ def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training
     training.damage(first.checkpoint)
     failure = training.failure(training.give("damaged", sub_epoch=1, checkpoint=first.checkpoint))
     assert (failure.kind, "it was damaged" in failure.message) == (FailureKind.CHECKPOINT, True), failure
-    after = training.give("after", run="fit-3", pause_s=0.1)
-    assert groups_of(training.pids("after")) == groups
-    training.result(after)
+    training.result(training.give("after", run="fit-3"))
+    assert training.groups("after") == training.groups("first")
 
 
 @pytest.mark.parametrize("rank", BOTH)
-def test_a_rank_that_is_killed_at_any_moment(training: Training, rank: int) -> None:
+def test_a_rank_that_is_killed_in_any_batch(training: Training, rank: int) -> None:
     """Nothing is left; the retry has the weights of a training that nothing befell. How soon the death is known is
     measured (`benchmarks techniques`)."""
     wanted = training.weights(training.result(training.give("whole", run="fit-2")))
-    chance = random.Random(rank)
-    for attempt in range(1, 4):
-        key = training.give(f"hit{attempt}", attempt=attempt, pause_s=0.05)
-        pids = training.pids(f"hit{attempt}")
-        groups = groups_of(pids)
-        time.sleep(chance.uniform(0, 0.6))
-        os.kill(pids[rank], signal.SIGKILL)
-        failure = training.failure(key, attempt)
+    for attempt, step in enumerate((1, 7, 15), 1):
+        name = f"hit{attempt}"
+        failure = training.failure(
+            training.give(name, attempt=attempt, rank=rank, what="kill", step=step), attempt
+        )
         assert (failure.kind, failure.rank) == (FailureKind.CRASH, rank), failure
         assert f"rank {rank} of 2 (device {rank}): the process ended by signal SIGKILL" in failure.message
-        assert gone(groups)
+        assert gone(training.groups(name))
     retried = training.result(training.give("after", attempt=4), 4)
     same(training.weights(retried), wanted)
 
@@ -308,7 +307,7 @@ def test_what_befalls_one_rank_is_told_of_it(
 
 def test_a_rank_that_stands_still_is_named(training: Training) -> None:
     """The other waits for it in an operation of both."""
-    key = training.give("still", pause_s=0.05, hang_timeout_s=6.0)
+    key = training.give("still", pause_s=2.0, hang_timeout_s=6.0)
     pids = training.pids("still")
     os.kill(pids[1], signal.SIGSTOP)
     failure = training.failure(key)
@@ -331,13 +330,13 @@ def test_a_worker_that_ends_saves_the_group_first(training: Training, parallel_p
     wanted = training.weights(
         training.result(training.give("whole", run="fit-2", parallel_plan=parallel_plan))
     )
-    key = training.give("cut", pause_s=0.1, parallel_plan=parallel_plan)
-    groups = groups_of(training.pids("cut"))
+    key = training.give("cut", pause_s=1.0, parallel_plan=parallel_plan)
+    training.pids("cut")
     training.process.send_signal(signal.SIGTERM)
     failure = training.failure(key)
     assert (failure.kind, "goes on from there" in failure.message) == (FailureKind.PREEMPTED, True), failure
     assert training.process.wait(LIMIT_S) == 0
-    assert gone(groups)
+    assert gone(training.groups("cut"))
     (saved,) = training.saves(key)
     assert 0 < saved.batch < 16
     training.begin()
@@ -355,7 +354,7 @@ def test_savepoints_by_the_clock_are_of_all_ranks(agents: Agents, tmp_path: Path
     damaged costs itself alone."""
     training = Training(agents, tmp_path, savepoint_s="0.2")
     wanted = training.weights(training.result(training.give("whole", run="fit-2")))
-    key = training.give("hit", pause_s=0.1)
+    key = training.give("hit", pause_s=1.0)
     pids = training.pids("hit")
     until(lambda: bool(training.saves(key)), "a savepoint")
     os.kill(pids[1], signal.SIGKILL)
