@@ -27,7 +27,7 @@ def replay(*arguments: str, **environment: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=4 * DEADLINE_S,
+        timeout=DEADLINE_S,
     )
     return done.returncode, done.stdout
 
