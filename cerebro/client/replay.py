@@ -42,7 +42,7 @@ from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints import comparison
 from cerebro.worker.training.ranks.repetition import Repeat
-from cerebro.worker.training.sub_epoch import default_device
+from cerebro.worker.training.sub_epoch import default_device, rounds_at_random
 
 _MAX_NAMED = 5
 _ARCHIVE_VARIABLE = "CEREBRO_ARCHIVE"
@@ -61,6 +61,7 @@ class ReplayResult:
         assumed_threads: number of threads for sub-epochs whose log has none; 0 if all have one.
         tolerance: relative difference, by the norm of a tensor, that counts as equal. 0: compare bits.
         is_random: True if `train` uses random numbers, such as dropout masks.
+        is_inexact: True if it used a GPU without torch's deterministic algorithms.
         failure: error of the replay; empty without one.
     """
 
@@ -71,6 +72,7 @@ class ReplayResult:
     assumed_threads: int = 0
     tolerance: float = 0.0
     is_random: bool = False
+    is_inexact: bool = False
     failure: str = ""
 
     @property
@@ -92,6 +94,11 @@ class ReplayResult:
             outcome += (
                 f" (the log of an older version lacks the number of threads: the replay used "
                 f"{self.assumed_threads}, and another number rounds differently)"
+            )
+        if self.is_inexact and not self.tolerance:
+            outcome += (
+                " (on a GPU, some of torch's algorithms add in a different order each time. To compare bits, call "
+                "torch.use_deterministic_algorithms(True) in initialize_worker() before the run)"
             )
         if self.tolerance and self.is_random:
             outcome += (
@@ -299,6 +306,7 @@ def replay(
                 ),
                 tolerance=tolerance,
                 is_random=repeat.is_random,
+                is_inexact=rounds_at_random(),
                 rebuilt=rebuilt,
                 assumed_threads=0 if all(visit.cores for visit in trained.visits) else cores,
             )

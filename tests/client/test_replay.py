@@ -109,6 +109,16 @@ def test_numbers_differ_if_their_bits_do(one: float, other: float) -> None:
     assert list(differences(first, second)) == expected
 
 
+def test_a_difference_on_a_gpu_names_deterministic_algorithms() -> None:
+    """Equal states need no advice, and a tolerance covers rounding."""
+    advice = "torch.use_deterministic_algorithms(True)"
+    found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), is_inexact=True)
+    assert advice in str(found)
+    assert advice not in str(replace(found, differences=()))
+    assert advice not in str(replace(found, tolerance=1e-4))
+    assert advice not in str(replace(found, is_inexact=False))
+
+
 def test_a_tolerance_that_cannot_apply_says_so() -> None:
     """Rounding is within a tolerance, other random numbers are not."""
     found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), tolerance=1e-4, is_random=True)

@@ -134,6 +134,11 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def rounds_at_random() -> bool:
+    """True if equal training may round differently: on a GPU without torch's deterministic algorithms."""
+    return default_device().type == "cuda" and not torch.are_deterministic_algorithms_enabled()
+
+
 def require_gpu(device: torch.device) -> None:
     """Refuse to train on the processor in a process with a GPU: slow, and not bit-identical.
 
