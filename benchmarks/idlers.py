@@ -31,7 +31,7 @@ class Wait(Execution):
     """A sub-epoch is a wait of so many seconds, an ETL task takes no time; there is no child."""
 
     def __init__(self, seconds: float, made: list[Replica]) -> None:
-        self._seconds, self._made = seconds, made
+        self._seconds, self._new_slot = seconds, made
         self._begun: float | None = None
         self.previous = None
 
@@ -45,7 +45,7 @@ class Wait(Execution):
     def run(self, item: InboxItem) -> TaskResult | Failure:
         """Wait for what is left of the time; a partition is there at once."""
         if isinstance(item.body, EtlTask):
-            self._made.append(Replica(dataset=item.body.dataset, partition=item.body.partition))
+            self._new_slot.append(Replica(dataset=item.body.dataset, partition=item.body.partition))
             return TaskResult(rows=ROWS)
         begun, self._begun, self.previous = self._begun or time.monotonic(), None, item.body
         time.sleep(max(0.0, begun + self._seconds - time.monotonic()))
@@ -65,8 +65,8 @@ class Idler(Agent):
         )
         super().__init__(kvs, settings, dict.fromkeys(KINDS, ""), resources)
 
-    def _made(self, devices: tuple[int, ...]) -> Slot:
-        slot = super()._made(devices)
+    def _new_slot(self, devices: tuple[int, ...]) -> Slot:
+        slot = super()._new_slot(devices)
         slot.execution = Wait(self._seconds, self._replicas)
         return slot
 

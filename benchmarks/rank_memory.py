@@ -1,7 +1,7 @@
 """Rank memory: growth of each of two ranks while they save or gather a sharded state.
 
 8 tensors of 16 MiB under FSDP. `save_together` writes one file from the parts: neither rank may need room for the rows
-of the other. `whole` gathers the state on rank 0: only rank 0 may grow with it.
+of the other. `gather_full` gathers the state on rank 0: only rank 0 may grow with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cerebro.spec import Hints
 from cerebro.techniques import Fsdp, Group
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.joint_write import save_together
-from cerebro.worker.training.ranks.gathering import whole
+from cerebro.worker.training.ranks.gathering import gather_full
 from tests.techniques.ranks import Ranks
 
 _MIB = 1 << 20
@@ -70,7 +70,7 @@ def _peak_of_saving(group: Group, root: Path) -> float:
 def _peak_of_gathering(group: Group) -> float:
     state = _sharded(group)
     before = _resident_now()
-    whole(state, group)
+    gather_full(state, group)
     return (_memory("VmHWM") - before) / _MIB
 
 

@@ -39,7 +39,7 @@ def main() -> None:
     """Run the worker until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m cerebro.worker.agent")
     parser.add_argument(
-        "--handlers", nargs="+", required=True, help="packages with KINDS and HANDLER, perhaps OTHERS"
+        "--handlers", nargs="+", required=True, help="packages with KINDS and HANDLER, perhaps OTHER_HANDLERS"
     )
     arguments = parser.parse_args()
     try:
@@ -60,7 +60,7 @@ def main() -> None:
     handlers: dict[str, str] = {}
     for name in arguments.handlers:
         package = importlib.import_module(name)
-        handlers |= dict.fromkeys(package.KINDS, package.HANDLER) | getattr(package, "OTHERS", {})
+        handlers |= dict.fromkeys(package.KINDS, package.HANDLER) | getattr(package, "OTHER_HANDLERS", {})
     with suppress(OSError):  # if it fails, the first task reports it
         settings.volumes.shards.mkdir(parents=True, exist_ok=True)
     resources = Resources(

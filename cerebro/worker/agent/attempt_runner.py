@@ -45,7 +45,7 @@ from cerebro.worker.child.messages import (
     Rendezvous,
     Saved,
 )
-from cerebro.worker.health.activity import seen, waits_in
+from cerebro.worker.health.activity import process_states, waits_in
 from cerebro.worker.health.hang_detection import Activity, Verdict, Watch
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class AttemptRunner:
             while True:
                 message = child.channel.pending()
                 if message is None:
-                    timeout_s = min(self._left_s(), self._drain.left_s, _LONGEST_WAIT_S)
+                    timeout_s = min(self._left_s(), self._drain.remaining_s, _LONGEST_WAIT_S)
                     ready = {key.fileobj for key, _ in selector.select(timeout_s)}
                     verdict = self._verdict()
                     if verdict is not None:
@@ -176,14 +176,14 @@ class AttemptRunner:
         """Return why the attempt has to end, after killing its process, or `None`."""
         if self._lease.is_lost or self._drain.is_superseded:
             return self._kill(FailureKind.PREEMPTED, "the attempt was taken back")
-        if not self._has_asked and (self._drain.is_asked or self._lease.asked):
+        if not self._has_asked and (self._drain.is_requested or self._lease.release_reason):
             self._has_asked = True
-            why, left_s = self._lease.asked, YIELD_S
-            if self._drain.is_asked:
-                why, left_s = self._drain.why, self._drain.left_s
+            why, left_s = self._lease.release_reason, YIELD_S
+            if self._drain.is_requested:
+                why, left_s = self._drain.why, self._drain.remaining_s
             self._child.preempt(why, grace_s=left_s)
             log.info("the process was asked to leave %s: %s", self._item.task, why)
-        if self._drain.left_s <= 0:
+        if self._drain.remaining_s <= 0:
             reason = "it came to no batch boundary in time, so its process was ended"
             return self._kill(FailureKind.PREEMPTED, f"{self._drain.why}; {reason}")
         return None
@@ -195,7 +195,7 @@ class AttemptRunner:
             return self._hung(self._suspected)
         verdict: Verdict = "idle"
         if self._child.is_ready:
-            verdict = self._watch.look(now, self._activity())
+            verdict = self._watch.check(now, self._activity())
         if verdict != "goes on":
             self._child.stacks()
             quiet_s = self._watch.limit if verdict == "idle" else now - self._watch.since
@@ -204,12 +204,12 @@ class AttemptRunner:
         return None
 
     def _activity(self) -> Activity:
-        found = seen(self._child.pids)
+        found = process_states(self._child.pids)
         spent_s = {each.pid: each.spent_s for each in found}
         return Activity(spent_s=spent_s, is_runnable=any(each.is_runnable for each in found), gpu=self._gpu())
 
     def _in_kernel(self) -> frozenset[int]:
-        return frozenset(each.pid for each in seen(self._child.pids) if each.is_in_kernel)
+        return frozenset(each.pid for each in process_states(self._child.pids) if each.is_in_kernel)
 
     def _hung(self, suspected: Suspicion) -> Failure:
         what, hint = "batch", "If the work is only slow, raise run_fit(hang_timeout_s=...)"
@@ -273,7 +273,7 @@ class AttemptRunner:
             hint = "That error is Cerebro's own: raise another one. The task's log says where it was raised"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
         how = "goes on from there" if self._has_saved else "is done again from its start, or a savepoint"
-        why = self._drain.why or self._lease.asked or self._gang_leaves
+        why = self._drain.why or self._lease.release_reason or self._gang_leaves
         return Failure(
             kind=FailureKind.PREEMPTED, message=f"{why}; it was left between two batches and {how}"
         )

@@ -18,26 +18,26 @@ class Drain:
         self.why = ""
         self.is_superseded = False
         self._deadline = float("inf")
-        self._asked = threading.Event()
+        self._requested = threading.Event()
 
-    def ask(self, why: str, grace_s: float, *, is_superseded: bool = False) -> None:
+    def request(self, why: str, grace_s: float, *, is_superseded: bool = False) -> None:
         """Request the end within `grace_s` seconds. Safe in a signal handler."""
-        if self._asked.is_set():
+        if self._requested.is_set():
             return
         self.why, self.is_superseded = why, is_superseded
         self._deadline = time.monotonic() + grace_s
-        self._asked.set()
+        self._requested.set()
 
     @property
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         """True after a drain request."""
-        return self._asked.is_set()
+        return self._requested.is_set()
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the running task is killed; infinite without a request."""
         return max(0.0, self._deadline - time.monotonic())
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for a drain request. Return False after `timeout_s`."""
-        return self._asked.wait(timeout_s)
+        return self._requested.wait(timeout_s)

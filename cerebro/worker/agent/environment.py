@@ -73,15 +73,15 @@ def _fingerprint(requirements: bytes) -> str:
 def _install(requirements: Path, target: Path) -> None:
     _run([sys.executable, "-m", "venv", "--without-pip", str(target)], requirements)
     python = str(target / "bin" / "python")
-    own = Path(sysconfig.get_path("purelib", vars={"base": str(target), "platbase": str(target)}))
-    seen = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} | {
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(target), "platbase": str(target)}))
+    inherited = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} | {
         p for p in sys.path if p.endswith("-packages")
     }
-    sources = {entry for entry in sys.path if entry and Path(entry).is_dir()} - seen
-    own.mkdir(parents=True, exist_ok=True)
+    sources = {entry for entry in sys.path if entry and Path(entry).is_dir()} - inherited
+    packages.mkdir(parents=True, exist_ok=True)
     # Use `addsitedir` rather than paths: packages installed in development mode need their .pth files.
-    (own / "cerebro-worker.pth").write_text(
-        "".join(f"import site; site.addsitedir({path!r})\n" for path in sorted(seen))
+    (packages / "cerebro-worker.pth").write_text(
+        "".join(f"import site; site.addsitedir({path!r})\n" for path in sorted(inherited))
         + "".join(f"{path}\n" for path in sorted(sources))
     )
     constraints = target / "constraints.txt"

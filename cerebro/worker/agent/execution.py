@@ -116,15 +116,19 @@ class Execution:
         if self._children.take_again(self._devices, _members(child)):
             self._early = item, child
             with suppress(OSError):  # it has ended, as the runner will notice
-                self._tell(child, item, {})
+                self._send_task(child, item, {})
 
     def may_begin_early(self, item: InboxItem) -> bool:
         """True if the two tasks permit a speculative start; the child is checked separately."""
-        body, before = item.body, self.previous
-        if not (isinstance(body, TrainTask) and isinstance(before, TrainTask)):
+        body, previous = item.body, self.previous
+        if not (isinstance(body, TrainTask) and isinstance(previous, TrainTask)):
             return False
-        is_alike = (body.code, body.archive, _ranks(body)) == (before.code, before.archive, _ranks(before))
-        is_gang = body.gang is not None or before.gang is not None
+        is_alike = (body.code, body.archive, _ranks(body)) == (
+            previous.code,
+            previous.archive,
+            _ranks(previous),
+        )
+        is_gang = body.gang is not None or previous.gang is not None
         return body.checkpoint is not None and is_alike and not is_gang and not self._misfit(body)
 
     def end_early(self) -> None:
@@ -153,11 +157,11 @@ class Execution:
         answer = unreadable_rows.explained(answer, body, self._settings.volumes)
         if unreadable_rows.drop_damaged(answer, body, self._settings.volumes):
             self._shared.reports.changed()
-        asked = self._ruled(_as_asked(answer, body, self._task_log(item)), item)
+        failure = self._ruled(_as_asked(answer, body, self._task_log(item)), item)
         known: dict[str, bool | int] = {"is_by_parallel_plan": is_by_parallel_plan}
-        if asked.place is not None and isinstance(body, ModelTask):
-            known["limit_bytes"] = self._limit_bytes(asked.place)
-        return asked.model_copy(update=known)
+        if failure.place is not None and isinstance(body, ModelTask):
+            known["limit_bytes"] = self._limit_bytes(failure.place)
+        return failure.model_copy(update=known)
 
     def _limit_bytes(self, place: MemoryPlace) -> int:
         """Return the memory limit in bytes, or 0 if unknown or shared with others.
@@ -180,7 +184,7 @@ class Execution:
 
     def _run(self, item: InboxItem) -> Answer:
         try:
-            if self._drain.is_asked and self._early is None:
+            if self._drain.is_requested and self._early is None:
                 reason = f"{self._drain.why} before this task began"
                 return Failure(kind=FailureKind.PREEMPTED, message=reason)
             return self._answer(item)
@@ -314,7 +318,7 @@ class Execution:
         elif misfit := self._misfit(body):
             return Failure(kind=FailureKind.NOT_APPLICABLE, message=misfit)
         else:
-            asked = time.monotonic()
+            received_at = time.monotonic()
             child = self._child_for(item)
             if child is not self._newest:
                 self.close()
@@ -322,7 +326,7 @@ class Execution:
             known = child.code == body.code and child.knows(_codes(body))
             codes = {} if known else {sha256: self._kvs.code(sha256).encoded for sha256 in _codes(body)}
             try:
-                self._tell(child, item, codes, asked)
+                self._send_task(child, item, codes, received_at)
             except OSError:
                 return child.reap()
         self._hint(child)
@@ -356,7 +360,7 @@ class Execution:
             f"{len(self._devices)}"
         )
 
-    def _tell(
+    def _send_task(
         self,
         child: ChildProcess | ChildGroup,
         item: InboxItem,
@@ -371,14 +375,14 @@ class Execution:
     def _task_logs(self, item: InboxItem) -> tuple[Path, ...]:
         """Return log paths for all ranks that may run here."""
         first, ranks = self._task_log(item), 1 if item.body is None else _ranks(item.body)
-        others = (first.with_suffix(f".rank{rank}.log") for rank in range(1, ranks))
-        return (first, *others)
+        rank_logs = (first.with_suffix(f".rank{rank}.log") for rank in range(1, ranks))
+        return (first, *rank_logs)
 
     def _task_log(self, item: InboxItem) -> Path:
         return self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
 
     def _on_notification(self, child: ChildProcess | ChildGroup) -> None:
-        if not self._drain.is_asked:
+        if not self._drain.is_requested:
             self._hint(child)
 
     def _hint(self, child: ChildProcess | ChildGroup) -> None:
@@ -468,5 +472,5 @@ def _codes(body: TaskBody) -> frozenset[str]:
         if parallel_plan is None
         else (parallel_plan,)
     )
-    own = {body.code} if body.code else set()
-    return frozenset(own | {each.code for each in techniques if each.code is not None})
+    spec_code = {body.code} if body.code else set()
+    return frozenset(spec_code | {each.code for each in techniques if each.code is not None})

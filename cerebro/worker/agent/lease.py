@@ -34,7 +34,7 @@ class Lease:
         self._points: list[LivePoint] = []
         self._newest: InboxItem | None = None
         self._lost = False
-        self._asked: dict[Name, str] = {}
+        self._release_reasons: dict[Name, str] = {}
         self._save: api.Save | None = None
         self.hinted: Name | None = None
         """Next task announced to the child; only for the slot's thread."""
@@ -63,7 +63,9 @@ class Lease:
             self._item = self._newest = item
             self._points, self._lost, self._save = [], False, None
             # A preemption may arrive before this thread learns that the attempt was granted.
-            self._asked = {name: why for name, why in self._asked.items() if name == name_of(item)}
+            self._release_reasons = {
+                name: why for name, why in self._release_reasons.items() if name == name_of(item)
+            }
 
     def end(self, named: Named) -> None:
         """End an attempt: stop renewals, but still send its last points. Ignore other attempts."""
@@ -77,16 +79,16 @@ class Lease:
             if self._is_running(named):
                 self._lost = True
 
-    def ask(self, item: InboxItem) -> None:
+    def request_release(self, item: InboxItem) -> None:
         """Request release of an attempt at its next batch. Ignore other attempts."""
         with self._lock:
-            self._asked[name_of(item)] = item.ask
+            self._release_reasons[name_of(item)] = item.ask
 
     @property
-    def asked(self) -> str:
+    def release_reason(self) -> str:
         """Reason why the running attempt is preempted, or ""."""
         with self._lock:
-            return self._asked.get(name_of(self._item), "") if self._item is not None else ""
+            return self._release_reasons.get(name_of(self._item), "") if self._item is not None else ""
 
     def save(self, savepoint: Savepoint) -> None:
         """Record a savepoint of the running attempt, to be reported."""
@@ -102,7 +104,7 @@ class Lease:
         with self._lock:
             return self._save
 
-    def told(self, save: api.Save) -> None:
+    def confirm_save(self, save: api.Save) -> None:
         """Mark a savepoint as reported."""
         with self._lock:
             if self._save is save:

@@ -31,7 +31,7 @@ from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.shared import Shared
 from cerebro.worker.agent.slot import Slot, named
 from cerebro.worker.health.machine_checks import NodeChecker
-from cerebro.worker.health.stack_requests import StacksTeller
+from cerebro.worker.health.stack_requests import StackReporter
 from cerebro.worker.upkeep.checkpoint_removal import Discarder
 from cerebro.worker.upkeep.housekeeping import Housekeeping
 from cerebro.worker.upkeep.metrics import Metrics
@@ -109,14 +109,14 @@ class Agent:
             task_logs,
             expect_models=self._expect_models,
         )
-        self._teller = StacksTeller(kvs, settings.worker)
+        self._stack_reporter = StackReporter(kvs, settings.worker)
         self._checker = NodeChecker(kvs, settings, resources.devices, self._reports.incarnation)
         self._threads: list[threading.Thread] = []
         self._finished = threading.Event()
 
     def stop(self, why: str) -> None:
         """Drain: return waiting tasks now and running ones at their next batch. Safe in a signal handler."""
-        self._drain.ask(f"{why}: {self._settings.worker} was asked to end", self._settings.grace_s)
+        self._drain.request(f"{why}: {self._settings.worker} was asked to end", self._settings.grace_s)
         self._wake()
 
     def unready(self) -> str:
@@ -131,7 +131,7 @@ class Agent:
         An unreachable store does not count.
         """
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
-        return "" if self._drain.is_asked or not dead else f"{', '.join(dead)} has ended"
+        return "" if self._drain.is_requested or not dead else f"{', '.join(dead)} has ended"
 
     def run(self) -> None:
         """Register and work."""
@@ -140,21 +140,21 @@ class Agent:
         self._register()
         self._threads = [last_duty]
         self._threads += (_started(self._read_inbox), _started(self._report_regularly))
-        for name, duty in (("stacks", self._teller.run), ("checks", self._checker.run)):
+        for name, duty in (("stacks", self._stack_reporter.run), ("checks", self._checker.run)):
             threading.Thread(target=duty, name=name, daemon=True).start()
         housekeeping = (self._finished, self._settings.report_s)
         threading.Thread(
             target=self._housekeeping.run, args=housekeeping, name="housekeeping", daemon=True
         ).start()
         try:
-            while not self._drain.is_asked:
+            while not self._drain.is_requested:
                 self._changed.pause(self._children.tidy_in_s())
                 self._children.tidy()
             self._leave()
         finally:
             self._finished.set()
             self._has_news.set()
-            self._teller.end()
+            self._stack_reporter.end()
             self._checker.end()
             self._children.end_all()
 
@@ -183,12 +183,12 @@ class Agent:
         """The one of these devices, made when it is first needed. It stays."""
         found = next((slot for slot in self._slots if slot.devices == devices), None)
         if found is None:
-            slot = found = self._made(devices)
+            slot = found = self._new_slot(devices)
             self._slots += (slot,)
             self._threads.append(_started(lambda: self._serve(slot), f"devices {devices}"))
         return found
 
-    def _made(self, devices: tuple[int, ...]) -> Slot:
+    def _new_slot(self, devices: tuple[int, ...]) -> Slot:
         return Slot(self._shared, devices)
 
     def _serve(self, slot: Slot) -> None:
@@ -218,9 +218,9 @@ class Agent:
 
     def _give_way(self) -> None:
         """A newer process has this worker's name."""
-        if not self._drain.is_asked:
+        if not self._drain.is_requested:
             log.warning("superseded by a newer process of %s", self._settings.worker)
-        self._drain.ask("superseded", 0.0, is_superseded=True)
+        self._drain.request("superseded", 0.0, is_superseded=True)
         self._wake()
 
     def _leave(self) -> None:
@@ -260,7 +260,7 @@ class Agent:
         self._drain.wait()
         if not self._threads:
             os._exit(0)  # not registered yet, so no task is assigned
-        if self._drain.is_superseded or self._finished.wait(self._drain.left_s + _LEAVING_TIMEOUT_S):
+        if self._drain.is_superseded or self._finished.wait(self._drain.remaining_s + _LEAVING_TIMEOUT_S):
             return
         log.warning("not done in time; ending now")
         last_word = threading.Thread(target=self._give_up, daemon=True)
@@ -325,14 +325,14 @@ class Agent:
                 if item.cancel:
                     self._cancel(item)
                 elif item.ask:
-                    self._ask(item)
+                    self._request_release(item)
                 elif item.check:
-                    self._checker.ask(item.check)
+                    self._checker.request(item.check)
                 elif item.stacks:
-                    self._teller.ask(item, self._slots)
+                    self._stack_reporter.request(item, self._slots)
                 else:
                     self._slot(item.devices).mailbox.put(item)
-            if items and self._drain.is_asked:
+            if items and self._drain.is_requested:
                 self._changed.wake()
 
     def _cancel(self, item: InboxItem) -> None:
@@ -341,10 +341,10 @@ class Agent:
             for slot in self._slots:
                 slot.lose(item)
 
-    def _ask(self, item: InboxItem) -> None:
+    def _request_release(self, item: InboxItem) -> None:
         """Preempt an attempt. The item does not name its devices."""
         for slot in self._slots:
-            slot.lease.ask(item)
+            slot.lease.request_release(item)
             slot.mailbox.wake()
 
 

@@ -35,9 +35,9 @@ class DeviceQueues:
     def leave(self, named: Named) -> None:
         """An attempt has ended for the store as well, or was taken back. Calling twice is safe."""
         with self._lock:
-            left = [item for item in self._open if name_of(item) == name_of(named)]
-            self._open = [item for item in self._open if item not in left]
-        for item in left:
+            matching = [item for item in self._open if name_of(item) == name_of(named)]
+            self._open = [item for item in self._open if item not in matching]
+        for item in matching:
             self._on_leave(item.devices)
 
     def is_first(self, item: InboxItem, behind: InboxItem | None = None) -> bool:

@@ -68,7 +68,7 @@ class Resources:
 
 
 @dataclass(kw_only=True)
-class _Told:
+class _PendingReport:
     """One thread's report and the store's answer."""
 
     steps: tuple[api.Report, ...]
@@ -103,11 +103,11 @@ class Reports:
         self.reclaim = 0
         """Latest number of the list of unused data sets."""
         self._replicas = BackgroundQuery("replicas", resources.replicas)
-        self._told = 0
+        self._reported_replicas = 0
         """Number of the newest answer about replicas that the store has."""
         self._free_bytes = BackgroundQuery("checkpoints", self._query_free_bytes)
         self._queueing, self._sending = threading.Lock(), threading.Lock()
-        self._waiting: list[_Told] = []
+        self._waiting: list[_PendingReport] = []
         """Reports for the next request, while one is being sent."""
 
     def register(self, kinds: Sequence[str]) -> None:
@@ -149,39 +149,39 @@ class Reports:
             SupersededError: another process has this worker's name now.
             RetryableError: the store was away for longer than the client's `retry_for_s`.
         """
-        self._look(steps)
+        self._refresh(steps)
         for step in steps:
             if isinstance(step, (api.Commit, api.Fail)):
                 for lease in self._leases():
                     lease.end(step)
-        told = _Told(steps=tuple(steps), usage=usage)
+        report = _PendingReport(steps=tuple(steps), usage=usage)
         with self._queueing:
-            self._waiting.append(told)
+            self._waiting.append(report)
         with self._sending:
-            if not told.is_sent:
+            if not report.is_sent:
                 with self._queueing:
                     batch, self._waiting = self._waiting, []
                 self._send(batch)
-        if told.error is not None:
-            raise told.error
-        return told.outcomes
+        if report.error is not None:
+            raise report.error
+        return report.outcomes
 
-    def _send(self, batch: Sequence[_Told]) -> None:
+    def _send(self, batch: Sequence[_PendingReport]) -> None:
         """Tell the store what several threads have to tell, in one request."""
-        for told in batch:
-            told.is_sent = True
+        for report in batch:
+            report.is_sent = True
         try:
             outcomes = iter(self._request(batch))
         except Exception as error:  # noqa: BLE001 - raised in each thread that waits for the answer
-            for told in batch:
-                told.error = error
+            for report in batch:
+                report.error = error
             return
-        for told in batch:
-            told.outcomes = tuple(islice(outcomes, len(told.steps)))
+        for report in batch:
+            report.outcomes = tuple(islice(outcomes, len(report.steps)))
 
-    def _request(self, batch: Sequence[_Told]) -> tuple[api.StepOutcome, ...]:
+    def _request(self, batch: Sequence[_PendingReport]) -> tuple[api.StepOutcome, ...]:
         """The outcomes of the steps, in their order."""
-        steps = tuple(step for told in batch for step in told.steps)
+        steps = tuple(step for report in batch for step in report.steps)
         # First: an attempt that ends in the same report has them before.
         saves = {lease: save for lease in self._leases() if (save := lease.unsaved) is not None}
         ended = {name_of(step) for step in steps if isinstance(step, api.Commit)}
@@ -194,12 +194,12 @@ class Reports:
             live=self._take_points(),
             checkpoint_free_bytes=self._free_bytes.newest()[1],
             running=TASKS_BETWEEN.join(filter(None, (lease.described for lease in self._leases()))) or None,
-            replicas=replicas if number > self._told else None,
+            replicas=replicas if number > self._reported_replicas else None,
             leaving="" if self._drain.is_superseded else self._drain.why,
-            usage=next((told.usage for told in batch if told.usage is not None), None),
+            usage=next((report.usage for report in batch if report.usage is not None), None),
         )
         answer = self._kvs.report(self._settings.worker, request)
-        self._told = number
+        self._reported_replicas = number
         if not answer.current:
             raise SupersededError
         self.reclaim = answer.reclaim
@@ -207,7 +207,7 @@ class Reports:
             if outcome.outcome == "refused":
                 log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)
         for (lease, save), outcome in zip(saves.items(), answer.outcomes, strict=False):
-            lease.told(save)
+            lease.confirm_save(save)
             if outcome.outcome != "refused":
                 self._on_saved(save)
         return answer.outcomes[len(saves) :]
@@ -221,15 +221,15 @@ class Reports:
                 found[item.experiment] += points
         return dict(found)
 
-    def _look(self, steps: Sequence[api.Report]) -> None:
+    def _refresh(self, steps: Sequence[api.Report]) -> None:
         """Query the volumes, and wait briefly if a step needs the answer in the same report.
 
         Not while a report is sent, which renews leases: a file system may hang. Later answers go into a later
         report.
         """
-        asked = self._free_bytes.ask()
+        number = self._free_bytes.ask()
         if any(isinstance(s, api.Fail) and s.failure.kind is FailureKind.STORAGE_FULL for s in steps):
-            self._free_bytes.wait(asked, _LOOK_S)
+            self._free_bytes.wait(number, _LOOK_S)
         if any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps):
             self._replicas.wait(self._replicas.ask(), _LOOK_S)
 

@@ -79,7 +79,7 @@ class Slot:
         steps: list[api.Report] = []
         outdated: tuple[Path, ...] = ()
         with self._shared.metrics.serving():
-            while not self._drain.is_asked:
+            while not self._drain.is_requested:
                 item = self.mailbox.next(behind=ended) if ended else self._await_item()
                 if item is not None and item.member:
                     self._join(item)
@@ -105,7 +105,7 @@ class Slot:
                     # List files before the commit: after it other workers may write.
                     if isinstance(step, api.Commit):
                         outdated = outdated_by(self._shared.settings.volumes, item, step.result)
-            self._tell(steps)
+            self._report_end(steps)
 
     def _sent(self, steps: list[api.Report]) -> tuple[api.StepOutcome, ...]:
         """Report; survives errors of kvs_api for some minutes."""
@@ -158,7 +158,7 @@ class Slot:
             return api.Fail(**named(item), failure=answer)
         return api.Commit(**named(item), result=answer)
 
-    def _tell(self, steps: list[api.Report]) -> None:
+    def _report_end(self, steps: list[api.Report]) -> None:
         """Report how the last attempt ended, while the worker ends."""
         try:
             if steps:

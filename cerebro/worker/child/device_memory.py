@@ -39,7 +39,7 @@ class DeviceMemory:
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit, self._is_counted = limit, limit is not None
-        self._before = self._files = self._peak = 0
+        self._resident_before = self._files_before = self._peak = 0
 
     @property
     def is_limited(self) -> bool:
@@ -61,7 +61,7 @@ class DeviceMemory:
         if not memory.reset_peak():
             self._limit, self._is_counted = None, False  # this kernel does not count
             return
-        self._before, self._files = own_resident()
+        self._resident_before, self._files_before = own_resident()
 
     def count_peak_anew(self) -> None:
         """Reset the peak; memory still in use stays counted."""
@@ -73,7 +73,8 @@ class DeviceMemory:
         """Return the attempt's peak bytes, or 0 if not counted."""
         if self._is_counted:
             _, files = own_resident()
-            self._peak = max(self._peak, memory.peak_bytes() - self._before - max(0, files - self._files))
+            grown_files = max(0, files - self._files_before)
+            self._peak = max(self._peak, memory.peak_bytes() - self._resident_before - grown_files)
         return self._peak
 
     def check(self) -> None:

@@ -44,17 +44,17 @@ def serve(work: Work, attend: Callable[[int], int] = lambda process: os.waitpid(
     gc.enable()
     unread = b""
     while True:
-        left = os.memfd_create("unread")  # shared by fork
-        own = os.getpid()
+        unread_file = os.memfd_create("unread")  # shared by fork
+        pid = os.getpid()
         process = fork()
         if process == 0:
-            _work(work, unread, left, own)
+            _work(work, unread, unread_file, pid)
         status = attend(process)
         _end_others()
         if status:
             end_like(status)
-        unread = _content(left)
-        os.close(left)
+        unread = _content(unread_file)
+        os.close(unread_file)
         if not unread:
             os._exit(0)
 
@@ -93,12 +93,12 @@ def _content(descriptor: int) -> bytes:
 
 def _end_others() -> None:
     """Kill leftover processes of user code: this group's others, and those that left the group."""
-    own = os.getpid()
-    if os.getpgrp() == own:  # otherwise the processes may belong to others
-        end_left(own, os.environ.get(MARK, ""), but=own)
+    pid = os.getpid()
+    if os.getpgrp() == pid:  # otherwise the processes may belong to others
+        end_leftovers(pid, os.environ.get(MARK, ""), but=pid)
 
 
-def end_left(group: int, mark: str, *, but: int = 0) -> None:
+def end_leftovers(group: int, mark: str, *, but: int = 0) -> None:
     """Kill a group's processes and marked processes that left the group, as daemons do.
 
     Args:
@@ -106,10 +106,10 @@ def end_left(group: int, mark: str, *, but: int = 0) -> None:
         but: process to spare.
     """
     for _ in range(_ROUNDS):
-        others = {*members(group), *_marked(mark)} - {but}
-        if not others:
+        processes = {*members(group), *_marked(mark)} - {but}
+        if not processes:
             return
-        for process in others:
+        for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(_PAUSE_S)

@@ -37,18 +37,18 @@ def restore(error: BaseException, roots: Iterable[Path]) -> str:
 
 def _denied(error: BaseException) -> Iterator[Path]:
     """Paths of all denials in a chain of errors."""
-    seen: set[int] = set()
-    left = [error]
-    while left:
-        each = left.pop()
-        if id(each) in seen:
+    visited: set[int] = set()
+    pending = [error]
+    while pending:
+        each = pending.pop()
+        if id(each) in visited:
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         if isinstance(each, OSError) and each.errno == errno.EACCES:
             yield from (
                 Path(os.fsdecode(n)) for n in (each.filename, each.filename2) if isinstance(n, str | bytes)
             )
-        left += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+        pending += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
 
 
 def _restored(path: Path, tops: Iterable[Path]) -> Iterator[str]:

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _CACHES = (".cache", ".nv", ".triton", ".keras")
 """Caches of downloads and compilers in the user's home."""
-_MADE = (".cache", ".triton")
+_CREATED_CACHES = (".cache", ".triton")
 """Folders created if missing: a rule needs a folder, and their users fail without it."""
 _CACHE_VARIABLES = (
     "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH",
@@ -69,20 +69,20 @@ class Rights:
     """Access rights to resolved paths and everything beneath them.
 
     Attributes:
-        own: folders of the experiment or data set, created if missing. Read and write.
+        own_folders: folders of the experiment or data set, created if missing. Read and write.
         common: temporary folders, caches, and folders the administrator allows. Read and write.
-        closed: folders of others: no access, except to `own` and `opened` beneath.
+        closed: folders of others: no access, except to `own_folders` and `opened` beneath.
         opened: read only.
     """
 
-    own: tuple[Path, ...]
+    own_folders: tuple[Path, ...]
     common: tuple[Path, ...]
     closed: tuple[Path, ...]
     opened: tuple[Path, ...]
 
     def may_write(self, path: Path) -> bool:
         """True if a file may be created, changed or removed. The path is absolute without links."""
-        return any(path.is_relative_to(folder) for folder in (*self.own, *self.common))
+        return any(path.is_relative_to(folder) for folder in (*self.own_folders, *self.common))
 
     def may_read(self, path: Path) -> bool:
         """True if a file may be read."""
@@ -121,13 +121,13 @@ def rights_of(scope: Scope, volumes: Volumes, common: Sequence[Path]) -> Rights:
     logs = volumes.logs.resolve() / "tasks" / scope.experiment
     data = tuple(root / "datasets" / scope.dataset for root in (shards, shared))
     downloads = shards / "downloads" / scope.dataset
-    own: tuple[Path, ...] = (logs,)
+    own_folders: tuple[Path, ...] = (logs,)
     opened: tuple[Path, ...] = ()
     if scope.work == "data":
-        own += (*data, downloads, shards / "misc")
+        own_folders += (*data, downloads, shards / "misc")
     elif scope.work == "models":
         predictions = shared / "predictions" / scope.experiment
-        own += (checkpoints / scope.experiment, predictions, shards / "misc", shards / "ranks")
+        own_folders += (checkpoints / scope.experiment, predictions, shards / "misc", shards / "ranks")
         opened = (*data, downloads, volumes.registry.resolve())
     closed = (
         checkpoints,
@@ -136,7 +136,7 @@ def rights_of(scope: Scope, volumes: Volumes, common: Sequence[Path]) -> Rights:
         shards / "downloads",
         volumes.logs.resolve() / "tasks",
     )
-    return Rights(own=own, common=tuple(common), closed=closed, opened=opened)
+    return Rights(own_folders=own_folders, common=tuple(common), closed=closed, opened=opened)
 
 
 def outside(closed: Collection[Path], names: Callable[[Path], Iterable[Path]]) -> Iterator[Path]:
@@ -248,14 +248,14 @@ class Sandbox:
         if home := os.environ.get(_LOCAL_CLUSTER):
             private = tuple(Path(home, name).resolve() for name in ("run", "store"))
             rights = replace(rights, closed=(*rights.closed, *private))
-        made = (Path.home() / name for name in _MADE)
-        for folder in (*rights.own, *(cache for cache in made if cache.resolve() in common)):
+        caches = (Path.home() / name for name in _CREATED_CACHES)
+        for folder in (*rights.own_folders, *(cache for cache in caches if cache.resolve() in common)):
             with suppress(OSError):  # a volume that is not mounted here; who needs it says so
                 folder.mkdir(parents=True, exist_ok=True)
         try:
             landlock.restrict(
                 read=(*outside(rights.closed, _names), *rights.opened),
-                write=(*rights.own, *rights.common),
+                write=(*rights.own_folders, *rights.common),
                 write_files=_DEVICES,
             )
         except OSError as cause:
@@ -265,19 +265,19 @@ class Sandbox:
             ) from cause
         if self._door is not None:
             with self._door, suppress(OSError):  # not here: the worker has said so when it began
-                metadata_guard.enter(self._door, (*rights.own, *rights.common))
+                metadata_guard.enter(self._door, (*rights.own_folders, *rights.common))
         self._scope, self._rights = scope, rights
-        self._folders = _identities((*rights.own, *rights.opened))
+        self._folders = _identities((*rights.own_folders, *rights.opened))
 
-    def told(self, failure: Failure) -> Failure:
+    def explain(self, failure: Failure) -> Failure:
         """The failure of a task, with a sentence more where the sandbox has refused a path."""
         if (path := self._refused(failure.text)) is None or self._scope is None:
             return failure
-        own = "data set" if self._scope.work == "data" else "checkpoints, predictions"
+        own_files = "data set" if self._scope.work == "data" else "checkpoints, predictions"
         sentence = (
             f"The sandbox of this worker refused {path}: code of experiment {self._scope.experiment!r} may change "
-            f"its own {own} and logs, to temporary folders ({tempfile.gettempdir()}, /dev/shm) and to caches, and "
-            "cannot read others' data sets, checkpoints and predictions. Write there; or have the folder allowed "
+            f"its own {own_files} and logs, to temporary folders ({tempfile.gettempdir()}, /dev/shm) and to caches, "
+            "and cannot read others' data sets, checkpoints and predictions. Write there; or have the folder allowed "
             f"({WRITABLE}, worker.sandboxWritable of the chart), or the sandbox switched off ({MODE}=off, "
             "worker.sandbox)"
         )

@@ -39,7 +39,7 @@ def offered() -> Iterator[None]:
         faulthandler.unregister(_SIGNAL)
 
 
-class Asked(NamedTuple):
+class DumpTarget(NamedTuple):
     """Target of a request.
 
     Attributes:
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
     log: Path
 
 
-def written(groups: Sequence[Asked], *, within_s: float = 1.0) -> list[str]:
+def dump(groups: Sequence[DumpTarget], *, within_s: float = 1.0) -> list[str]:
     """Request dumps from all groups at once, and return the new text in each log.
 
     Args:
@@ -60,14 +60,14 @@ def written(groups: Sequence[Asked], *, within_s: float = 1.0) -> list[str]:
     Returns:
         Text by group, newest calls first; "" without an answer.
     """
-    logs = [_Log(asked.log) for asked in groups]
-    told = [log if _signal(asked.group) else None for asked, log in zip(groups, logs, strict=True)]
-    waited_for = [log for log in told if log is not None]
+    logs = [_Log(target.log) for target in groups]
+    signalled = [log if _signal(target.group) else None for target, log in zip(groups, logs, strict=True)]
+    waited_for = [log for log in signalled if log is not None]
     deadline = time.monotonic() + within_s
     while waited_for and (now := time.monotonic()) < deadline:
         time.sleep(min(_PAUSE_S, deadline - now))
         waited_for = [log for log in waited_for if not log.is_written()]
-    return [log.text() if log is not None else "" for log in told]
+    return [log.text() if log is not None else "" for log in signalled]
 
 
 _WORDS = {
@@ -81,11 +81,11 @@ _WORDS = {
 
 def states(group: int) -> str:
     """Describe the kernel state of a group's processes, for people."""
-    told = []
+    descriptions = []
     for process in members(group):
         state = next((value for name, value in _status(process) if name == "State"), "")
-        told.append(f"process {process} {_WORDS.get(state[:1], 'has ended')}")
-    return ", ".join(told) or "none is left"
+        descriptions.append(f"process {process} {_WORDS.get(state[:1], 'has ended')}")
+    return ", ".join(descriptions) or "none is left"
 
 
 class _Log:
@@ -114,11 +114,11 @@ class _Log:
 
 def _signal(group: int) -> bool:
     """Signal processes that can respond. Return True if there are any."""
-    asked = [process for process in members(group) if _has_offered(process)]
-    for process in asked:
+    responsive = [process for process in members(group) if _has_offered(process)]
+    for process in responsive:
         with suppress(ProcessLookupError):
             os.kill(process, _SIGNAL)
-    return bool(asked)
+    return bool(responsive)
 
 
 def _has_offered(process: int) -> bool:

@@ -239,9 +239,13 @@ class Child:
         roots, is_sandboxed = self._context.volumes.roots, self._sandbox.is_on
         failure = failure_of(error, has_gpu=self._context.has_gpu, roots=roots, may_deny=not is_sandboxed)
         if failure.kind is FailureKind.UNAVAILABLE and (changed := lowered_limit(error, self._limits)):
-            told = {"kind": FailureKind.USER_ERROR, "volume": "", "message": f"{changed}: {failure.message}"}
-            return failure.model_copy(update=told)
-        failure = self._sandbox.told(failure)
+            changes = {
+                "kind": FailureKind.USER_ERROR,
+                "volume": "",
+                "message": f"{changed}: {failure.message}",
+            }
+            return failure.model_copy(update=changes)
+        failure = self._sandbox.explain(failure)
         if restored := lost_access.restore(error, self._context.volumes.roots):
             return failure.model_copy(update={"kind": FailureKind.UNAVAILABLE, "message": restored})
         return failure
@@ -296,10 +300,10 @@ def _task_processes(
         sandbox.enter(message.body)
         if depth is Depth.NOTHING:
             return ""
-        before = ForkHazards.now()
+        hazards = ForkHazards.now()
         with stacks.offered():
             context.user_code.prepare(message.body, initialises=depth is Depth.INITIALISED)
-        return before.added()
+        return hazards.added()
 
     return TaskProcesses(channel, context, prepare, run_one)
 

@@ -80,8 +80,8 @@ class ForkHazards(NamedTuple):
             return f"it has started threads ({', '.join(threads[:_MOST_NAMED])})"
         if any(file.startswith(_GPU_FILES) for file in files) or _has_gpu_context():
             return "it has used a GPU"
-        if kept := [file for file in files if not file.startswith(_HARMLESS_FILES)]:
-            return f"it keeps files open ({', '.join(kept[:_MOST_NAMED])})"
+        if open_files := [file for file in files if not file.startswith(_HARMLESS_FILES)]:
+            return f"it keeps files open ({', '.join(open_files[:_MOST_NAMED])})"
         if now.shared - self.shared:
             return "it has memory that processes share"
         return "it has started processes" if has_children() else ""
@@ -168,7 +168,7 @@ class TaskProcesses:
             else:
                 self._end_others()
                 running.reap()
-                _end_left(but=set())
+                _end_leftovers(but=set())
                 return message.unread.encode() if isinstance(message, NeedsOtherParent) else b""
 
     def _hand_over(self, running: _TaskProcess, finished: TaskFinished) -> _TaskProcess:
@@ -193,8 +193,8 @@ class TaskProcesses:
         process.reap()
         self._ending.remove(process)
         here = (*running, *self._ending, *([self._waiting] if self._waiting else []))
-        if (left := _end_left(but={each.pid for each in here})) and process.log is not None:
-            _note(process.log, left)
+        if (killed := _end_leftovers(but={each.pid for each in here})) and process.log is not None:
+            _note(process.log, killed)
 
     def _next(self, *running: _TaskProcess) -> _TaskProcess:
         if self._waiting is None:
@@ -213,7 +213,7 @@ class TaskProcesses:
         """Die as the task process died, so that the agent sees its exit status or signal."""
         self._end_others()
         status = running.reap()
-        _end_left(but=set())
+        _end_leftovers(but=set())
         end_like(status)
 
 
@@ -296,13 +296,13 @@ def be_subreaper() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_left(*, but: Collection[int]) -> list[str]:
+def _end_leftovers(*, but: Collection[int]) -> list[str]:
     """Kill all children of this process except `but`, and their orphans.
 
     Returns:
         Descriptions of the killed processes.
     """
-    told: dict[int, str] = {}
+    killed: dict[int, str] = {}
     for number in range(_ROUNDS):
         children = [pid for pid in _children() if pid not in but]
         if not children:
@@ -314,11 +314,11 @@ def _end_left(*, but: Collection[int]) -> list[str]:
             command = _command(pid)
             if _TRACKER in command and number < _TRACKER_ROUNDS:
                 continue
-            told.setdefault(pid, f"{command or 'a process'} ({pid})")
+            killed.setdefault(pid, f"{command or 'a process'} ({pid})")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_PAUSE_S)
-    return list(told.values())
+    return list(killed.values())
 
 
 def _note(log: Path, left: list[str]) -> None:
@@ -332,11 +332,11 @@ def _note(log: Path, left: list[str]) -> None:
 
 
 def _children() -> list[int]:
-    own = os.getpid()
+    this_pid = os.getpid()
     try:
-        return [int(pid) for pid in Path(f"/proc/self/task/{own}/children").read_text().split()]
+        return [int(pid) for pid in Path(f"/proc/self/task/{this_pid}/children").read_text().split()]
     except OSError:  # a kernel without that file
-        return [pid for pid in _all_pids() if _parent_of(pid) == own]
+        return [pid for pid in _all_pids() if _parent_of(pid) == this_pid]
 
 
 def _all_pids() -> list[int]:

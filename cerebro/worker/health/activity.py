@@ -13,7 +13,7 @@ from typing import NamedTuple
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
-class Seen(NamedTuple):
+class ProcessState(NamedTuple):
     """State of one process.
 
     Attributes:
@@ -36,7 +36,7 @@ class _Stat(NamedTuple):
     spent_s: float
 
 
-def seen(roots: Collection[int], *, proc: Path = Path("/proc")) -> list[Seen]:
+def process_states(roots: Collection[int], *, proc: Path = Path("/proc")) -> list[ProcessState]:
     """List the processes in these groups and all their descendants, including those in other groups.
 
     Args:
@@ -48,12 +48,12 @@ def seen(roots: Collection[int], *, proc: Path = Path("/proc")) -> list[Seen]:
     below: dict[int, list[int]] = {}
     for stat in known.values():
         below.setdefault(stat.parent, []).append(stat.pid)
-    left = list(members)
-    while left:
-        new = [pid for pid in below.get(left.pop(), []) if pid not in members]
+    pending = list(members)
+    while pending:
+        new = [pid for pid in below.get(pending.pop(), []) if pid not in members]
         members.update(new)
-        left += new
-    return [_looked_at(known[pid], proc) for pid in sorted(members)]
+        pending += new
+    return [_process_state(known[pid], proc) for pid in sorted(members)]
 
 
 def waits_in(pid: int, *, proc: Path = Path("/proc")) -> str:
@@ -64,9 +64,9 @@ def waits_in(pid: int, *, proc: Path = Path("/proc")) -> str:
     return ""
 
 
-def _looked_at(stat: _Stat, proc: Path) -> Seen:
+def _process_state(stat: _Stat, proc: Path) -> ProcessState:
     is_runnable = stat.state == "R" or "R" in _thread_states(proc / str(stat.pid) / "task")
-    return Seen(stat.pid, stat.spent_s, is_runnable, stat.state == "D")
+    return ProcessState(stat.pid, stat.spent_s, is_runnable, stat.state == "D")
 
 
 def _thread_states(tasks: Path) -> set[str]:

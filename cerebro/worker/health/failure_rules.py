@@ -102,7 +102,7 @@ def _found(
     late: list[str] = []
     first = 0
     while first < len(rules) and len(late) < MOST_LATE:
-        answers, is_late = _asked(text, [rule.pattern for rule in rules[first:]], limit_s)
+        answers, is_late = _query_matcher(text, [rule.pattern for rule in rules[first:]], limit_s)
         for rule, answer in zip(rules[first:], answers, strict=False):
             if answer is False:
                 log.warning("failure rule %r is no regular expression here: %s", rule.name, rule.pattern)
@@ -117,7 +117,7 @@ def _found(
     return None, "", tuple(late)
 
 
-def _asked(text: str, patterns: Sequence[str], limit_s: float) -> tuple[list[_Answer], bool]:
+def _query_matcher(text: str, patterns: Sequence[str], limit_s: float) -> tuple[list[_Answer], bool]:
     """Return the process's answers, and True if it still owed one when it ended."""
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
     command = with_parent_death_signal([sys.executable, "-P", "-m", "cerebro.worker.health.rule_matching"])
@@ -149,7 +149,7 @@ def _lines(descriptor: int, limit_s: float) -> Iterator[bytes]:
             return
         if not (read := os.read(descriptor, 1 << 16)):
             return
-        *whole, buffer = (buffer + read).split(b"\n")
-        yield from whole
-        if whole:
+        *lines, buffer = (buffer + read).split(b"\n")
+        yield from lines
+        if lines:
             deadline = time.monotonic() + limit_s

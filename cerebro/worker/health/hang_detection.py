@@ -31,7 +31,7 @@ _RUNNABLE = 0.5
 """Fraction of checks that found runnable threads, for a busy attempt. A crowded machine may give it no
 processor.
 """
-_LOOKS, _LONGEST_LOOK_S = 8, 5.0
+_SAMPLES, _LONGEST_SAMPLE_S = 8, 5.0
 """Within the second half of the limit, usage is measured so often, and at least so often."""
 _REMEMBERED = 1000
 _EARLY_S = 1e-3
@@ -116,8 +116,8 @@ class Watch:
     phase: Phase = "first"
     batches_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _batch: int = 0
-    _before: Activity | None = None
-    _looked: float = 0.0
+    _previous: Activity | None = None
+    _sampled_at: float = 0.0
     _used: deque[tuple[float, float, Activity]] = field(default_factory=deque)
     """Time, core-seconds since the previous check, and activity of each check."""
 
@@ -131,7 +131,7 @@ class Watch:
 
     def restart(self, at: float) -> None:
         """Restart the quiet time."""
-        self.since, self._before = at, None
+        self.since, self._previous = at, None
         self._used.clear()
 
     @property
@@ -144,32 +144,32 @@ class Watch:
         if self.is_for_all:
             return max(0.0, self.since + self.cap_s - now)
         limit = self.limit
-        following = self._looked + min(limit / 2 / _LOOKS, _LONGEST_LOOK_S)
-        if self._before is None:
+        following = self._sampled_at + min(limit / 2 / _SAMPLES, _LONGEST_SAMPLE_S)
+        if self._previous is None:
             following = self.since + limit / 2
-        elif self._looked < self.since + limit - _EARLY_S:
+        elif self._sampled_at < self.since + limit - _EARLY_S:
             following = min(following, self.since + limit)
         return max(0.0, following - now)
 
-    def look(self, now: float, seen: Activity) -> Verdict:
+    def check(self, now: float, activity: Activity) -> Verdict:
         """Evaluate a check that is due."""
         if self.is_for_all:
             return "idle" if now >= self.since + self.cap_s else "goes on"
-        if self._before is not None:
-            known = self._before.spent_s
+        if self._previous is not None:
+            known = self._previous.spent_s
             # A new process used all its time since the previous check.
-            used_s = sum(max(0.0, spent - known.get(pid, 0.0)) for pid, spent in seen.spent_s.items())
-            self._used.append((now, used_s, seen))
-        self._before, self._looked = seen, now
+            used_s = sum(max(0.0, spent - known.get(pid, 0.0)) for pid, spent in activity.spent_s.items())
+            self._used.append((now, used_s, activity))
+        self._previous, self._sampled_at = activity, now
         limit = self.limit
-        window_s = min(limit / 2, _LOOKS * _LONGEST_LOOK_S)
+        window_s = min(limit / 2, _SAMPLES * _LONGEST_SAMPLE_S)
         while self._used and self._used[0][0] < now - window_s:
             self._used.popleft()
         if not self._used:
             return "goes on"
         use = Use(
             cores=sum(used_s for _, used_s, _ in self._used) / window_s,
-            gpu=max(seen.gpu for *_, seen in self._used),
-            runnable=sum(seen.is_runnable for *_, seen in self._used) / len(self._used),
+            gpu=max(sample.gpu for *_, sample in self._used),
+            runnable=sum(sample.is_runnable for *_, sample in self._used) / len(self._used),
         )
         return verdict(quiet_s=now - self.since + _EARLY_S, limit=limit, cap_s=self.cap_s, use=use)

@@ -38,7 +38,7 @@ _TAIL = 300
 
 
 class NodeChecker:
-    """Runs node checks. One thread calls `run`; any thread may call `ask`.
+    """Runs node checks. One thread calls `run`; any thread may call `request`.
 
     Args:
         incarnation: the worker's incarnation.
@@ -60,23 +60,23 @@ class NodeChecker:
         self._kvs, self._settings, self._devices = kvs, settings, devices
         self._incarnation, self._killed_s, self._gpus = incarnation, killed_s, gpus
         self._command = command or self._probes()
-        self._asked: queue.Queue[str | None] = queue.Queue(_MOST_WAITING)
+        self._requests: queue.Queue[str | None] = queue.Queue(_MOST_WAITING)
 
-    def ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         """Request a check."""
         try:
-            self._asked.put_nowait(reason)
+            self._requests.put_nowait(reason)
         except queue.Full:
             log.warning("not checked once more: checks wait already")
 
     def end(self) -> None:
         """Make `run` return after the current check."""
         with suppress(queue.Full):
-            self._asked.put_nowait(None)
+            self._requests.put_nowait(None)
 
     def run(self) -> None:
         """Run requested checks until `end`."""
-        while (reason := self._asked.get()) is not None:
+        while (reason := self._requests.get()) is not None:
             log.info("checking this machine: %s", reason)
             try:
                 result = self.check()
@@ -145,8 +145,8 @@ class NodeChecker:
         began = time.monotonic()
         troubles: tuple[Trouble, ...] = self._gpus().troubles(len(self._devices.gpus))
         problem = "; ".join(each.text for each in troubles if each.is_broken)
-        told = "; ".join(each.text for each in troubles if not each.is_broken)
-        yield Probe(name="driver", problem=problem, told=told, seconds=time.monotonic() - began)
+        notes = "; ".join(each.text for each in troubles if not each.is_broken)
+        yield Probe(name="driver", problem=problem, told=notes, seconds=time.monotonic() - began)
 
     def _round_trip(self) -> Probe:
         began = time.monotonic()

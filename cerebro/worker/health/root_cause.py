@@ -70,13 +70,13 @@ def who_is_behind(
     """
     waiting = [rank for rank in range(len(batches)) if rank not in done]
     behind = _least(waiting, batches)
-    others = [batch for rank, batch in enumerate(batches) if rank not in behind]
+    other_batches = [batch for rank, batch in enumerate(batches) if rank not in behind]
     least = batches[behind[0]] if behind else 0
-    within = [] if others or not operations or not all(operations) else _least(waiting, operations)
+    within = [] if other_batches or not operations or not all(operations) else _least(waiting, operations)
     if done:
         where = f"at batch {least}, the others are done"
-    elif others:
-        where = f"at batch {least}, the others at {max(others)}"
+    elif other_batches:
+        where = f"at batch {least}, the others at {max(other_batches)}"
     elif 0 < len(within) < len(waiting):
         behind = within
         where = f"behind within batch {least}: the others wait for it in the next operation of all ranks"

@@ -28,28 +28,28 @@ class _Slot(Protocol):
         """Return the stacks of the attempt `item`; `None` if this slot does not run it."""
 
 
-class StacksTeller:
-    """`run` is the thread's; `ask` may be called by any."""
+class StackReporter:
+    """`run` is the thread's; `request` may be called by any."""
 
     def __init__(self, kvs: KvsClient, worker: str) -> None:
         self._kvs, self._worker = kvs, worker
-        self._asked: queue.Queue[tuple[InboxItem, tuple[_Slot, ...]] | None] = queue.Queue(_MOST_WAITING)
+        self._requests: queue.Queue[tuple[InboxItem, tuple[_Slot, ...]] | None] = queue.Queue(_MOST_WAITING)
 
-    def ask(self, item: InboxItem, slots: Iterable[_Slot]) -> None:
+    def request(self, item: InboxItem, slots: Iterable[_Slot]) -> None:
         """A question about an attempt has come."""
         try:
-            self._asked.put_nowait((item, tuple(slots)))
+            self._requests.put_nowait((item, tuple(slots)))
         except queue.Full:
             log.warning("%s: too many ask at once where processes are", item.task)
 
     def end(self) -> None:
         """Make `run` return after the current answer."""
         with suppress(queue.Full):
-            self._asked.put_nowait(None)
+            self._requests.put_nowait(None)
 
     def run(self) -> None:
         """Answer until `end`."""
-        while (question := self._asked.get()) is not None:
+        while (question := self._requests.get()) is not None:
             item, slots = question
             try:
                 found = (text for slot in slots if (text := slot.stacks(item)) is not None)

@@ -72,9 +72,9 @@ class Metadata:
         Args:
             kept: positions relative to ``start`` to copy instead; may have no items.
         """
-        first, *others = self._parts(start, stop)
-        whole = pa.concat_batches([first, *others]) if others else first
-        return whole if kept is None else whole.take(pa.array(kept, pa.int64()))
+        first, *next_batches = self._parts(start, stop)
+        joined = pa.concat_batches([first, *next_batches]) if next_batches else first
+        return joined if kept is None else joined.take(pa.array(kept, pa.int64()))
 
     def _parts(self, start: int, stop: int) -> list[pa.RecordBatch]:
         """Return the rows as non-empty slices of the file's batches."""

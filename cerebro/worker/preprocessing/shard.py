@@ -83,23 +83,25 @@ class Preprocessor:
         )
         with ShardObjects(self.store, rows, columns, self.scratch, self.downloads) as objects, writer:
             calls = self._batches(part, objects) if is_by_batches else self._rows(rows, objects)
-            for position, ids, made in calls:
-                if isinstance(made, FailedRow):
-                    writer.fail(made)
+            for position, ids, prepared in calls:
+                if isinstance(prepared, FailedRow):
+                    writer.fail(prepared)
                 elif is_by_batches:
-                    writer.add_batch(ids, *made)
+                    writer.add_batch(ids, *prepared)
                 else:
-                    writer.add(ids[0], *made)
-                on_rows(part.start + position, len(ids), made if isinstance(made, FailedRow) else None)
+                    writer.add(ids[0], *prepared)
+                on_rows(
+                    part.start + position, len(ids), prepared if isinstance(prepared, FailedRow) else None
+                )
             return writer.close()
 
     def _rows(self, rows: Sequence[dict[str, Any]], objects: ShardObjects) -> Iterator[_Call]:
         for position, row in enumerate(rows):
             row_id: RowId = row["id"]  # before the row function, which may change the dict
-            made: _Made = _missing(objects, position, row_id) or self._made(
+            prepared: _Prepared = _missing(objects, position, row_id) or self._prepare(
                 self.spec.row_preprocessor, row, row_id, objects
             )
-            yield position, [row_id], made
+            yield position, [row_id], prepared
 
     def _batches(self, part: ShardRange, objects: ShardObjects) -> Iterator[_Call]:
         size = self.spec.batch_rows
@@ -120,44 +122,44 @@ class Preprocessor:
         self, batch: pa.RecordBatch, ids: list[RowId], places: NDArray[np.int64], objects: ShardObjects
     ) -> Iterator[_Call]:
         """Calls for all rows, in their order: one, unless it raises."""
-        left = [slice(0, len(ids))] if ids else []
-        while left:
-            rows = left.pop()
+        pending = [slice(0, len(ids))] if ids else []
+        while pending:
+            rows = pending.pop()
             part = batch.slice(rows.start, rows.stop - rows.start)
-            made = self._made(self.spec.batch_preprocessor, part, ids[rows.start], objects)
-            if isinstance(made, FailedRow) and part.num_rows > 1:
+            prepared = self._prepare(self.spec.batch_preprocessor, part, ids[rows.start], objects)
+            if isinstance(prepared, FailedRow) and part.num_rows > 1:
                 middle = (rows.start + rows.stop) // 2
-                left += [slice(middle, rows.stop), slice(rows.start, middle)]
+                pending += [slice(middle, rows.stop), slice(rows.start, middle)]
             else:
-                yield int(places[rows.start]), ids[rows], made
+                yield int(places[rows.start]), ids[rows], prepared
 
-    def _made(
+    def _prepare(
         self,
         function: Callable[[Any, Mode, str], object],
-        given: object,
+        rows: object,
         row_id: RowId,
         objects: ShardObjects,
-    ) -> _Made:
+    ) -> _Prepared:
         """Call the user's function on a row, or on a batch that starts with the row."""
         seed_generators(f"{self.job.fingerprint}/{self.job.split}/{row_id}")
         try:
-            made = function(given, self.job.split, objects.folder)
+            prepared = function(rows, self.job.split, objects.folder)
         except (Exception, SystemExit) as error:
             if isinstance(error, MemoryError) and not self.is_alone:
                 raise
             if (found := error_of_call(error, self.job.cache_folder)) is not None:
                 raise found from error  # the row is valid and is preprocessed again later
             return _failed(row_id, error)
-        if not isinstance(made, tuple) or len(made) != 2:
+        if not isinstance(prepared, tuple) or len(prepared) != 2:
             raise RowError(
-                f"row {row_id!r}: {function.__name__} returned a {type(made).__name__}, "
+                f"row {row_id!r}: {function.__name__} returned a {type(prepared).__name__}, "
                 "expected (input, output). To leave a row out, raise an exception"
             )
-        return made
+        return prepared
 
 
-_Made: TypeAlias = "tuple[object, object] | FailedRow"
-_Call: TypeAlias = "tuple[int, Sequence[RowId], _Made]"
+_Prepared: TypeAlias = "tuple[object, object] | FailedRow"
+_Call: TypeAlias = "tuple[int, Sequence[RowId], _Prepared]"
 """Position of the first row in the shard, ids of the rows, and the function's result."""
 
 
@@ -236,5 +238,5 @@ def _missing(objects: ShardObjects, position: int, row_id: RowId) -> FailedRow |
 
 
 def _failed(row_id: RowId, error: BaseException) -> FailedRow:
-    told = cleaned(line_of(error), _MAX_ERROR)
-    return FailedRow(id=row_id, error=told, traceback=cleaned(text_of(error), _MAX_TRACEBACK))
+    message = cleaned(line_of(error), _MAX_ERROR)
+    return FailedRow(id=row_id, error=message, traceback=cleaned(text_of(error), _MAX_TRACEBACK))

@@ -64,10 +64,10 @@ def hints_of(spec: SubEpochSpec, modules: list[nn.Module], hyperparams: Mapping[
     Raises:
         SpecError: the result is not `Hints`.
     """
-    given: object = spec.hints(modules, dict(hyperparams))
-    if not isinstance(given, Hints):
-        raise SpecError(f"hints() returned a {type(given).__name__}, expected cerebro.Hints(...)")
-    return given
+    hints: object = spec.hints(modules, dict(hyperparams))
+    if not isinstance(hints, Hints):
+        raise SpecError(f"hints() returned a {type(hints).__name__}, expected cerebro.Hints(...)")
+    return hints
 
 
 def facts_of(
@@ -84,14 +84,14 @@ def facts_of(
     parameters = list(distinct(parameter for module in modules for parameter in module.parameters()))
     trained = [module for module in modules if any(True for _ in module.parameters())]
     repeated = blocks(modules, hints)
-    given = hyperparams.get("batch_size")
+    batch_size = hyperparams.get("batch_size")
     return ModelFacts(
         signature=signature_of(modules, hyperparams),
         param_bytes=num_bytes(parameters),
         trainable_bytes=num_bytes(parameter for parameter in parameters if parameter.requires_grad),
         buffer_bytes=num_bytes(distinct(buffer for module in modules for buffer in module.buffers())),
         block_bytes=max((num_bytes(distinct(block.parameters())) for block in repeated), default=0),
-        batch_size=given if isinstance(given, int) and given > 0 else 1,
+        batch_size=batch_size if isinstance(batch_size, int) and batch_size > 0 else 1,
         layers=dict(Counter(type(block).__name__ for block in repeated)),
         num_modules=len(trained),
         coupled=next(filter(None, map(coupled, modules)), ""),
@@ -119,20 +119,20 @@ def signature_of(modules: Sequence[nn.Module], hyperparams: Mapping[str, Any]) -
     It covers modules, parameters and buffers with names, shapes, types, training and sharing, and all
     hyper-parameters that matter.
     """
-    seen: dict[int, str] = {}
-    told: list[Any] = []
+    visited: dict[int, str] = {}
+    facts: list[Any] = []
     for number, module in enumerate(modules):
-        told += [[number, *line] for line in _modules(module)]
+        facts += [[number, *line] for line in _modules(module)]
         tensors = (
             *module.named_parameters(remove_duplicate=False),
             *module.named_buffers(remove_duplicate=False),
         )
         for name, tensor in tensors:
-            is_same_as = seen.setdefault(id(tensor), f"{number}/{name}")
-            told.append(
+            is_same_as = visited.setdefault(id(tensor), f"{number}/{name}")
+            facts.append(
                 [number, name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad, is_same_as]
             )
-    content = json.dumps([told, mattering(hyperparams)], sort_keys=True, default=repr)
+    content = json.dumps([facts, mattering(hyperparams)], sort_keys=True, default=repr)
     return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -91,9 +91,9 @@ def of_ranks(found: Sequence[RankMetrics]) -> Measured:
             values = [f"rank {n} {one.metrics[name]!r}" for n, one in enumerate(found) if name in one.metrics]
             lacking = number if name not in other else 0 if name not in kinds[0] else None
             where = "on some ranks only" if lacking is not None else "as a ratio on some ranks only"
-            told = "" if lacking is None else f", nothing on rank {lacking}"
+            detail = "" if lacking is None else f", nothing on rank {lacking}"
             raise RanksDifferError(
-                f"train() returned {name!r} {where} ({', '.join(values)}{told}): return the same metrics on each"
+                f"train() returned {name!r} {where} ({', '.join(values)}{detail}): return the same metrics on each"
             )
     shares = {rank.share: rank.metrics for rank in reversed(found)}
     rows = sum(rank.rows for rank in found)
@@ -146,9 +146,9 @@ def require_mergeable(
         )
     for name in needs:
         if name not in metrics:
-            told = ", ".join(sorted(metrics)) or "nothing"
+            names = ", ".join(sorted(metrics)) or "nothing"
             raise MetricError(
-                f"metric {name!r} of model {model} is missing in {where}, where train() returned: {told}. It ranks "
+                f"metric {name!r} of model {model} is missing in {where}, where train() returned: {names}. It ranks "
                 f"models or a stop rule reads it, so all partitions must have it: {ADVICE}"
             )
 

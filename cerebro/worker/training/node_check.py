@@ -57,18 +57,18 @@ def probes(shards: Path, checkpoints: Path, *, expects_gpu: bool) -> Iterator[Pr
         yield Probe(name="device", problem="the worker registered GPUs, but torch finds none", seconds=0.0)
     for device in [torch.device("cuda", each) for each in range(number)] or [torch.device("cpu")]:
         where = f" of {torch.cuda.get_device_name(device)}, {device}" if number else ""
-        yield _made(f"arithmetic{where}", lambda device=device: arithmetic(device))  # type: ignore[misc]
-        yield _made(f"memory{where}", lambda device=device: memory(device))  # type: ignore[misc]
-    yield _made("processor", processor)
-    yield _made("partition", lambda: partition(shards))
-    yield _made("checkpoint volume", lambda: volume(checkpoints))
+        yield _probe(f"arithmetic{where}", lambda device=device: arithmetic(device))  # type: ignore[misc]
+        yield _probe(f"memory{where}", lambda device=device: memory(device))  # type: ignore[misc]
+    yield _probe("processor", processor)
+    yield _probe("partition", lambda: partition(shards))
+    yield _probe("checkpoint volume", lambda: volume(checkpoints))
 
 
 class _NothingToLookAtError(Exception):
     """The worker has nothing for this probe to check."""
 
 
-def _made(name: str, probe: Callable[[], str | float]) -> Probe:
+def _probe(name: str, probe: Callable[[], str | float]) -> Probe:
     began, rate = time.monotonic(), None
     try:
         found = probe()
@@ -94,9 +94,9 @@ def arithmetic(device: torch.device, seconds: float = _SECONDS) -> str | float:
         A description of the error, or the number of products per second.
     """
     generator = torch.Generator().manual_seed(7)
-    left, right = (torch.randint(0, _MOST, (_SIDE, _SIDE), generator=generator) for _ in range(2))
-    expected_rows = (left * right.sum(dim=1)[None, :]).sum(dim=1)
-    a, b = left.to(device, torch.float32), right.to(device, torch.float32)
+    first, second = (torch.randint(0, _MOST, (_SIDE, _SIDE), generator=generator) for _ in range(2))
+    expected_rows = (first * second.sum(dim=1)[None, :]).sum(dim=1)
+    a, b = first.to(device, torch.float32), second.to(device, torch.float32)
     rows = expected_rows.to(device)
     began, count = time.monotonic(), 0
     while not count or time.monotonic() < began + seconds:

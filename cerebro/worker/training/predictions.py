@@ -55,9 +55,9 @@ def write_predictions(path: Path, ids: Sequence[Any], returned: object) -> None:
 
 
 def _joined(returned: object) -> Columns:
-    whole = _columns(returned)
-    if whole is not None:
-        return whole
+    columns = _columns(returned)
+    if columns is not None:
+        return columns
     if not isinstance(returned, Iterable):
         raise SpecError(f"predict() returned a {type(returned).__name__}, expected one prediction per row")
     batches = [_columns(batch) or _column_of_arrays(batch) for batch in returned]

@@ -48,7 +48,7 @@ class Trainee:
 
     def state(self) -> State:
         """Return the complete state to save."""
-        return self.whole(self.local_state())
+        return self.full_state(self.local_state())
 
     def save(self, root: Path, name: str, part: State | None = None) -> CheckpointRef | None:
         """Save the state as `checkpoint.save` does. Return the reference if this process wrote the file.
@@ -77,7 +77,7 @@ class Trainee:
             "models": [module.state_dict() for module in self.modules],
             "checkpoint": self.checkpoint.newest(),
             "hyperparams": self.hyperparams,
-            "made": self.checkpoint.made,
+            "made": self.checkpoint.initial_values,
         }
 
     # --- overridden by rank groups (`grouped`) ------------------------------------------------------
@@ -100,7 +100,7 @@ class Trainee:
         """Device for its batches; "" for its own device."""
         return ""
 
-    def whole(self, state: State) -> State:
+    def full_state(self, state: State) -> State:
         """Return the complete state to save, from this process's part."""
         return state
 
@@ -208,15 +208,17 @@ def restore(trainee: Trainee, state: State) -> None:
         except RuntimeError as error:
             if not changed:
                 raise
-            told = ", ".join(f"{name} from {before!r} to {now!r}" for name, (before, now) in changed.items())
+            changed_values = (f"{name} from {old!r} to {new!r}" for name, (old, new) in changed.items())
+            description = ", ".join(changed_values)
             raise SpecError(
-                f"the saved weights do not fit the model that create_models() makes now, after a change of {told}: "
+                f"the saved weights do not fit the model that create_models() makes now, after a change of "
+                f"{description}: "
                 f"clone the model with such values cold (warm=False). {error}"
             ) from error
     trainee.is_new = False
     trainee.frozen.layout = state.get(LAYOUT)
     # The content is not copied: an optimizer's state may be most of a model's memory.
-    trainee.checkpoint = Checkpoint(state["checkpoint"], made=state.get("made"), changes=changed)
+    trainee.checkpoint = Checkpoint(state["checkpoint"], initial_values=state.get("made"), changes=changed)
 
 
 def tensor_shapes(trainee: Trainee) -> dict[str, tuple[int, ...]]:

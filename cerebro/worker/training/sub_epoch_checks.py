@@ -108,12 +108,12 @@ class SubEpochChecks:
             {name: value for name, value in checkpoint.items() if name not in checkpoint.tracked}
         ):
             return ""  # user code saves the state itself, maybe as a copy
-        kept = {id(tensor) for tensor in tensors(checkpoint.newest())}
+        saved = {id(tensor) for tensor in tensors(checkpoint.newest())}
         states = {
             type(each).__name__: {id(tensor) for tensor in tensors(dict(each.state))}
             for each in self._stepped.values()
         }
-        lost = [name for name, state in states.items() if state and state.isdisjoint(kept)]
+        lost = [name for name, state in states.items() if state and state.isdisjoint(saved)]
         if not lost:
             return ""
         return (

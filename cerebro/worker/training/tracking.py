@@ -27,7 +27,7 @@ from cerebro.worker.training.checkpoints.storable import storable
 
 log = logging.getLogger(__name__)
 
-Made = dict[str, dict[str, Any]]
+InitialValues = dict[str, dict[str, Any]]
 """Initial plain values of tracked objects, by name and then by path in the state."""
 
 _UNLISTED = "params"
@@ -39,7 +39,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
 
     Args:
         kept: content from earlier sub-epochs.
-        made: latest initial values of tracked objects.
+        initial_values: latest initial values of tracked objects.
         changes: hyper-parameters changed since: name -> (before, now).
     """
 
@@ -47,11 +47,11 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         self,
         kept: Mapping[str, Any] | None = None,
         *,
-        made: Made | None = None,
+        initial_values: InitialValues | None = None,
         changes: Mapping[str, tuple[Any, Any]] | None = None,
     ) -> None:
         super().__init__(kept or {})
-        self.made: Made = dict(made or {})
+        self.initial_values: InitialValues = dict(initial_values or {})
         self.changes = dict(changes or {})
         self._tracked: dict[str, Any] = {}
         self._rates: list[schedules.Rates] = []
@@ -120,11 +120,11 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         Raises:
             SpecError: the method changed a value in place. Other writes raise at once.
         """
-        self._reader, before = method, dict(_marks(self, ""))
+        self._reader, marks = method, dict(_marks(self, ""))
         try:
             yield
-            after = dict(_marks(self, ""))
-            if changed := [path for path in {**before, **after} if before.get(path) != after.get(path)]:
+            new_marks = dict(_marks(self, ""))
+            if changed := [path for path in {**marks, **new_marks} if marks.get(path) != new_marks.get(path)]:
                 self._reader = f"{method}() changes checkpoint{changed[0]}: {method}"
                 self._require_writable()
         finally:
@@ -144,13 +144,13 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
             raise SpecError(
                 f"checkpoint.track() was called {self.closed}: call it before the loop over dataloader"
             )
-        made = {name: _numbers(self._state(name, value)) for name, value in objects.items()}
+        initial = {name: _numbers(self._state(name, value)) for name, value in objects.items()}
         for name, value in sorted(objects.items(), key=lambda each: schedules.has_length(each[1])):
             if self._tracked.get(name) is value:
                 continue
             if name in self:
-                self._restore(name, value, made[name])
-            self._tracked[name], self.made[name] = value, made[name]
+                self._restore(name, value, initial[name])
+            self._tracked[name], self.initial_values[name] = value, initial[name]
         for rates in self._rates:
             schedules.apply(rates)  # also over what an optimizer has loaded since
 
@@ -175,19 +175,19 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         storable(state, f"the state_dict() of {name!r}, which checkpoint.track() got,")
         return state
 
-    def _restore(self, name: str, value: Any, made: Mapping[str, Any]) -> None:
+    def _restore(self, name: str, value: Any, initial: Mapping[str, Any]) -> None:
         saved = self[name]
         if schedules.has_length(value) and not self._reader:
-            before, now = (
+            previous, now = (
                 schedules.length(numbers, are_floats_fixed=not self.changes)
-                for numbers in (self.made.get(name, made), made)
+                for numbers in (self.initial_values.get(name, initial), initial)
             )
-            if before != now:
-                self._advance(name, value, schedules.steps_done(saved), before, now)
+            if previous != now:
+                self._advance(name, value, schedules.steps_done(saved), previous, now)
                 return
         if self.changes:
-            before = self.made.get(name) or self._guessed(saved, made)
-            saved = _with_changes(saved, before, made)
+            previous = self.initial_values.get(name) or self._guessed(saved, initial)
+            saved = _with_changes(saved, previous, initial)
         try:
             value.load_state_dict(saved)
         except Exception as error:
@@ -227,8 +227,8 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         rates = [float(rate) for rate in schedule.get_last_lr()]
         return {
             name
-            for name, made in self.made.items()
-            if rates == [made.get(f"/param_groups/{number}/lr") for number in range(len(rates))]
+            for name, initial in self.initial_values.items()
+            if rates == [initial.get(f"/param_groups/{number}/lr") for number in range(len(rates))]
         }
 
     def _guessed(self, saved: Any, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,12 +247,12 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         Raises:
             SpecError: a hyper-parameter was changed, but user code's content has the old value.
         """
-        for name, (before, now) in self.changes.items():
-            kept = {key: value for key, value in self.items() if key not in self._tracked}
-            for where in _stale(kept, name, before, now):
+        for name, (previous, now) in self.changes.items():
+            values = {key: value for key, value in self.items() if key not in self._tracked}
+            for where in _stale(values, name, previous, now):
                 raise SpecError(
-                    f"{name} was changed from {before!r} to {now!r}, but the optimizer in checkpoint{where} still has "
-                    f"{before!r}, because load_state_dict() puts the old value back: call "
+                    f"{name} was changed from {previous!r} to {now!r}, but the optimizer in checkpoint{where} still "
+                    f"has {previous!r}, because load_state_dict() puts the old value back: call "
                     "checkpoint.track(optimizer=optimizer) instead of loading and saving its state_dict(), and the "
                     "new value is kept"
                 )

@@ -31,7 +31,7 @@ def outdated_by(volumes: Volumes, item: InboxItem, result: TaskResult) -> tuple[
         return ()
     folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
     try:
-        return outdated(folder, body.sub_epoch, {Path(kept).name for kept in body.keep})
+        return outdated(folder, body.sub_epoch, {Path(checkpoint).name for checkpoint in body.keep})
     except OSError as error:  # the experiment was deleted in the meantime, or the volume does not answer
         log.info("older checkpoints of %s stay for now: %s", body.model, error)
         return ()

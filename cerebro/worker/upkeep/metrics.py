@@ -91,7 +91,7 @@ class _Idle:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._before = 0.0
+        self._seconds_before = 0.0
         self._num_busy = 0
         self._since: float | None = time.monotonic()
 
@@ -104,12 +104,12 @@ class _Idle:
     def end(self) -> None:
         with self._lock:
             if not self._num_busy:
-                self._before, self._since = self._seconds(), None
+                self._seconds_before, self._since = self._seconds(), None
             self._num_busy += 1
 
     def _seconds(self) -> float:
         since = self._since
-        return self._before + (0.0 if since is None else time.monotonic() - since)
+        return self._seconds_before + (0.0 if since is None else time.monotonic() - since)
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
@@ -125,13 +125,13 @@ class _Used:
 
     def collect(self) -> Iterator[Metric]:
         usage = self.newest
-        whole = (
+        of_worker = (
             ("used_cores", "Processor seconds per second, of the worker and all below it.", "cores_used"),
             ("cores", "Processor cores that the worker may use.", "cores"),
             ("memory_bytes", "Memory of the worker and all below it.", "memory_bytes"),
             ("memory_limit_bytes", "Memory that it may use.", "memory_limit_bytes"),
         )
-        for name, text, field in whole:
+        for name, text, field in of_worker:
             family = GaugeMetricFamily(f"cerebro_worker_{name}", text)
             if usage is not None:
                 family.add_metric((), _number(getattr(usage, field)))

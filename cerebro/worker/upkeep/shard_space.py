@@ -55,13 +55,13 @@ class Reclaimer:
         self.sweep()
         if seq == self._seq:
             return False
-        asked = time.monotonic()
+        began = time.monotonic()
         reclaim = self._kvs.reclaim()
         try:
             # The list has every deleted data set; most were never on this worker.
             held = self.held().intersection(reclaim.datasets)
-            kept = [dataset for dataset in held if not self._is_moved(dataset, asked)]
-            self._seq = -1 if kept else reclaim.seq
+            remaining = [dataset for dataset in held if not self._is_moved(dataset, began)]
+            self._seq = -1 if remaining else reclaim.seq
         except OSError as error:
             log.warning("partitions that nobody uses stay for now: %s", error)
         self.sweep()

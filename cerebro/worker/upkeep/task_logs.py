@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _PIECE = 1 << 20
 _MOST_ROUNDS = 100
 """Maximum rounds of copying output written during the removal; a faster writer loses some."""
-_LONGEST_LINE, _KEPT = 1 << 16, 30_000
+_LONGEST_LINE, _KEPT_BYTES = 1 << 16, 30_000
 """Bytes of a line, and of each of its ends if it is longer."""
 
 
@@ -111,24 +111,23 @@ class _Line:
     def add(self, piece: bytes) -> None:
         """Read on."""
         self.num_bytes += len(piece)
-        first, *others = piece.split(b"\r")
+        first, *next_parts = piece.split(b"\r")
         self._state += first
-        for state in others:
+        for state in next_parts:
             self._below, self._cut_below = self._overwritten()
             self._state, self._cut = state, 0
         if len(self._state) > _PIECE:
-            cut = len(self._state) - 2 * _KEPT
-            self._state, self._cut = self._state[:_KEPT] + self._state[-_KEPT:], self._cut + cut
+            cut = len(self._state) - 2 * _KEPT_BYTES
+            self._state, self._cut = self._state[:_KEPT_BYTES] + self._state[-_KEPT_BYTES:], self._cut + cut
 
     def shown(self) -> bytes:
         """The line as a terminal shows it; without its middle if it is very long."""
         below, cut = self._overwritten()
         text = below.encode(errors="surrogateescape")
         if cut or len(text) > _LONGEST_LINE:
-            cut += len(text) - 2 * _KEPT
-            text = (
-                text[:_KEPT] + f" [... {cut:,} bytes of this line are left out ...] ".encode() + text[-_KEPT:]
-            )
+            cut += len(text) - 2 * _KEPT_BYTES
+            omission = f" [... {cut:,} bytes of this line are left out ...] ".encode()
+            text = text[:_KEPT_BYTES] + omission + text[-_KEPT_BYTES:]
         return text
 
     def _overwritten(self) -> tuple[str, int]:
@@ -147,14 +146,14 @@ def shorten(path: Path, limit_bytes: int) -> int:
     Raises:
         OSError: it cannot be read or written.
     """
-    kept = limit_bytes // 4
+    kept_bytes = limit_bytes // 4
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         size = os.fstat(descriptor).st_size
         if size <= limit_bytes:
             return 0
-        head = _line_end(descriptor, kept)
-        tail = _line_end(descriptor, size - kept)
+        head = _line_end(descriptor, kept_bytes)
+        tail = _line_end(descriptor, size - kept_bytes)
         mark = f"[... {tail - head:,} bytes are left out here: a log keeps {limit_bytes:,} at most ...]\n".encode()
         # The end is copied into the removed part, so nothing is lost if this process dies in between.
         end = head + os.pwrite(descriptor, mark, head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cerebro.worker.health.activity import seen, waits_in
+from cerebro.worker.health.activity import process_states, waits_in
 
 
 def process(
@@ -34,7 +34,7 @@ def test_a_group_and_all_below_it_are_seen(tmp_path: Path) -> None:
     process(tmp_path, 20, parent=1, group=20, state="R")
     (tmp_path / "self").mkdir()
     (tmp_path / "30").mkdir()
-    found = {each.pid: each for each in seen([10], proc=tmp_path)}
+    found = {each.pid: each for each in process_states([10], proc=tmp_path)}
     assert list(found) == [10, 11, 12, 13]
     assert found[11].spent_s == 200 / os.sysconf("SC_CLK_TCK")
     assert [pid for pid, each in found.items() if each.is_runnable] == [12]
@@ -44,6 +44,6 @@ def test_a_group_and_all_below_it_are_seen(tmp_path: Path) -> None:
 
 def test_this_process_runs() -> None:
     """As the real kernel tells it."""
-    (own,) = [each for each in seen([os.getpid()]) if each.pid == os.getpid()]
+    (own,) = [each for each in process_states([os.getpid()]) if each.pid == os.getpid()]
     assert own.is_runnable
     assert own.spent_s > 0

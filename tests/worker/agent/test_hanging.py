@@ -26,7 +26,7 @@ class Attempt:
             self.spent_s += cores * (due - self.now)
             self.now = due
             self.looks += 1
-            found = self.watch.look(due, Activity(spent_s={7: self.spent_s}, gpu=gpu, is_runnable=runs))
+            found = self.watch.check(due, Activity(spent_s={7: self.spent_s}, gpu=gpu, is_runnable=runs))
             if found != "goes on":
                 return found
         self.spent_s += cores * (end - self.now)

@@ -20,6 +20,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.child import sandbox
 from cerebro.worker.child.sandbox import Rights, Sandbox, Scope, common_folders, outside, rights_of
+from tests.kvs_api.occupancy_contract import sub_epoch_body
 from tests.worker.agent.agents import Agents
 
 needs_landlock = pytest.mark.skipif(
@@ -152,12 +153,13 @@ def test_a_worker_whose_sandbox_would_hold_nothing_does_not_start(
 def test_without_it_nothing_is_refused_and_every_task_is_admitted(tmp_path: Path) -> None:
     """Off is as before."""
     held = Sandbox(VOLUMES, is_on=False)
-    bodies = [{"experiment": name, "dataset": "d", "kind": "train"} for name in "ab"]
-    for body in bodies:
-        assert held.admits(body)
-        held.enter(body)
+    body = sub_epoch_body("fit-1/train/m00/e1/p0", None)
+    bodies = [body.model_copy(update={"experiment": name}) for name in "ab"]
+    for each in bodies:
+        assert held.admits(each)
+        held.enter(each)
     failure = Failure(kind=FailureKind.USER_ERROR, message="[Errno 13] Permission denied: '/etc/x'")
-    assert held.told(failure) is failure
+    assert held.explain(failure) is failure
 
 
 @pytest.fixture

@@ -52,12 +52,12 @@ def test_all_are_asked_at_once_and_none_is_cut_short(tmp_path: Path, monkeypatch
     groups = (SILENT, BABBLING, DEAF, SLOW)
     for group in groups:
         (tmp_path / str(group)).write_text("before\n")
-    found = stacks.written([stacks.Asked(group, tmp_path / str(group)) for group in groups], within_s=1.0)
+    found = stacks.dump([stacks.DumpTarget(group, tmp_path / str(group)) for group in groups], within_s=1.0)
     assert clock.signals == [(0.0, SILENT), (0.0, BABBLING), (0.0, SLOW)]
     assert clock.now == pytest.approx(1.0)
     assert found[0] == found[2] == ""
     assert set(found[1].split()) == {"x"}
     assert found[3] == "first\nsecond"
     clock.now = 0.0
-    assert stacks.written([stacks.Asked(SLOW, tmp_path / str(SLOW))]) == ["first\nsecond"]
+    assert stacks.dump([stacks.DumpTarget(SLOW, tmp_path / str(SLOW))]) == ["first\nsecond"]
     assert clock.now < 0.3

@@ -52,7 +52,7 @@ class Process:
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    monkeypatch.setattr(task_processes, "_end_left", lambda but: [])
+    monkeypatch.setattr(task_processes, "_end_leftovers", lambda but: [])
     return []
 
 

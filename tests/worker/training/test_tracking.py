@@ -231,7 +231,9 @@ def test_the_name_of_a_hyper_parameter_does_not_matter(old: float, new_rate: flo
     first.track(optimizer=groups(old))
     first.settle()
     then = tracking.Checkpoint(
-        dict(first), made=first.made, changes=tracking.changes({name: old}, {name: new_rate})
+        dict(first),
+        initial_values=first.initial_values,
+        changes=tracking.changes({name: old}, {name: new_rate}),
     )
     optimizer = groups(new_rate)
     then.track(optimizer=optimizer)
@@ -268,7 +270,9 @@ def test_a_schedule_goes_on_from_the_new_rate(schedule: Scheduled) -> None:
             if number == changes_at:
                 rate = 0.003
                 changed = {"lr": (0.01, 0.003)}
-                checkpoint = tracking.Checkpoint(dict(checkpoint), made=checkpoint.made, changes=changed)
+                checkpoint = tracking.Checkpoint(
+                    dict(checkpoint), initial_values=checkpoint.initial_values, changes=changed
+                )
             optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)
             scheduler = schedule(optimizer)
             checkpoint.track(optimizer=optimizer, scheduler=scheduler)

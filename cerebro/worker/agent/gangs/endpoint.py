@@ -150,14 +150,14 @@ class GangEndpoint:
             remote = self._expected.pop(key, None)
             is_over = key[0] in self._over
             if remote is None and not is_over:
-                before = self._early.pop(key, None)
+                replaced = self._early.pop(key, None)
                 self._early[key] = time.monotonic(), end
         if remote is not None:
             remote.arrive(end)
         elif is_over:
             end.close()
-        elif before is not None:
-            before[1].close()
+        elif replaced is not None:
+            replaced[1].close()
 
     def _send_away_outdated(self) -> None:
         """Close connections for attempts that this worker did not start in time."""

@@ -151,10 +151,10 @@ class MemberRun:
     def _is_over(self) -> bool:
         if self._is_lost() or self._drain.is_superseded or any(line.is_closed for line in self._lines):
             return True
-        if self._drain.is_asked and not self._has_announced_leaving:
+        if self._drain.is_requested and not self._has_announced_leaving:
             self._has_announced_leaving = True
-            self._send(0, WorkerLeaves(reason=self._drain.why, grace_s=self._drain.left_s))
-        return self._drain.is_asked and self._drain.left_s <= 0
+            self._send(0, WorkerLeaves(reason=self._drain.why, grace_s=self._drain.remaining_s))
+        return self._drain.is_requested and self._drain.remaining_s <= 0
 
     def _hear_leader(self, number: int) -> bool:
         line, child = self._lines[number], self._prepared.children[number]

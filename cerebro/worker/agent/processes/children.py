@@ -67,8 +67,8 @@ class ChildPool:
         )
         self.end_idle_if_memory_is_short()
         with self._lock:
-            for (others, _), other in self._idle():
-                if overlap(others, devices):
+            for (other_devices, _), other in self._idle():
+                if overlap(other_devices, devices):
                     other.rest()
         return children
 

@@ -142,9 +142,11 @@ class ChildGroup:
     def stacks(self) -> str:
         """Dump the stacks of all local ranks at once."""
         here = [
-            (rank, child.asked) for rank, child in enumerate(self.children) if isinstance(child, ChildProcess)
+            (rank, child.dump_target)
+            for rank, child in enumerate(self.children)
+            if isinstance(child, ChildProcess)
         ]
-        found = stacks.written([asked for _, asked in here])
+        found = stacks.dump([target for _, target in here])
         return "\n\n".join(
             f"rank {rank}:\n{text}" for (rank, _), text in zip(here, found, strict=True) if text
         )

@@ -26,9 +26,9 @@ from cerebro.worker.agent.processes import allocator
 from cerebro.worker.agent.settings import SECRETS, Settings
 from cerebro.worker.child import stacks
 from cerebro.worker.child.channel import Channel
-from cerebro.worker.child.forking import MARK, end_left, is_stopped
+from cerebro.worker.child.forking import MARK, end_leftovers, is_stopped
 from cerebro.worker.child.messages import FROM_CHILD, FreeMemory, FromChild, Preempt, Preload, Ranks, Run
-from cerebro.worker.child.stacks import Asked
+from cerebro.worker.child.stacks import DumpTarget
 
 _TAIL = 2000
 _GRACE_S = 2.0
@@ -80,15 +80,15 @@ class KernelKills:
             return False
         kills = range(before + 1, now + 1)
 
-        def left() -> list[int]:
+        def unexplained() -> list[int]:
             return [n for n in kills if n not in self._explained or (was_killed and not self._explained[n])]
 
         with self._changed:
-            if not was_killed and left():
-                self._changed.wait_for(lambda: not left(), _CLAIM_S)
-            if not left():
+            if not was_killed and unexplained():
+                self._changed.wait_for(lambda: not unexplained(), _CLAIM_S)
+            if not unexplained():
                 return False
-            self._explained[left()[0]] = was_killed
+            self._explained[unexplained()[0]] = was_killed
             self._changed.notify_all()
         return True
 
@@ -227,8 +227,8 @@ class ChildProcess:
         return "the process was ended", None
 
     def stacks(self) -> str:
-        """Return its stacks; see `stacks.written`."""
-        return stacks.written([self.asked])[0]
+        """Return its stacks; see `stacks.dump`."""
+        return stacks.dump([self.dump_target])[0]
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -240,9 +240,9 @@ class ChildProcess:
         return stacks.states(self.pid)
 
     @property
-    def asked(self) -> Asked:
+    def dump_target(self) -> DumpTarget:
         """Process group and log for a stack dump."""
-        return Asked(self.pid, self._task_log)
+        return DumpTarget(self.pid, self._task_log)
 
     def reap(self) -> Failure:
         """Explain how it ended, and clean up."""
@@ -299,7 +299,7 @@ class ChildProcess:
             return
         self.end_processes()
         # Also end its fork for user code and all descendants, so that no process keeps writing.
-        end_left(self.pid, self._mark)
+        end_leftovers(self.pid, self._mark)
         self._process.wait()
         self.channel.close()
         os.close(self.end)

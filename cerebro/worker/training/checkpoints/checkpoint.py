@@ -85,8 +85,8 @@ def needs_named(state: State, in_base: BaseTensors | None = None) -> Iterator[No
         yield
     except StorageFullError as full:
         # A base created for this file is removed with it, and the next attempt writes one again.
-        own = state_bytes(state) - (in_base.num_bytes if in_base and not in_base.is_new else 0)
-        full.needs_bytes = 2 * max(0, own) + (1 << 20)  # type: ignore[attr-defined]
+        num_bytes = state_bytes(state) - (in_base.num_bytes if in_base and not in_base.is_new else 0)
+        full.needs_bytes = 2 * max(0, num_bytes) + (1 << 20)  # type: ignore[attr-defined]
         raise
 
 
@@ -141,12 +141,12 @@ def _without_crc() -> Iterator[None]:
 
     torch's switch is global, so it is restored: user code may save its own files.
     """
-    before = get_crc32_options()
+    previous = get_crc32_options()
     set_crc32_options(False)
     try:
         yield
     finally:
-        set_crc32_options(before)
+        set_crc32_options(previous)
 
 
 def load(root: Path, reference: CheckpointRef, device: torch.device | str) -> State:

@@ -38,8 +38,8 @@ def differences(one: object, other: object, where: str = "state", *, tolerance: 
 def digest(state: object) -> str:
     """16 hexadecimal digits that are equal for states without `differences`."""
     found = xxhash.xxh3_64()
-    for told in _parts(state):
-        found.update(told)
+    for part in _parts(state):
+        found.update(part)
     return found.hexdigest()
 
 

@@ -107,8 +107,8 @@ def move_to_base(
     fresh = [weight for weight in agreed if weight.name not in ranges and weight.name not in changing]
     no_longer = tuple(sorted(changing))
     if makes_base and sum(weight.size for weight in fresh) >= LEAST_BYTES:
-        stays = {weight.name for weight in (*unchanged, *fresh)}
-        weights = [weight for weight in agreed if weight.name in stays]
+        frozen_names = {weight.name for weight in (*unchanged, *fresh)}
+        weights = [weight for weight in agreed if weight.name in frozen_names]
         base = _write_base(holder, path, weights)
         written = path.with_name(base) if holder.rank == 0 else None
         return BaseTensors(weights, base, no_longer, is_new=True, path=written)
@@ -122,7 +122,7 @@ def _candidates(holder: Holder, state: Mapping[str, Any]) -> Iterator[BaseTensor
     ones.
     """
     changing = set(holder.frozen.layout.changing) if holder.frozen.layout else set()
-    seen: set[tuple[Any, ...]] = set()
+    visited: set[tuple[Any, ...]] = set()
     for number, (module, saved) in enumerate(zip(holder.modules, state["models"], strict=True)):
         if type(saved) not in (dict, OrderedDict):
             continue
@@ -130,15 +130,15 @@ def _candidates(holder: Holder, state: Mapping[str, Any]) -> Iterator[BaseTensor
             tensor, full = saved.get(name), f"{number}/{name}"
             if parameter.requires_grad or full in changing or not isinstance(tensor, torch.Tensor):
                 continue
-            if len(seen) + len(changing) >= MOST_RANGES or len(json.dumps(full)) > LONGEST_NAME:
+            if len(visited) + len(changing) >= MOST_RANGES or len(json.dumps(full)) > LONGEST_NAME:
                 continue
             size = tensor.numel() * tensor.element_size()
             if tensor.dim() < 2 or size < max(_LEAST_TENSOR, _LEAST_ROW * tensor.shape[0]):
                 continue
             part = holder.rows_here(tensor)
-            if part is None or (key := key_of(part[0], tensor.shape)) in seen:
+            if part is None or (key := key_of(part[0], tensor.shape)) in visited:
                 continue
-            seen.add(key)
+            visited.add(key)
             yield BaseTensor(name=full, shape=tensor.shape, rows=part[0], first=part[1], size=size)
 
 
@@ -189,11 +189,11 @@ def _write_base(holder: Holder, path: Path, weights: Sequence[BaseTensor]) -> st
         return str(file.aside)
 
     def fill() -> None:
-        own = [weight for weight in weights if holder.rank == 0 or not weight.is_whole]
-        if not own:
+        own_weights = [weight for weight in weights if holder.rank == 0 or not weight.is_whole]
+        if not own_weights:
             return  # it may be on another machine, which sees a file late that is new
         with volume_errors_named(path.parent), Path(aside).open("r+b", buffering=0) as opened:
-            for weight in own:
+            for weight in own_weights:
                 write_at(
                     opened.fileno(), weight.rows, weight.at + weight.first * (weight.size // weight.shape[0])
                 )

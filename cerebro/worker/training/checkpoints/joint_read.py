@@ -129,8 +129,8 @@ def _checked(source: CheckedFile | Unchecked, group: Group) -> CheckedFile:
 
 def _raise_told(problem: str, group: Group) -> None:
     """Raise a problem found by any rank on all ranks. Collective."""
-    if told := next(filter(None, group.gathered(problem)), ""):
-        raise CheckpointCorruptError(told)
+    if first_problem := next(filter(None, group.gathered(problem)), ""):
+        raise CheckpointCorruptError(first_problem)
 
 
 def _shared_memory(num_bytes: int, group: Group, stack: ExitStack) -> int | None:
@@ -141,10 +141,10 @@ def _shared_memory(num_bytes: int, group: Group, stack: ExitStack) -> int | None
     place = ""
     with suppress(OSError):
         if group.rank == 0:
-            made = os.memfd_create("checkpoint")
-            stack.callback(os.close, made)
-            os.ftruncate(made, num_bytes)
-            place = f"/proc/{os.getpid()}/fd/{made}"
+            descriptor = os.memfd_create("checkpoint")
+            stack.callback(os.close, descriptor)
+            os.ftruncate(descriptor, num_bytes)
+            place = f"/proc/{os.getpid()}/fd/{descriptor}"
     place = group.gathered(place)[0]
     found: int | None = None
     with suppress(OSError):

@@ -27,7 +27,7 @@ from cerebro.worker.training.checkpoints.checkpoint import (
 from cerebro.worker.training.checkpoints.placeholders import Offsets, PlaceholderWriter
 from cerebro.worker.training.checkpoints.rows import done_by_all, write_at
 from cerebro.worker.training.checkpoints.storable import state_bytes, storable_state
-from cerebro.worker.training.ranks.gathering import joined, whole
+from cerebro.worker.training.ranks.gathering import gather_full, joined
 
 _LEAST_BYTES, _LEAST_STATE_BYTES = 4 << 10, 1 << 20
 """Minimum bytes of a tensor, and of a state, written by rows. Smaller ones are sent to rank 0 faster."""
@@ -52,14 +52,14 @@ def save_together(
         StorageFullError: as `checkpoint.save`; on all ranks if the volume was full for any rank's rows.
     """
     rows = _Rows(state, in_base)
-    full = whole(state, group, join=rows.join)
+    full = gather_full(state, group, join=rows.join)
     if not rows.parts:
         return save(root, name, full, in_base) if group.rank == 0 else None
     if group.rank > 0:
-        told: tuple[str, Offsets] | None = group.gathered(None)[0]
-        if told is not None:
+        received: tuple[str, Offsets] | None = group.gathered(None)[0]
+        if received is not None:
             with needs_named(state, in_base):
-                rows.write(*told, group)
+                rows.write(*received, group)
         return None
     is_told = False
     try:

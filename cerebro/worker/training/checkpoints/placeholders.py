@@ -112,12 +112,14 @@ class PlaceholderWriter:
         """Return the checksum of the assembled file, from the running hash or by reading."""
         if self._hash is not None:
             return f"xxh3_64:{self._hash.hexdigest()}"
-        own, base = self._file.aside, self._file.aside.with_name(layout.base)
+        temporary, base = self._file.aside, self._file.aside.with_name(layout.base)
         try:
             with volume_errors_named(base.parent, also=NO_MEMORY):
                 if checksum(base) != base_written(layout.base):
                     raise CheckpointCorruptError(f"{base} was damaged after it was written")
-                with BasedFile(own.open("rb", buffering=0), base.open("rb", buffering=0), layout) as file:
+                with BasedFile(
+                    temporary.open("rb", buffering=0), base.open("rb", buffering=0), layout
+                ) as file:
                     return checksum_of(file).checksum
         except OSError as error:
             raise CheckpointCorruptError(f"{base} cannot be read: {error.strerror}") from error

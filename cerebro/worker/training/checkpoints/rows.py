@@ -29,10 +29,10 @@ def write_at(descriptor: int, tensor: torch.Tensor, place: int) -> None:
     """Write a tensor's bytes at a place of a file."""
     if not tensor.numel():
         return
-    left = content(tensor)
-    while left:
-        done = os.pwrite(descriptor, left[:_PART_BYTES], place)
-        left, place = left[done:], place + done
+    remaining = content(tensor)
+    while remaining:
+        done = os.pwrite(descriptor, remaining[:_PART_BYTES], place)
+        remaining, place = remaining[done:], place + done
 
 
 def done_by_all(action: Callable[[], _T], of_ranks: Callable[[Any], list[Any]]) -> list[_T]:
@@ -57,9 +57,9 @@ def done_by_all(action: Callable[[], _T], of_ranks: Callable[[Any], list[Any]]) 
     )
     if problem is not None:
         raise problem
-    for rank, (_, told) in enumerate(found):
-        if told is not None:
-            name, says, path = told
+    for rank, (_, rank_rows) in enumerate(found):
+        if rank_rows is not None:
+            name, says, path = rank_rows
             kind = {"StorageFullError": StorageFullError, "VolumeError": VolumeError}.get(name)
             raise kind.at(says, path) if kind else OSError(f"rank {rank} cannot write its rows: {says}")
     return [each for each, _ in found]

@@ -74,16 +74,16 @@ class Savepoints:
         self._passes = 0
         self._first = resumed["batch"] if resumed else 0
         self._has_begun = False
-        self._has_told = False
+        self._has_warned = False
         self._is_off = False
         self._variables: Variables | None = None
         self.validation = validation if resumed is None else _validation_of(resumed)
-        self._kept: dict[str, Any] = {}
+        self._checkpoint_content: dict[str, Any] = {}
         """Content of `checkpoint` at the savepoint."""
         self._opening: dict[str, Any] = {}
         """Content of `checkpoint` before user code changes it."""
         if trainee is not None:
-            self._kept = dict(trainee.checkpoint)
+            self._checkpoint_content = dict(trainee.checkpoint)
             if resumed:
                 for name in resumed["opening"]["new"]:
                     trainee.checkpoint.pop(name, None)
@@ -118,9 +118,11 @@ class Savepoints:
             raise SpecError(
                 f"dataloader.progress() got a {type(values).__name__}, expected a dict of names and values"
             )
-        kept = storable(dict(values), "dataloader.progress()")
-        assert isinstance(kept, dict)
-        self._progress = kept | (_own(self._resumed, self._rank)["progress"] if self._resumed else {})
+        stored = storable(dict(values), "dataloader.progress()")
+        assert isinstance(stored, dict)
+        self._progress = stored | (
+            _rank_state(self._resumed, self._rank)["progress"] if self._resumed else {}
+        )
         return self._progress
 
     def _require_start(self, what: str) -> None:
@@ -149,16 +151,16 @@ class Savepoints:
         if trainee is None:
             return
         trainee.checkpoint.closed = "after the first batch was handed out"
-        before, now = self._opening, dict(trainee.checkpoint)
+        opening, now = self._opening, dict(trainee.checkpoint)
         self._opening = {
-            "new": [name for name in now if name not in before],
-            "before": {name: value for name, value in before.items() if now.get(name) is not value},
+            "new": [name for name in now if name not in opening],
+            "before": {name: value for name, value in opening.items() if now.get(name) is not value},
         }
         if resumed:
             trainee.checkpoint.clear()
-            trainee.checkpoint.update(self._kept)
+            trainee.checkpoint.update(self._checkpoint_content)
             self._put_back(resumed)
-        self._kept, self._resumed = {}, None
+        self._checkpoint_content, self._resumed = {}, None
         if self._write is not None and self._is_wanted() and not self._every:
             if self._versions != self._weight_versions():
                 self._switch_off(f"train() changes the weights before its loop. {_SAY}")
@@ -178,7 +180,7 @@ class Savepoints:
             ):
                 parameter.requires_grad_(needed)
                 parameter.grad = self._trainee.part(gradient, parameter)
-        set_generators(_own(resumed, self._rank)["generators"])
+        set_generators(_rank_state(resumed, self._rank)["generators"])
 
     # --- taking one ------------------------------------------------------------------------------
 
@@ -196,20 +198,20 @@ class Savepoints:
         if not all(self._trainee.of_ranks(self._may_take(batch))):
             return False
         # Random draws by the user's hook or by torch must not affect the sub-epoch's own draws.
-        before = generators()
+        previous = generators()
         if self._hook is not None:
             self._hook()
         try:
-            self._write(self._state(batch, rows, before), batch, rows)
+            self._write(self._state(batch, rows, previous), batch, rows)
         except (StorageFullError, VolumeError) as error:
-            self._tell(str(error))
+            self._warn(str(error))
             return False
         except Exception as error:  # noqa: BLE001
             # Any error: the sub-epoch can continue without savepoints.
             self._switch_off(line_of(error))
             return False
         finally:
-            set_generators(before)
+            set_generators(previous)
         return True
 
     def num_bytes(self) -> int:
@@ -226,7 +228,7 @@ class Savepoints:
             return bool(self._every) and batch % self._every == 0
         problem = self._variables.problem(batch - self._first) if self._variables is not None else ""
         if problem:
-            self._tell(f"train() {problem}. {_SAY}")
+            self._warn(f"train() {problem}. {_SAY}")
         return not problem
 
     def _state(self, batch: int, rows: int, before: Mapping[str, Any]) -> State:
@@ -265,18 +267,18 @@ class Savepoints:
 
     def _switch_off(self, why: str) -> None:
         self._is_off = True
-        self._tell(why)
+        self._warn(why)
 
-    def _tell(self, why: str) -> None:
-        if not self._has_told:
+    def _warn(self, why: str) -> None:
+        if not self._has_warned:
             log.warning("no savepoint of this sub-epoch: %s", why)
-        self._has_told = True
+        self._has_warned = True
 
     def _modules(self) -> list[torch.nn.Module]:
         """Return the model's modules and further tracked ones."""
         assert self._trainee is not None
-        beside = sorted(self._trainee.checkpoint.tracked.items())
-        return [*self._trainee.modules, *(each for _, each in beside if isinstance(each, torch.nn.Module))]
+        tracked = sorted(self._trainee.checkpoint.tracked.items())
+        return [*self._trainee.modules, *(each for _, each in tracked if isinstance(each, torch.nn.Module))]
 
     def _weight_versions(self) -> list[int]:
         assert self._trainee is not None
@@ -302,7 +304,7 @@ def _validation_of(resumed: Mapping[str, Any]) -> Validation | None:
     return None if found is None else Validation.model_validate(found)
 
 
-def _own(resumed: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+def _rank_state(resumed: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
     """Return the state that one rank saved."""
     ranks = resumed.get("ranks", [resumed])
     found: Mapping[str, Any] = ranks[rank]

@@ -78,8 +78,8 @@ def _storable(value: object, where: str) -> object:
         return copy
     if type(value) in (list, tuple, set):
         items = [_storable(item, f"{where}[{n}]") for n, item in enumerate(cast("list[object]", value))]
-        made: Any = type(value)
-        return made(items)
+        copied: Any = type(value)
+        return copied(items)
     raise SpecError(
         f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which cannot be saved between "
         f"sub-epochs: {_remedy(value)}"
@@ -207,8 +207,8 @@ class _Cluster:
 
     @property
     def _keeps_layout(self) -> bool:
-        (first, *others) = self.views.values()
-        return bool(others) or self.stop - self.start <= first.nbytes
+        (first, *other_views) = self.views.values()
+        return bool(other_views) or self.stop - self.start <= first.nbytes
 
     def copied(self) -> dict[tuple[Any, ...], torch.Tensor]:
         """Copy the views to new memory; keys are the originals' keys."""

@@ -39,7 +39,7 @@ class Variables:
 
     def __init__(self, outer: CodeType, inner: CodeType, held: Collection[int]) -> None:
         self._outer, self._inner, self._held = outer, inner, held
-        self._before = self._marks()
+        self._previous_marks = self._marks()
 
     def problem(self, batches: int) -> str:
         """Return why resuming without these variables would differ, or "".
@@ -48,13 +48,13 @@ class Variables:
             batches: number of batches returned since creation.
         """
         now = self._marks()
-        if now is None or self._before is None:
+        if now is None or self._previous_marks is None:
             return "reads the data loader in a thread or a function of its own"
         for (code, name), mark in now.items():
-            if code not in {known for known, _ in self._before}:
+            if code not in {known for known, _ in self._previous_marks}:
                 return f"goes on with its loop in another function, {code.co_name}()"
-            if (code, name) in self._before:
-                if self._before[code, name] != mark:
+            if (code, name) in self._previous_marks:
+                if self._previous_marks[code, name] != mark:
                     return f"keeps something in its variable {name!r}"
             elif mark in (("int", batches - 1), ("int", batches)):
                 return f"counts batches in its variable {name!r}, which would begin anew"

@@ -164,19 +164,19 @@ class _Rank:
         trainee = self.trainee(None, is_single=is_single)
         gradients: dict[str, Any] = {}
 
-        def look(*_: object) -> None:
+        def record(*_: object) -> None:
             for number, module in enumerate(trainee.modules):
                 for name, parameter in module.named_parameters():
                     gradients[f"{number}/{name}"] = parameter.grad
-            gradients.update({"whole": trainee.whole({"gradients": dict(gradients)})})
+            gradients.update({"whole": trainee.full_state({"gradients": dict(gradients)})})
             raise _LastBatchError
 
-        hook = register_optimizer_step_pre_hook(look)
+        hook = register_optimizer_step_pre_hook(record)
         try:
             self.train(trainee, 0)
         except _LastBatchError:
-            whole: dict[str, Any] = gradients["whole"].get("gradients", {})
-            return whole
+            full_gradients: dict[str, Any] = gradients["whole"].get("gradients", {})
+            return full_gradients
         finally:
             hook.remove()
         raise _FoundError("train() takes no step of an optimizer: there is no gradient to be looked at")
@@ -283,7 +283,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with (folder / f"told-{rank}").open("a") as file, _joined(folder, rank, ranks, request) as group:
 
-        def tell(name: str, text: str) -> None:
+        def report(name: str, text: str) -> None:
             file.write(json.dumps((name, text)) + "\n")
             file.flush()
 
@@ -295,13 +295,13 @@ def main() -> None:
             "failing rank": one.failing_rank,
         }
         for name, do in checks.items():
-            tell(name, "")
+            report(name, "")
             try:
                 do()
             except (_FoundError, NotApplicableError) as error:
-                tell(name, str(error))
+                report(name, str(error))
             except Exception:  # noqa: BLE001 - any exception of a user's technique
-                tell(name, traceback.format_exc(limit=-6).strip())
+                report(name, traceback.format_exc(limit=-6).strip())
                 return
             if name != "failing rank":
                 group.barrier()

@@ -30,13 +30,13 @@ def joined(part: DTensor, group: Group) -> torch.Tensor | None:
             if local.numel():
                 dist.send(local.contiguous(), dst=0)
             return None
-        whole = torch.empty(part.shape, dtype=part.dtype, device="cpu")
-        first, *others = whole.chunk(group.size)
+        full = torch.empty(part.shape, dtype=part.dtype, device="cpu")
+        first, *other_parts = full.chunk(group.size)
         first.copy_(local)
-        for rank, rows in enumerate(others, 1):
+        for rank, rows in enumerate(other_parts, 1):
             if rows.numel():
                 dist.recv(rows, src=rank)
-        return whole
+        return full
     tensor: torch.Tensor = part.full_tensor().detach()
     if group.rank > 0:
         return None
@@ -45,7 +45,7 @@ def joined(part: DTensor, group: Group) -> torch.Tensor | None:
     return (tensor.clone() if is_padded else tensor).cpu()
 
 
-def whole(
+def gather_full(
     state: Any,
     group: Group,
     name: str = "",

@@ -37,7 +37,7 @@ from cerebro.worker.training.checkpoints.weights import weight, weighted
 from cerebro.worker.training.frameworks import only_single
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import Measured, RankMetrics, of_ranks
-from cerebro.worker.training.ranks.gathering import require_same, whole
+from cerebro.worker.training.ranks.gathering import gather_full, require_same
 from cerebro.worker.training.ranks.sharded import cut, cut_named, cut_optimizer_states
 from cerebro.worker.training.seeds import rank_seed
 from cerebro.worker.training.sub_epoch import Trainee
@@ -77,13 +77,13 @@ class GroupTrainee(Trainee):
         """Number of this process in its group."""
         return self.group.rank
 
-    def whole(self, state: State) -> State:
+    def full_state(self, state: State) -> State:
         """Return the state with full tensors on rank 0, and {} on others. Collective.
 
         Raises:
             RanksDifferError: ranks have different states: on all ranks.
         """
-        return whole(state, self.group) or {}
+        return gather_full(state, self.group) or {}
 
     def write(self, root: Path, name: str, state: State, in_base: BaseTensors | None) -> CheckpointRef | None:
         """Write a state jointly, each rank its rows. Rank 0 returns the reference. Collective."""
@@ -112,7 +112,7 @@ class GroupTrainee(Trainee):
 
     def cut_kept(self) -> None:
         """Cut user code's entries named like sharded parameters."""
-        cut_named(self.checkpoint, self.modules, except_for=self.checkpoint.made)
+        cut_named(self.checkpoint, self.modules, except_for=self.checkpoint.initial_values)
 
     @contextmanager
     def running(self, feed: DataLoader, seed: int) -> Iterator[None]:

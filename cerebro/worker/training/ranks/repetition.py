@@ -105,7 +105,7 @@ class Repeat:
         """Train all sub-epochs of a model, with `folder` for states between sub-epochs with a parallel
         plan.
         """
-        before, trainee = self._owned(model, 0), self._new(model, 0)
+        previous, trainee = self._owned(model, 0), self._new(model, 0)
         for sub_epoch, visit in enumerate(model.visits):
             now = self._owned(model, sub_epoch)
             if visit.parallel_plan is not None and not self.is_single:
@@ -115,12 +115,12 @@ class Repeat:
                 trainee = self._new(model, sub_epoch)
                 restore(trainee, checkpoints.load(folder, found, default_device()))
             else:
-                if now != before:
+                if now != previous:
                     # As on a worker: create a new model with the previous state.
                     state, trainee = trainee.state(), self._new(model, sub_epoch)
                     restore(trainee, state)
                 self._sub_epoch(trainee, model, sub_epoch, visit)
-            before = now
+            previous = now
         return trainee
 
     def _owned(self, model: Model, sub_epoch: int) -> tuple[str, Hyperparameters]:
@@ -193,7 +193,7 @@ class Repeat:
         place.mkdir()
         if start is not None:
             (place / start.name).symlink_to(folder / start.name)
-        asked = _Request(
+        request = _Request(
             code=self.code,
             technique=self.technique(parallel_plan.code) if parallel_plan.code else "",
             archive=self.archive,
@@ -213,7 +213,7 @@ class Repeat:
             start=start,
             threads=visit.cores or self.cores,
         )
-        (place / REQUEST).write_text(asked.model_dump_json())
+        (place / REQUEST).write_text(request.model_dump_json())
         command = [sys.executable, "-m", _PROGRAM, str(place)]
         ranks = [
             subprocess.Popen(
@@ -221,9 +221,9 @@ class Repeat:
             )
             for rank in range(parallel_plan.ranks)
         ]
-        told = [rank.communicate()[1] for rank in ranks]
+        outputs = [rank.communicate()[1] for rank in ranks]
         if any(rank.returncode for rank in ranks):
-            last = next((text for rank, text in zip(ranks, told, strict=True) if rank.returncode), "")
+            last = next((text for rank, text in zip(ranks, outputs, strict=True) if rank.returncode), "")
             raise ConflictError(
                 f"sub-epoch {sub_epoch} of {model.id} ran by {parallel_plan.label}, and cannot be trained so here: "
                 f"{last.strip()[-2000:]}\n"
@@ -246,18 +246,18 @@ def _validation(model: Model, visit: Visit) -> Validation | None:
 
 def main(folder: Path, rank: int) -> None:
     """Train it, together with the other ranks."""
-    asked = _Request.model_validate_json((folder / REQUEST).read_text())
-    torch.set_num_threads(asked.threads)
-    if asked.archive:
-        sys.path.append(asked.archive)
-    spec: SubEpochSpec = decode(asked.code)
-    spec.misc_dir = asked.misc
-    if asked.fitted:
-        spec.fitted = restore_fitted(Path(asked.fitted).read_bytes())
+    request = _Request.model_validate_json((folder / REQUEST).read_text())
+    torch.set_num_threads(request.threads)
+    if request.archive:
+        sys.path.append(request.archive)
+    spec: SubEpochSpec = decode(request.code)
+    spec.misc_dir = request.misc
+    if request.fitted:
+        spec.fitted = restore_fitted(Path(request.fitted).read_bytes())
     spec.initialize_worker()
-    group = _joined(folder, asked.parallel_plan, rank)
+    group = _joined(folder, request.parallel_plan, rank)
     try:
-        reference = _train(folder, asked, spec, group)
+        reference = _train(folder, request, spec, group)
     finally:
         group.leave()
     if reference is not None:

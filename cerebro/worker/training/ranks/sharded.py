@@ -61,7 +61,7 @@ def _cut_for(optimizer: torch.optim.Optimizer, saved: Any) -> Any:
     if len(numbers) != len(parameters):
         return saved  # torch says what does not fit
     owners = dict(zip(numbers, parameters, strict=True))
-    state = {number: _cut_values(kept, owners.get(number)) for number, kept in saved["state"].items()}
+    state = {number: _cut_values(values, owners.get(number)) for number, values in saved["state"].items()}
     return {**saved, "state": state}
 
 
