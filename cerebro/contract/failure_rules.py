@@ -23,21 +23,21 @@ MAX_LINE = 300
 Action = Literal["label", "no_retry", "retry_elsewhere", "quarantine"]
 ACTIONS: tuple[Action, ...] = ("label", "no_retry", "retry_elsewhere", "quarantine")
 OF_RUNS: tuple[Action, ...] = ("label", "no_retry", "retry_elsewhere")
-"""A run must not take workers from others."""
+"""Actions that a run's rules may have: a run must not take workers from other runs."""
 
 RuleName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
 class FailureRule(Contract):
-    """What follows from a failure whose log has the pattern in it.
+    """A pattern in the log of a failed attempt, and its consequence.
 
     Attributes:
-        name: that the failure is labelled with.
-        pattern: regular expression, of Python's `re`; searched for in the end of the log; ``^`` and ``$`` are
-            of each line.
-        action: ``label``: nothing else. ``no_retry``: no other attempt. ``retry_elsewhere``: another attempt, on
-            another worker if one can, as long as there are attempts left. ``quarantine``: the failure is the machine's,
-            and its worker is quarantined.
+        name: label of the failure.
+        pattern: Python regular expression, searched for in the end of the log and in the error's text. ``^`` and
+            ``$`` match at each line.
+        action: ``label``: only label the failure. ``no_retry``: no further attempt. ``retry_elsewhere``: another
+            attempt while attempts remain, on another worker if possible. ``quarantine``: report a fault of the
+            machine, and quarantine its worker.
     """
 
     name: RuleName
@@ -46,7 +46,7 @@ class FailureRule(Contract):
 
 
 class MatchedRule(Contract):
-    """The failure rule that matched. `line`: log line in which its pattern begins."""
+    """The failure rule that matched. `line`: the line in which the match begins, shortened."""
 
     name: RuleName
     action: Action
@@ -60,7 +60,7 @@ def _of_run(rules: tuple[FailureRule, ...]) -> tuple[FailureRule, ...]:
 
 
 RulesOfRun = Annotated[tuple[FailureRule, ...], Field(max_length=MAX_RULES), AfterValidator(_of_run)]
-"""Failure rules of a run's tasks. They cannot quarantine workers."""
+"""Failure rules of a run, without quarantine."""
 
 
 def checked(given: object, source: str, actions: Sequence[Action] = ACTIONS) -> tuple[FailureRule, ...]:
@@ -89,10 +89,10 @@ def _checked(given: object, place: str, actions: Sequence[Action]) -> FailureRul
         else {name: getattr(given, name, None) for name in ("name", "pattern", "action")}
     )
     if unknown := sorted(map(str, known.keys() - {"name", "pattern", "action"})):
-        raise DataError(f"{place} has {', '.join(unknown)}, expected name, pattern and action alone")
+        raise DataError(f"{place} has {', '.join(unknown)}, expected only name, pattern and action")
     name, pattern, action = known.get("name"), known.get("pattern"), known.get("action", "label")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
-        raise DataError(f"{place}: name is {name!r}, expected 1 to {MAX_NAME} characters that can be shown")
+        raise DataError(f"{place}: name is {name!r}, expected 1 to {MAX_NAME} printable characters")
     if not isinstance(pattern, str) or not pattern:
         raise DataError(f"{place} ({name!r}): pattern is {pattern!r}, expected a regular expression")
     if len(pattern) > MAX_PATTERN:
@@ -101,7 +101,7 @@ def _checked(given: object, place: str, actions: Sequence[Action]) -> FailureRul
             f"long from position {MAX_PATTERN} on, {pattern[MAX_PATTERN : MAX_PATTERN + 20]!r}"
         )
     if action not in actions:
-        only = "; only whoever runs the cluster may quarantine workers, by worker.failureRules of the chart"
+        only = "; only rules of the cluster (worker.failureRules of the chart) may quarantine workers"
         raise DataError(
             f"{place} ({name!r}): action is {action!r}, expected one of {', '.join(actions)}"
             f"{only if action == 'quarantine' else ''}"
@@ -112,11 +112,12 @@ def _checked(given: object, place: str, actions: Sequence[Action]) -> FailureRul
         where = getattr(error, "pos", None)
         at = "" if where is None else f" at position {where}, {pattern[where : where + 20]!r}"
         raise DataError(
-            f"{place} ({name!r}): the pattern {pattern!r} is no regular expression: {getattr(error, 'msg', error)}{at}"
+            f"{place} ({name!r}): the pattern {pattern!r} is not a regular expression: "
+            f"{getattr(error, 'msg', error)}{at}"
         ) from error
     return FailureRule(name=name, pattern=pattern, action=cast(Action, action))
 
 
 def shown(line: str) -> str:
-    """A line as `MatchedRule` keeps it."""
+    """Clean and shorten a line for `MatchedRule`."""
     return cleaned(line.strip(), MAX_LINE)

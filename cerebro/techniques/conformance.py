@@ -134,7 +134,7 @@ def _follow(folder: Path, started: Sequence[subprocess.Popen[bytes]], limit_s: f
 def _records(folder: Path, rank: int) -> list[tuple[str, str]]:
     """Return a rank's records: the name of each started check, and its problem or ""."""
     try:
-        lines = (folder / f"told-{rank}").read_text().splitlines()
+        lines = (folder / f"records-{rank}").read_text().splitlines()
     except FileNotFoundError:
         return []
     return [tuple(json.loads(line)) for line in lines]

@@ -151,7 +151,7 @@ def test_the_cluster_gives_rules_in_the_environment() -> None:
             '[{"name": "x", "pattern": "a", "action": "explode"}]',
             r"action is 'explode', expected one of label, no_",
         ),
-        ('[{"name": "x", "pattern": "a", "why": "b"}]', r"has why, expected name, pattern and action alone"),
+        ('[{"name": "x", "pattern": "a", "why": "b"}]', r"has why, expected only name, pattern and action"),
     ],
 )
 def test_rules_of_the_cluster_that_cannot_be_are_refused_at_the_start(text: str, told: str) -> None:

@@ -1,7 +1,7 @@
-"""Read a checkpoint jointly: each rank reads a share of its blocks into memory that all map.
+"""Read a checkpoint jointly: each rank reads a share of its blocks into memory that all ranks map.
 
-So a file is read once, and a host holds it once for all ranks. The mapping is a verified copy rather than the
-file, which may be damaged later. A rank touches only its rows of a tensor, and its changes are private.
+The host reads the file once and holds it once for all ranks. The memory is a verified copy: the file may be damaged
+later. Each rank maps it privately, so a rank's changes are invisible to the others.
 """
 
 from __future__ import annotations
@@ -53,16 +53,15 @@ def load_together(
     *,
     is_optional: bool = False,
 ) -> State:
-    """Read the state of a checkpoint that rank 0 verifies for all ranks. Collective.
+    """Load a checkpoint's state on all ranks. Collective.
 
     Args:
-        find: called on rank 0.
-        is_optional: True if the sub-epoch can continue without it. Then all ranks learn of any rank's
-            failure.
+        find: called on rank 0; returns the file.
+        is_optional: True if the sub-epoch can continue without the checkpoint. All ranks then raise if one
+            of them cannot read it.
 
     Raises:
-        CheckpointCorruptError: the file is damaged; on all ranks. If each rank read the file and it is
-            required, only on the rank that found it.
+        CheckpointCorruptError: the file is damaged. See `read_together` for the ranks that raise.
     """
     source, problem = group.gathered(_tried(lambda: _found(find())) if group.rank == 0 else (None, ""))[0]
     state = None
@@ -77,7 +76,7 @@ def load_together(
 
 
 def _found(source: CheckedFile | Unchecked) -> CheckedFile | Unchecked:
-    """A small file is checked at once."""
+    """Verify a small file on rank 0: ranks do not read it jointly."""
     if isinstance(source, CheckedFile) or source.reference.size >= _LEAST_BYTES:
         return source
     return CheckedFile(*source)
@@ -95,8 +94,8 @@ def read_together(source: CheckedFile | Unchecked, group: Group, device: torch.d
     """Return the same as `checkpoint.read`. Collective.
 
     Raises:
-        CheckpointCorruptError: the file differs from the saved or verified one. On all ranks after a joint
-            read, otherwise on the ranks that found it.
+        CheckpointCorruptError: the file differs from the saved or verified one. On all ranks if rank 0's
+            verification or a joint read fails, otherwise only on the ranks that cannot read it.
     """
     size = source.num_bytes if isinstance(source, CheckedFile) else source.reference.size
     with ExitStack() as stack:
@@ -107,7 +106,7 @@ def read_together(source: CheckedFile | Unchecked, group: Group, device: torch.d
             return read(_checked(source, group), device)
         if isinstance(source, CheckedFile):
             layout = source.layout
-            _raise_told(_filled(memory, source, group), group)
+            _raise_on_all(_filled(memory, source, group), group)
         else:
             layout = _filled_unchecked(memory, source, group)
         path = f"/proc/self/fd/{memory}"
@@ -127,7 +126,7 @@ def _checked(source: CheckedFile | Unchecked, group: Group) -> CheckedFile:
     return found
 
 
-def _raise_told(problem: str, group: Group) -> None:
+def _raise_on_all(problem: str, group: Group) -> None:
     """Raise a problem found by any rank on all ranks. Collective."""
     if first_problem := next(filter(None, group.gathered(problem)), ""):
         raise CheckpointCorruptError(first_problem)
@@ -155,7 +154,7 @@ def _shared_memory(num_bytes: int, group: Group, stack: ExitStack) -> int | None
 
 
 def _share(num_bytes: int, group: Group) -> range:
-    """Numbers of the blocks that this rank reads."""
+    """Return the numbers of the blocks that this rank reads."""
     blocks = -(-num_bytes // BLOCK_BYTES)
     return range(*(blocks * rank // group.size for rank in (group.rank, group.rank + 1)))
 
@@ -173,12 +172,13 @@ def _filled(memory: int, checked: CheckedFile, group: Group) -> str:
 
 
 def _filled_unchecked(memory: int, source: Unchecked, group: Group) -> Layout | None:
-    """Read an unverified file once: each rank reads its share, and rank 0 verifies the result.
+    """Read an unverified file once: each rank reads its share, and rank 0 verifies the result. Collective.
 
-    Returns the file's layout. Collective.
+    Returns:
+        The file's layout, or `None` if it is complete in itself.
 
     Raises:
-        CheckpointCorruptError: it differs from the saved file: on all ranks.
+        CheckpointCorruptError: it differs from the saved file; on all ranks.
     """
     size, digest = source.reference.size, xxhash.xxh3_64()
     share, buffer = _share(size, group), memoryview(bytearray(BLOCK_BYTES))
@@ -205,6 +205,6 @@ def _filled_unchecked(memory: int, source: Unchecked, group: Group) -> Layout | 
             written = Written(num_bytes=found, checksum=f"xxh3_64:{digest.hexdigest()}")
             require_saved(source.path, source.reference, written, layout)
 
-    _raise_told(_tried(filled)[1], group)
-    _raise_told(_tried(compared)[1], group)
+    _raise_on_all(_tried(filled)[1], group)
+    _raise_on_all(_tried(compared)[1], group)
     return layout

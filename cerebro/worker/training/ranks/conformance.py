@@ -1,4 +1,4 @@
-"""One rank of `cerebro.techniques.conformance`: the checks, each on all ranks at the same time.
+"""Run the checks of `cerebro.techniques.conformance` on one rank. All ranks run the same check at a time.
 
 ``python -m cerebro.worker.training.ranks.conformance FOLDER RANK RANKS``
 """
@@ -38,15 +38,15 @@ from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_su
 _SEED, _MODEL = 1, "m00"
 _WAIT_S = 60.0
 _CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""Largest relative difference; of other types that of float32 is used."""
+"""Largest relative difference by type; the limit of float32 applies to other types."""
 
 
 class _FoundError(Exception):
-    """A check found something; says what."""
+    """A check failed. The message describes the difference."""
 
 
 class _LastBatchError(Exception):
-    """Ends training after the checks have seen enough."""
+    """Ends training at the batch that a check needs."""
 
 
 class SmallSpec(SubEpochSpec):
@@ -58,7 +58,7 @@ class SmallSpec(SubEpochSpec):
         return [nn.Sequential(*hidden, nn.Linear(6, 3)).double()]
 
     def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
-        """Name blocks at which layers can be split."""
+        """Return a tensor-parallel plan for the linear layers."""
         return Hints(tensor_plan={"0": "colwise", "2": "rowwise", "4": "colwise", "6": "rowwise"})
 
     def train(
@@ -68,7 +68,7 @@ class SmallSpec(SubEpochSpec):
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> dict[str, float]:
-        """The usual loop."""
+        """Train one pass with Adam and clipped gradients."""
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
         checkpoint.track(optimizer=optimizer)
@@ -90,7 +90,7 @@ def _small_rows() -> list[tuple[Any, Any]]:
 
 
 class _Rank:
-    """This rank and its request."""
+    """One rank, with the checks as methods."""
 
     def __init__(self, folder: Path, group: Group, request: Mapping[str, Any]) -> None:
         self.folder, self.group = folder, group
@@ -108,7 +108,11 @@ class _Rank:
     # --- sub-epochs ---------------------------------------------------------------------------------------
 
     def trainee(self, start: CheckpointRef | None, *, is_single: bool) -> Trainee:
-        """The model, new or from a file."""
+        """Create the model, or load it from a checkpoint.
+
+        Args:
+            is_single: True for one device, False for the technique.
+        """
         device = self.group.device if is_single else self.technique.made_on(self.group, self.params)
         trainee = create(self.spec, self.hyperparams, seed=_SEED, model=_MODEL, device=torch.device(device))
         if start is not None:
@@ -118,7 +122,7 @@ class _Rank:
         return prepare(self.spec, trainee, self.technique, self.params, self.group)
 
     def train(self, trainee: Trainee, number: int, on_batch: Callable[..., None] = lambda *_: None) -> None:
-        """Train a sub-epoch of the model."""
+        """Train one sub-epoch of the model."""
         loader = PartitionLoader(
             [self._partition],
             batch_size=self.hyperparams["batch_size"],
@@ -132,8 +136,9 @@ class _Rank:
         )
 
     def sub_epoch(self, start: CheckpointRef | None, number: int, *, is_single: bool) -> CheckpointRef:
-        """Train one sub-epoch of a chain, from file to file. On one device rank 0 trains and the others
-        wait.
+        """Train one sub-epoch, and return its checkpoint on all ranks.
+
+        On one device only rank 0 trains; the others wait.
         """
         reference = None
         if not is_single or self.group.rank == 0:
@@ -146,7 +151,7 @@ class _Rank:
         return found
 
     def saved(self, trainee: Trainee, name: str) -> CheckpointRef | None:
-        """Its file, on rank 0."""
+        """Save the model; return the checkpoint on the rank that wrote it."""
         return trainee.save(self.folder, name)
 
     def _count(self) -> int:
@@ -155,7 +160,7 @@ class _Rank:
     # --- checks --------------------------------------------------------------------------------------
 
     def gradient(self) -> None:
-        """At the first step."""
+        """Compare the gradients at the first optimizer step with those of one device."""
         found = self._first_gradient(is_single=False)
         if self.group.rank == 0:
             _compare(self._first_gradient(is_single=True), found, "the gradient of ")
@@ -179,12 +184,14 @@ class _Rank:
             return full_gradients
         finally:
             hook.remove()
-        raise _FoundError("train() takes no step of an optimizer: there is no gradient to be looked at")
+        raise _FoundError("train() takes no optimizer step, so there is no gradient to compare")
 
     def hops(self) -> None:
-        """Before, after and between sub-epochs of one device."""
-        stories = {"after sub-epochs on one device, by it and on one device, ": (True, False, True)}
-        stories["after a sub-epoch on one device and two by it, "] = (True, False, False)
+        """Compare chains of three sub-epochs, some by the technique, with a chain on one device."""
+        stories = {
+            "after sub-epochs on one device, by the technique and on one device, ": (True, False, True)
+        }
+        stories["after a sub-epoch on one device and two by the technique, "] = (True, False, False)
         expected = self._chain((True,) * 3)
         # Collect all first: no rank may leave while another continues.
         found = {what: self._chain(are_single) for what, are_single in stories.items()}
@@ -201,7 +208,7 @@ class _Rank:
         return reference
 
     def files(self) -> None:
-        """Restored and saved again."""
+        """Restore a checkpoint and save it again: both files must be equal to the bit."""
         start = self.sub_epoch(None, 0, is_single=True)
         again = self.saved(self.trainee(start, is_single=False), "again")
         if again is not None:
@@ -209,7 +216,7 @@ class _Rank:
             _compare(one, other, "restored and saved again, ", is_exact=True)
 
     def failing_rank(self) -> None:
-        """The last one raises at its second batch."""
+        """End the last rank at its second batch: no other rank may report success."""
         if self.group.size == 1:
             return
         trainee = self.trainee(None, is_single=False)
@@ -223,7 +230,7 @@ class _Rank:
             self.train(trainee, 0, on_batch)
             trainee.state()
         except _LastBatchError:
-            os._exit(0)  # as a rank that is killed
+            os._exit(0)  # without cleanup, like a killed rank
         except Exception:  # noqa: BLE001 - any exception that a missing rank causes in a collective call
             return
         raise _FoundError("the sub-epoch ended without an error although another rank was gone")
@@ -239,7 +246,7 @@ def _compare(expected: Any, found: Any, what: str, *, is_exact: bool = False) ->
             )
             if not difference <= largest:
                 raise _FoundError(
-                    f"{what}{path} differs from that of one device by {difference:.1e} of its norm"
+                    f"{what}{path} differs from the value on one device by {difference:.1e} of its norm"
                 )
         elif type(one) is not type(other) or (not isinstance(one, float) and repr(one) != repr(other)):
             raise _FoundError(f"{what}{path} is {_short(other)}, and on one device {_short(one)}")
@@ -277,11 +284,11 @@ def _joined(folder: Path, rank: int, ranks: int, request: Mapping[str, Any]) -> 
 
 
 def main() -> None:
-    """Run the checks and write the results to a file."""
+    """Run the checks and append a record for each start and problem to a file."""
     folder, (rank, ranks) = Path(sys.argv[1]), map(int, sys.argv[2:4])
     request = cloudpickle.loads((folder / "request").read_bytes())
     torch.set_num_threads(1)
-    with (folder / f"told-{rank}").open("a") as file, _joined(folder, rank, ranks, request) as group:
+    with (folder / f"records-{rank}").open("a") as file, _joined(folder, rank, ranks, request) as group:
 
         def report(name: str, text: str) -> None:
             file.write(json.dumps((name, text)) + "\n")
