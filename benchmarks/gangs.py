@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.figure import Figure
 from benchmarks.training import Perceptron, passes_taking, preprocessed, run_events
-from cerebro import Experiment
+from cerebro import Experiment, Parallelism
 from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR = 0.8
@@ -64,7 +64,13 @@ def benchmark() -> list[Figure]:
 def _fit(experiment: Experiment, *, gang: int, passes: int, epochs: int) -> list[Event]:
     space: dict[str, Any] = {"lr": [0.0005], "width": [_WIDTH], "passes": [passes], "batch_size": [_BATCH]}
     result = experiment.run_fit(
-        Perceptron(), space, epochs=epochs, metric="loss", mode="min", gang=gang, progress=False
+        Perceptron(),
+        space,
+        epochs=epochs,
+        metric="loss",
+        mode="min",
+        parallelism=Parallelism(gang=gang),
+        progress=False,
     )
     return run_events(experiment, result.run)
 

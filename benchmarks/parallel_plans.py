@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from benchmarks.figure import Figure
 from benchmarks.training import Perceptron, preprocessed, run_events
-from cerebro import Experiment
+from cerebro import Experiment, Parallelism
 from cerebro.contract.events import Event, SchedulePlanned, TaskAssigned, TaskCommitted, TaskStarted
 from cerebro.state import TaskKey
 
@@ -107,7 +107,13 @@ def _fit(experiment: Experiment, *, epochs: int, long: int, **named: Any) -> lis
         for length in (long, *[1] * _SHORT_MODELS)
     ]
     result = experiment.run_fit(
-        Waiting(), space, epochs=epochs, metric="loss", mode="min", progress=False, **named
+        Waiting(),
+        space,
+        epochs=epochs,
+        metric="loss",
+        mode="min",
+        progress=False,
+        parallelism=Parallelism(**named),
     )
     return run_events(experiment, result.run)
 

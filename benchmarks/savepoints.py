@@ -37,7 +37,7 @@ from torch.nn import functional
 
 from benchmarks.figure import Figure
 from benchmarks.training import CLASSES, FEATURES, preprocessed, run_events
-from cerebro import Experiment, SubEpochSpec
+from cerebro import Experiment, Limits, SubEpochSpec
 from cerebro.client.connection import connect
 from cerebro.client.replay import replay
 from cerebro.contract.events import (
@@ -239,7 +239,12 @@ def measure() -> dict[str, float]:
             ]
             with interrupter.running():
                 experiment.run_fit(
-                    Diary(), space, metric="loss", mode="min", max_attempts=1000, progress=False
+                    Diary(),
+                    space,
+                    metric="loss",
+                    mode="min",
+                    limits=Limits(max_attempts=1000),
+                    progress=False,
                 )
             events = list(experiment.connection.kvs.events(experiment.name))
             while more := experiment.connection.kvs.events(experiment.name, events[-1].seq):

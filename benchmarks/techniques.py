@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.figure import Figure
 from benchmarks.training import Perceptron, between_s, preprocessed, run_events
-from cerebro import Experiment
+from cerebro import Experiment, Limits, Parallelism
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.tasks import Timings
 
@@ -199,10 +199,8 @@ def _fitting(experiment: Experiment, folder: Path) -> Iterator[None]:
             metric="loss",
             mode="min",
             progress=False,
-            techniques=["ddp"],
-            gpus=[2],
-            trials="never",
-            max_attempts=_KILLS + 2,
+            parallelism=Parallelism(techniques=["ddp"], gpus=[2], trials="never"),
+            limits=Limits(max_attempts=_KILLS + 2),
         )
     )
     run.start()

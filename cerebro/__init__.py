@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from cerebro.client.data_folder import data_folder
     from cerebro.client.experiment import Experiment
     from cerebro.client.failure_rules import FailureRule
-    from cerebro.client.goals import Budget
+    from cerebro.client.limits import Budget, Limits
     from cerebro.client.models.registry import load_model
+    from cerebro.client.requests.run_requests import Scheduling
+    from cerebro.client.requests.techniques import Parallelism
+    from cerebro.client.search.requests import Search
     from cerebro.client.search.space import choice, loguniform, randint, uniform
     from cerebro.contract.records import Locator, Locators
     from cerebro.contract.search import (
@@ -50,13 +53,17 @@ __all__ = [
     "Hints",
     "Hyperband",
     "KerasSubEpochSpec",
+    "Limits",
     "Locator",
     "Locators",
     "Median",
+    "Parallelism",
     "Plateau",
     "Ragged",
     "Random",
     "Ratio",
+    "Scheduling",
+    "Search",
     "SubEpochSpec",
     "choice",
     "data_folder",
@@ -75,20 +82,24 @@ _MODULES = {
     "TPE": "cerebro.contract.search",
     "Above": "cerebro.contract.search",
     "Below": "cerebro.contract.search",
-    "Budget": "cerebro.client.goals",
+    "Budget": "cerebro.client.limits",
     "ETLSpec": "cerebro.spec",
     "Experiment": "cerebro.client.experiment",
     "FailureRule": "cerebro.client.failure_rules",
     "Hints": "cerebro.spec",
     "Hyperband": "cerebro.contract.search",
     "KerasSubEpochSpec": "cerebro.keras.spec",
+    "Limits": "cerebro.client.limits",
     "Locator": "cerebro.contract.records",
     "Locators": "cerebro.contract.records",
     "Median": "cerebro.contract.search",
+    "Parallelism": "cerebro.client.requests.techniques",
     "Plateau": "cerebro.contract.search",
     "Ragged": "cerebro.ragged_rows",
     "Random": "cerebro.contract.search",
     "Ratio": "cerebro.spec",
+    "Scheduling": "cerebro.client.requests.run_requests",
+    "Search": "cerebro.client.search.requests",
     "SubEpochSpec": "cerebro.spec",
     "choice": "cerebro.client.search.space",
     "data_folder": "cerebro.client.data_folder",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,19 +17,22 @@ from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import Connection, connect
 from cerebro.client.failure_rules import FailureRule
 from cerebro.client.files import cache_folder
-from cerebro.client.goals import Budget
+from cerebro.client.limits import Limits
 from cerebro.client.models.registry import RegistryMixin
 from cerebro.client.requests.creation import open_or_create, pack_code
 from cerebro.client.requests.run_requests import (
+    FitOptions,
+    Scheduling,
     check_dry_run,
     check_etl,
+    check_group,
     checked_failure_rules,
     fit_request,
     resolve_fit,
 )
-from cerebro.client.requests.techniques import TechniqueNames, dry_run_plans, resolve_techniques
+from cerebro.client.requests.techniques import Parallelism, dry_run_plans, resolve_techniques
 from cerebro.client.search import SearchSpace
-from cerebro.client.search.requests import KEEP, UserProcedure, UserStopRule
+from cerebro.client.search.requests import Search, UserProcedure
 from cerebro.client.session import Session, author
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
@@ -263,23 +265,12 @@ class Experiment(CommandsMixin, RegistryMixin):
         mode: Literal["min", "max"] | None = None,
         seed: int = 0,
         samples: int | None = None,
-        search: UserProcedure | None = None,
-        stop: UserStopRule | Sequence[UserStopRule] = (),
-        hours: float | None = None,
-        keep: int | None = KEEP,
-        finish_by: datetime | timedelta | None = None,
-        budget: Budget | None = None,
-        workers: tuple[int, int] | None = None,
-        scheduler: str = "lrptw",
-        planner: bool = True,
-        hang_timeout_s: float = 600.0,
-        max_attempts: int = 3,
+        search: UserProcedure | Search | None = None,
         verify: float = 0.0,
         failure_rules: Sequence[FailureRule] = (),
-        techniques: TechniqueNames | None = None,
-        gpus: Sequence[int] | None = None,
-        trials: Literal["auto", "never"] = "auto",
-        gang: int = 1,
+        scheduling: Scheduling | None = None,
+        limits: Limits | None = None,
+        parallelism: Parallelism | None = None,
         priority: str | int = "normal",
         project: str = "",
         progress: bool = True,
@@ -300,34 +291,15 @@ class Experiment(CommandsMixin, RegistryMixin):
             seed: seed of weights, shuffles and schedule. Default 0.
             samples: number of models to sample if the search space has distributions; with `search`, the maximum.
             search: search procedure: ``ASHA()``, ``Hyperband()``, ``PBT()`` or ``Random()``, each with an optional
-                ``sampler=``, or your own `cerebro.search.Procedure`. Default: train all configurations for all epochs.
-            stop: rule or rules that stop models early, such as ``Plateau(epochs=3)``.
-            hours: hours until all models are stopped. Default: no limit.
-            keep: with `search`, the number of best models that keep their checkpoints; `None` keeps all. Default 3.
-                Without `search` all checkpoints are kept.
-            finish_by: deadline, as a timezone-aware datetime or a timedelta from now. The autoscaler plans for it.
-            budget: worker-hours before the run is paused, such as ``Budget(worker_hours=40)``. Default: no limit.
-            workers: minimum and maximum number of workers for this run, such as ``(2, 12)``, on clusters that scale.
-            scheduler: dispatch policy. ``"lrptw"`` (default): the worker with the most remaining work takes the model
-                with the most remaining work. ``"promising"``: good models train first. To compare: ``"random"``,
-                ``"fifo"``, ``"cyclic"``, ``"monte-carlo"``, ``"hermes"``, ``"slaq"`` and ``"rr"``; see
-                docs/scheduling.md.
-            planner: True (default) to let a planner search for a better order during training. The plan is used only if
-                it is better in simulation. Has an effect with ``"lrptw"`` only.
-            hang_timeout_s: time limit between batches, in seconds. An idle sub-epoch beyond it is ended and tried once
-                more. Default 600. The limit is lower (20 times the duration of slow sub-epochs, at least 60 s and
-                `hang_timeout_s` / 10) if that is known, and up to three times higher while the process computes.
-            max_attempts: attempts of a sub-epoch whose process crashes. Default 3.
+                ``sampler=``, your own `cerebro.search.Procedure`, or a `Search` with stop rules. Default: train all
+                configurations for all epochs.
             verify: fraction of sub-epochs to compute again on a second worker, to detect faulty hardware. Default 0.
                 See `FitResult.verifications`.
             failure_rules: reactions to patterns in the log of a failed attempt, such as ``FailureRule("solver",
                 "cusolver.*failed", "retry_elsewhere")``.
-            techniques: parallel techniques that a sub-epoch may use: names (``"single"``, ``"ddp"``, ...) or objects of
-                `cerebro.techniques`, also your own. Default: one device, and more only for models that do not fit.
-            gpus: allowed numbers of devices per sub-epoch, such as ``[1, 2]``. Default: chosen by Cerebro.
-            trials: ``"auto"`` (default) to measure parallel plans before choosing one, or ``"never"``.
-            gang: workers that train each sub-epoch together, each on its own partition. Default 1. Useful with fewer
-                models than workers.
+            scheduling: order in which models train; see `Scheduling`.
+            limits: limits on time, cost, workers and attempts; see `Limits`.
+            parallelism: parallel plans that a sub-epoch may use; see `Parallelism`.
             priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
                 an integer from -9 to 9; see `prioritize`.
             project: fair share group. The runs of one project share the cluster as one run. Default: none.
@@ -341,7 +313,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             SearchError: the arguments of the search are invalid.
             SpecError: `spec` lacks a method or cannot be pickled, or a technique is invalid.
             MetricError: `metric` or `mode` is missing, or `spec` does not return the metric.
-            DataError: no data set exists, or a number is out of range.
+            DataError: no data set exists, or an option is invalid.
             ConflictError: an open run of the experiment prevents this one.
             RunFailedError: the run failed as a whole.
 
@@ -353,49 +325,45 @@ class Experiment(CommandsMixin, RegistryMixin):
             result = experiment.run_fit(
                 MySubEpochSpec(),
                 {"lr": loguniform(1e-4, 1e-1), "batch_size": choice([16, 32])},
-                search=ASHA(),
+                search=Search(ASHA(), stop=Plateau(epochs=3)),
                 samples=50,
                 epochs=9,
                 metric="accuracy",
                 mode="max",
+                limits=Limits(hours=12),
             )
             best = result.best
         """
         dataset = self.state().newest_dataset()
         is_validated = dataset is not None and bool(dataset.partitions("valid"))
-        options: dict[str, Any] = {
-            "epochs": epochs,
-            "metric": metric or "",
-            "mode": mode,
-            "seed": seed,
-            "scheduler": scheduler,
-            "planner": planner,
-            "hang_timeout_s": hang_timeout_s,
-            "max_attempts": max_attempts,
-            "verify": verify,
-            "failure_rules": failure_rules,
-            "search": search,
-            "stop": stop,
-            "samples": samples,
-            "hours": hours,
-            "keep": keep,
-            "goal": self._session.goal(finish_by, budget, workers),
-        }
+        options = FitOptions(
+            epochs=epochs,
+            metric=metric,
+            mode=mode,
+            seed=seed,
+            samples=samples,
+            search=search,
+            verify=verify,
+            failure_rules=failure_rules,
+            scheduling=Scheduling() if scheduling is None else scheduling,
+            limits=Limits() if limits is None else limits,
+            parallelism=Parallelism() if parallelism is None else parallelism,
+        )
+        goal = self._session.goal(options.limits)
         kvs = self.connection.kvs
         search_request, models = resolve_fit(
             spec, search_space, options, is_validated=is_validated, put_code=kvs.put_code
         )
         technique_fields = resolve_techniques(
-            techniques,
-            gpus,
-            trials,
-            gang,
+            options.parallelism,
             workers=self._session.devices(),
-            solo_workers=self._session.solo_workers() if gang != 1 else (),
+            solo_workers=self._session.solo_workers() if options.parallelism.gang > 1 else (),
             put_code=kvs.put_code,
         )
         code = kvs.put_code(encode(spec, author=author()))
-        request = fit_request(code.sha256, search_request, models, options, technique_fields)
+        request = fit_request(
+            code.sha256, search_request, models, options, technique_fields=technique_fields, goal=goal
+        )
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         if run.state is RunState.STOPPED:
             warnings.warn(stopped_text(self.state(), run), stacklevel=2)
@@ -507,8 +475,7 @@ class Experiment(CommandsMixin, RegistryMixin):
         hyperparams: SearchSpace | None = None,
         *,
         rows: int = 8,
-        techniques: TechniqueNames | None = None,
-        gpus: Sequence[int] | None = None,
+        parallelism: Parallelism | None = None,
     ) -> DryRun:
         """Try user code in this process: a few rows of each split and one batch.
 
@@ -521,9 +488,8 @@ class Experiment(CommandsMixin, RegistryMixin):
             spec: your `SubEpochSpec`. Default: try only rows.
             hyperparams: one configuration, or a search space whose first configuration is tried. Required with `spec`.
             rows: maximum number of rows of each split. Default 8. The batch has at most ``batch_size`` rows.
-            techniques: parallel techniques to compare with training on one device, as of `run_fit`. They run on the
-                CPU.
-            gpus: numbers of processes for each technique, as of `run_fit`.
+            parallelism: parallel techniques to compare with training on one device, and their numbers of processes.
+                They run on the CPU. `Parallelism.trials` and `Parallelism.gang` have no effect.
 
         Returns:
             Shapes, durations, metrics and warnings of each step.
@@ -544,7 +510,9 @@ class Experiment(CommandsMixin, RegistryMixin):
         configuration = check_dry_run(
             etl, spec, hyperparams, rows=rows, is_validated=self.locators.valid is not None
         )
-        parallel_plans = dry_run_plans(techniques, gpus)
+        if parallelism is not None:
+            check_group("parallelism", parallelism, Parallelism)
+        parallel_plans = dry_run_plans(parallelism or Parallelism())
         from cerebro.client.dry_run import dry_run
 
         record, kvs = self._session.record, self.connection.kvs

@@ -12,11 +12,10 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from cerebro.client.connection import Connection
-from cerebro.client.goals import Budget, goal
+from cerebro.client.limits import Limits, goal
 from cerebro.client.progress import Progress
 from cerebro.client.progress.bars import NOT_SHOWN, QueueDisplay
 from cerebro.commands.command import (
@@ -231,19 +230,14 @@ class Session:
         fields = {"run": run, "request": request, "author": author(), "priority": number, "project": project}
         return RunRequested.model_validate(fields)
 
-    def goal(
-        self,
-        finish_by: datetime | timedelta | None,
-        budget: Budget | None,
-        workers: Sequence[int] | None,
-    ) -> Goal:
+    def goal(self, limits: Limits) -> Goal:
         """Build the goal of a fit.
 
         Raises:
-            DataError: an argument is invalid, or exceeds the limits of the cluster.
+            DataError: the deadline has passed, or a limit exceeds the size of the cluster.
         """
-        max_workers = self._kvs.queued().attended.most_workers if workers is not None else 0
-        return goal(finish_by, budget, workers, now=self._clock(), max_workers=max_workers)
+        max_workers = self._kvs.queued().attended.most_workers if limits.workers is not None else 0
+        return goal(limits, now=self._clock(), max_workers=max_workers)
 
     def devices(self) -> dict[str, int]:
         """Return the number of devices of each live training worker."""

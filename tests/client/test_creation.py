@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro import Above, ETLSpec, Experiment, SubEpochSpec
+from cerebro import Above, ETLSpec, Experiment, Search, SubEpochSpec
 from cerebro.client.connection import Connection
 from cerebro.client.files import MountedFiles
 from cerebro.contract.events import ControllerEvent, RunFinished, RunRequested, RunStarted
@@ -129,7 +129,11 @@ def test_a_metric_that_the_spec_does_not_return_is_not_requested(kvs: KvsClient,
         experiment.run_fit(Scored(), {"batch_size": 1}, metric="accuracy", mode="max")
     match = r"'los' is not returned by Scored\.train\(\), .*: accuracy, loss\. Choose one of them in Above\('los', 20\)"
     with pytest.raises(MetricError, match=match):
-        experiment.run_fit(Scored(), {"batch_size": 1}, metric="loss", mode="min", stop=[Above("los", 20)])
+        experiment.run_fit(
+            Scored(), {"batch_size": 1}, metric="loss", mode="min", search=Search(stop=Above("los", 20))
+        )
     with pytest.raises(DataError, match="no preprocessed data"):
-        experiment.run_fit(Scored(), {"batch_size": 1}, metric="loss", mode="min", stop=Above("loss", 20))
+        experiment.run_fit(
+            Scored(), {"batch_size": 1}, metric="loss", mode="min", search=Search(stop=Above("loss", 20))
+        )
     assert kvs.events("one") == ()

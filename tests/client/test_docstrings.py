@@ -8,9 +8,19 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["cerebro.spec", "cerebro.client.search.space"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cerebro.spec",
+        "cerebro.client.limits",
+        "cerebro.client.requests.run_requests",
+        "cerebro.client.requests.techniques",
+        "cerebro.client.search.requests",
+        "cerebro.client.search.space",
+    ],
+)
 def test_the_examples_in_docstrings_run(name: str) -> None:
     """Their output is correct."""
-    results = doctest.testmod(importlib.import_module(name))
+    results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert results.attempted > 0
     assert results.failed == 0

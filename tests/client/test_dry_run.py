@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from cerebro import ETLSpec, Experiment, SubEpochSpec
+from cerebro import ETLSpec, Experiment, Parallelism, SubEpochSpec
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.errors import (
     LocatorError,
@@ -313,12 +313,16 @@ class Summed(Linear):
 @pytest.mark.processes
 def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> None:
     """In processes of their own; one that would train another model says what differs."""
-    found = experiment(locators).dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[2])
+    found = experiment(locators).dry_run(
+        Arrays(), Linear(), CONFIGURATION, parallelism=Parallelism(techniques=["ddp"], gpus=[2])
+    )
     assert [step.outcome for step in found.steps if step.name == "ddp-2"] == [
         "same gradients and model as on one device"
     ]
     with pytest.raises(SpecError, match=r"'ddp' does not conform on 2 devices:.*"):
-        experiment(locators).dry_run(Arrays(), Summed(), CONFIGURATION, rows=7, techniques=["ddp"])
+        experiment(locators).dry_run(
+            Arrays(), Summed(), CONFIGURATION, rows=7, parallelism=Parallelism(techniques=["ddp"])
+        )
 
 
 def test_techniques_that_cannot_be_tried_are_told_first(locators: Locators) -> None:

@@ -20,7 +20,7 @@ from cerebro import (
     randint,
     uniform,
 )
-from cerebro.client.search.requests import search_request
+from cerebro.client.search.requests import Search, search_request
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import ChoiceOf, FixedProcedure, LogUniform, OwnProcedure, SearchRequest
 from cerebro.errors import SearchError, SearchSpaceError
@@ -38,8 +38,7 @@ def test_a_search_as_data() -> None:
     """Lists are choices, fixed values choices of one; it survives the way through JSON."""
     found = search_request(
         SPACE,
-        search=ASHA(sampler=TPE(startup=5)),
-        stop=[Plateau(epochs=3), Above("loss", 20)],
+        search=Search(ASHA(sampler=TPE(startup=5)), stop=[Plateau(epochs=3), Above("loss", 20)]),
         samples=200,
         hours=12,
         epochs=27,
@@ -83,7 +82,7 @@ def test_a_fit_without_procedure_rules_and_hours_is_no_search() -> None:
     """With rules or hours its models are listed, and may be stopped."""
     grid = {"lr": [0.1, 0.01], "batch_size": 8}
     assert search_request(grid, epochs=3) is None
-    found = search_request([{"batch_size": 8}], stop=Plateau(), epochs=3)
+    found = search_request([{"batch_size": 8}], search=Search(stop=Plateau()), epochs=3)
     assert found == SearchRequest(procedure=FixedProcedure(), stop=(Plateau(),))
     found = search_request(SPACE, samples=3, hours=2, epochs=3)
     assert found == SearchRequest(procedure=FixedProcedure(), hours=2.0)
@@ -95,9 +94,6 @@ ALWAYS = {"samples": 200, "epochs": 27}
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        # checkpoints
-        ({"search": ASHA(), "keep": 0}, "keep=0: expected the number of models .*at least 1, or None"),
-        ({"search": ASHA(), "keep": True}, "keep=True: expected the number of models"),
         # rungs
         ({"search": ASHA(first=28)}, r"ASHA\(first=28\) exceeds epochs=27.*lower"),
         ({"search": Hyperband(first=28)}, r"Hyperband\(first=28\) exceeds epochs=27"),
@@ -105,16 +101,13 @@ ALWAYS = {"samples": 200, "epochs": 27}
         ({"search": Hyperband(), "epochs": 1}, "epochs=1 leaves no rung"),
         ({"search": PBT(every=27), "samples": None}, "leaves no complete generation.*raise `epochs`"),
         # what ends it
-        ({"search": ASHA(), "samples": None}, "has no end: set samples=N.*or hours=H"),
+        ({"search": ASHA(), "samples": None}, "has no end: set samples=N.*or limits=Limits.hours=H"),
         ({"search": Random(), "samples": None}, "has no end: set samples=N"),
         ({"search": Hyperband(), "samples": 26}, "less than the 27 models.*samples=27 or more"),
         ({"search": ASHA(eta=4), "samples": 3}, "samples=3 is less than eta=4"),
         ({"search": PBT(), "samples": 200}, r"population of 16: leave `samples` out"),
         ({"search": ASHA(), "samples": 0}, "samples=0: expected a whole number"),
         ({"search": ASHA(), "samples": 2.5}, "samples=2.5: expected a whole number"),
-        ({"search": ASHA(), "hours": 0}, "hours=0: expected a positive number"),
-        ({"search": ASHA(), "hours": "two"}, "hours='two': expected a positive number"),
-        ({"search": ASHA(), "hours": float("nan")}, "hours=nan"),
         # the space
         ({"search": ASHA(), "space": {"lr": [0.1], "batch_size": [8]}}, "the search space is a grid: use"),
         ({"search": ASHA(), "space": [{"lr": 0.1, "batch_size": 8}]}, "is not a dict.*to train a list"),
@@ -152,8 +145,6 @@ ALWAYS = {"samples": 200, "epochs": 27}
         # what it is
         ({"search": ASHA}, r"as in search=ASHA\(\)"),
         ({"search": "asha"}, r"search='asha': expected one of cerebro's procedures"),
-        ({"search": ASHA(), "stop": "loss"}, r"stop='loss': expected cerebro's Plateau\(\)"),
-        ({"search": ASHA(), "stop": [Plateau]}, "expected cerebro's Plateau"),
     ],
 )
 def test_what_does_not_go_together_is_named(arguments: dict[str, Any], match: str) -> None:
@@ -162,6 +153,22 @@ def test_what_does_not_go_together_is_named(arguments: dict[str, Any], match: st
     with pytest.raises((SearchError, SearchSpaceError), match=match) as raised:
         search_request(given.pop("space"), **given)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"keep": 0}, "keep is 0, expected the number of models .*at least 1, or None"),
+        ({"keep": True}, "keep is True, expected the number of models"),
+        ({"stop": "loss"}, r"stop has 'loss', expected cerebro's Plateau\(\)"),
+        ({"stop": [Plateau]}, "expected cerebro's Plateau"),
+        ({"procedure": "asha"}, r"search='asha': expected one of cerebro's procedures"),
+    ],
+)
+def test_an_invalid_option_of_a_search_is_refused(options: dict[str, Any], match: str) -> None:
+    """When the object is created."""
+    with pytest.raises(SearchError, match=match):
+        Search(**options)
 
 
 class Own:

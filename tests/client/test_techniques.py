@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from cerebro.client.requests.techniques import resolve_techniques
+from cerebro.client.requests.techniques import Parallelism, resolve_techniques
 from cerebro.commands.planning import parallel_plans_of
 from cerebro.contract.parallel_plans import TechniqueChoice
 from cerebro.contract.records import CodeRecord
@@ -38,7 +37,7 @@ class Borrowed(Own):
 
 
 def fields(
-    techniques: Any = None, gpus: Any = None, trials: str = "auto", *, workers: dict[str, int] = WORKERS
+    techniques: Any = None, gpus: Any = None, trials: Any = "auto", *, workers: dict[str, int] = WORKERS
 ) -> tuple[dict[str, Any], list[CodeRecord]]:
     """What is asked for, and the code that is sent for it."""
     sent: list[CodeRecord] = []
@@ -47,7 +46,8 @@ def fields(
         sent.append(code)
         return code
 
-    return resolve_techniques(techniques, gpus, trials, workers=workers, put_code=put_code), sent
+    parallelism = Parallelism(techniques=techniques, gpus=gpus, trials=trials)
+    return resolve_techniques(parallelism, workers=workers, put_code=put_code), sent
 
 
 def test_names_and_objects_may_be_mixed() -> None:
@@ -78,7 +78,7 @@ def test_names_and_objects_may_be_mixed() -> None:
             None,
             r"parameter 'module' of Own is <object .*: expected a JSON value",
         ),
-        (None, [0], r"gpus has 0, expected .* at least 1.*worker-0: 2, worker-1: 4"),
+        (None, [0], r"gpus has 0, expected .* at least 1: numbers of devices"),
         (None, [True], r"gpus has True"),
         (None, [1.0], r"gpus has 1\.0"),
         (None, 2, r"gpus is 2, expected a list"),
@@ -101,18 +101,14 @@ def test_a_worker_with_one_device_trains_no_model_on_two() -> None:
         fields(["ddp"], workers={"worker-0": 1})
 
 
-def test_nothing_is_sent_of_what_is_refused() -> None:
-    """A user's own technique neither."""
-    sent: list[CodeRecord] = []
+def test_a_technique_that_no_worker_can_use_is_not_sent() -> None:
+    """The check of the workers comes before the upload."""
 
     def put_code(code: CodeRecord) -> CodeRecord:
-        sent.append(code)
-        return code
+        raise AssertionError(f"{code.class_name} was sent")
 
-    asked: Sequence[Any] = [Own(), "nonsense"]
-    with pytest.raises(SpecError):
-        resolve_techniques(asked, None, "auto", workers=WORKERS, put_code=put_code)
-    assert not sent
+    with pytest.raises(SpecError, match="on 1 devices"):
+        resolve_techniques(Parallelism(techniques=[Own()]), workers={"worker-0": 1}, put_code=put_code)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +131,7 @@ def test_a_gang_that_cannot_be_is_refused(gang: Any, more: dict[str, Any], told:
     given = {"techniques": None, "gpus": None, "solo_workers": ()} | more
     with pytest.raises(SpecError, match=told):
         resolve_techniques(
-            given["techniques"],
-            given["gpus"],
-            "auto",
-            gang,
+            Parallelism(techniques=given["techniques"], gpus=given["gpus"], gang=gang),
             workers=WORKERS,
             solo_workers=given["solo_workers"],
             put_code=lambda code: code,

@@ -11,6 +11,7 @@ import pytest
 from cerebro import Experiment
 from cerebro.errors import (
     ConflictError,
+    DataError,
     LocatorError,
     MetricError,
     RunFailedError,
@@ -138,7 +139,11 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         RunFailedError,
         r"'acuracy' was not returned by SubEpochSpec\.test.* returned: accuracy, loss",
     ),
-    "an unknown scheduler": ({"scheduler": "best"}, SearchSpaceError, "no scheduler 'best': choose one of"),
+    "a dict instead of an option group": (
+        {"limits": {"hours": 3}},
+        DataError,
+        r"limits is .*, expected an object of cerebro\.Limits",
+    ),
     "a class": ({"spec": TinyTraining}, SpecError, r"pass TinyTraining\(\) instead of TinyTraining"),
     "another spec": ({"spec": TinyETL()}, SpecError, "a subclass of cerebro.SubEpochSpec, not a TinyETL"),
     "what cannot be sent": ({"spec": Holder()}, SpecError, r"attribute 'lock' \(lock\) cannot be serialised"),

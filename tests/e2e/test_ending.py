@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from cerebro import Limits
 from cerebro.contract.events import Event, TaskAssigned, TaskFailed
 from cerebro.contract.tasks import FailureKind
 from cerebro.data.mapped import MappedRows
@@ -58,7 +59,7 @@ def test_a_sub_epoch_is_left_and_done_again(lab: Lab, prepared: str) -> None:
     log = lab.log(experiment)
     log.skip()
     spec = TinyTraining(gate=lab.gate.port, holds=[("b", 2)])
-    fit = lab.fit(experiment, spec, max_attempts=1)
+    fit = lab.fit(experiment, spec, limits=Limits(max_attempts=1))
     knock = lab.gate.knock()
     before = asked(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)

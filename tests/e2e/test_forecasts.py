@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cerebro import Budget
+from cerebro import Budget, Limits
 from cerebro.contract.events import ForecastMade, RunPaused
 from cerebro.state import RunState
 from tests.e2e.harness import Lab
@@ -47,8 +47,8 @@ def test_a_fit_is_told_when_it_ends_and_what_its_goal_takes(lab: Lab, prepared: 
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
-    goal: dict[str, Any] = {"finish_by": timedelta(seconds=15), "workers": (1, 2)}
-    fit = lab.fit(experiment, Slow(brake), tags="abcdef", epochs=200, **goal)
+    limits = Limits(finish_by=timedelta(seconds=15), workers=(1, 2))
+    fit = lab.fit(experiment, Slow(brake), tags="abcdef", epochs=200, limits=limits)
     made = log.until_type("ForecastMade")
     assert isinstance(made, ForecastMade)
     assert made.workers == 2
@@ -71,7 +71,9 @@ def test_a_spent_budget_pauses_a_fit_until_somebody_resumes_it(lab: Lab, prepare
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
-    fit = lab.fit(experiment, Slow(brake), tags="abcdef", epochs=4, budget=Budget(worker_hours=4 / 3600))
+    fit = lab.fit(
+        experiment, Slow(brake), tags="abcdef", epochs=4, limits=Limits(budget=Budget(worker_hours=4 / 3600))
+    )
     paused = log.until_type("RunPaused")
     assert isinstance(paused, RunPaused)
     assert log.state().runs[paused.run].state is RunState.PAUSED

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro import Experiment
+from cerebro import Experiment, Parallelism
 from cerebro.contract.events import TaskAssigned
 from cerebro.contract.runs import FitPlan
 from cerebro.data.loader import Batch, MergedLoader
@@ -99,7 +99,9 @@ def test_two_workers_train_the_weights_of_one_process_on_both_partitions(
     trains."""
     lab = own_lab(workers=5)
     experiment = lab.prepared()
-    result = experiment.run_fit(Descent(), SPACE, gang=2, techniques=["ddp"], **SETTINGS)
+    result = experiment.run_fit(
+        Descent(), SPACE, parallelism=Parallelism(gang=2, techniques=["ddp"]), **SETTINGS
+    )
     assert result.failures() == {}
     log = lab.log(experiment)
     given = [e for e in log.read() if isinstance(e, TaskAssigned) and "/train/" in e.task]
@@ -141,7 +143,9 @@ def test_a_member_that_is_killed_voids_the_attempt_and_nothing_else(
     same."""
     experiment = lab.attach(prepared)
     fit = lab.spawn(
-        lambda: experiment.run_fit(Gated(lab.gate.port), SPACE, gang=2, techniques=["ddp"], **SETTINGS)
+        lambda: experiment.run_fit(
+            Gated(lab.gate.port), SPACE, parallelism=Parallelism(gang=2, techniques=["ddp"]), **SETTINGS
+        )
     )
     knocks = {each.what: each for each in (lab.gate.knock(), lab.gate.knock())}
     killed = knocks[f"rank {rank}"]
@@ -158,7 +162,9 @@ def test_a_worker_that_is_asked_to_end_takes_no_attempt_from_its_gang(
     """Rank 0 hears of it, and all leave at the same batch: the attempt is given back and does not count."""
     experiment = lab.attach(prepared)
     fit = lab.spawn(
-        lambda: experiment.run_fit(Gated(lab.gate.port), SPACE, gang=2, techniques=["ddp"], **SETTINGS)
+        lambda: experiment.run_fit(
+            Gated(lab.gate.port), SPACE, parallelism=Parallelism(gang=2, techniques=["ddp"]), **SETTINGS
+        )
     )
     knocks = {each.what: each for each in (lab.gate.knock(), lab.gate.knock())}
     lab.send(knocks["rank 1"].worker, signal.SIGTERM)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from cerebro import SubEpochSpec
+from cerebro import Parallelism, SubEpochSpec
 from cerebro.contract.events import TaskAssigned, TaskFailed
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.usage import cores
@@ -77,8 +77,12 @@ def test_sub_epochs_on_two_devices_train_the_weights_of_one(own_lab: MakeLab) ->
     lab = own_lab(workers=1, CEREBRO_DEVICES="2")
     experiment = lab.prepared()
     single = experiment.run_fit(Descent(), SPACE, **SETTINGS)
-    wide = experiment.run_fit(Descent(), SPACE, techniques=["ddp"], gpus=[2], **SETTINGS)
-    mixed = experiment.run_fit(Descent(large=0.1), SPACE, techniques=["single", "ddp"], **SETTINGS)
+    wide = experiment.run_fit(
+        Descent(), SPACE, parallelism=Parallelism(techniques=["ddp"], gpus=[2]), **SETTINGS
+    )
+    mixed = experiment.run_fit(
+        Descent(large=0.1), SPACE, parallelism=Parallelism(techniques=["single", "ddp"]), **SETTINGS
+    )
     assert (single.failures(), wide.failures(), mixed.failures()) == ({}, {}, {})
     for result in (wide, mixed):
         for model in ("m00", "m01"):

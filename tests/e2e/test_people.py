@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from cerebro import Parallelism
 from cerebro.cli import main
 from cerebro.errors import ConflictError
 from tests.e2e.harness import Lab
@@ -53,7 +54,11 @@ def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
     trained again."""
     experiment = lab.prepared()
     fit = lab.fit(
-        experiment, Tracked(gate=lab.gate.port, holds=[("a", 3)]), tags="ab", epochs=3, trials="never"
+        experiment,
+        Tracked(gate=lab.gate.port, holds=[("a", 3)]),
+        tags="ab",
+        epochs=3,
+        parallelism=Parallelism(trials="never"),
     )
     held = lab.gate.knock()
     experiment.change_model("m00", {"lr": 0.002, "batch_size": 4})
@@ -89,7 +94,14 @@ def test_a_changed_rate_that_user_code_puts_back_fails_its_sub_epoch(lab: Lab) -
     experiment = lab.prepared()
     space = [{"tag": "a", "lr": 0.01, "batch_size": 5, "plain": True}]
     experiment.run_fit(
-        Tracked(), space, epochs=1, metric="loss", mode="min", seed=3, progress=False, trials="never"
+        Tracked(),
+        space,
+        epochs=1,
+        metric="loss",
+        mode="min",
+        seed=3,
+        progress=False,
+        parallelism=Parallelism(trials="never"),
     )
     clones = [
         experiment.clone("m00", {"lr": 0.03, "plain": plain}, warm=True, epochs=2) for plain in (True, False)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from cerebro import Scheduling
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import MAX_POINTS
 from tests.e2e.harness import Lab
@@ -42,7 +43,13 @@ def test_models_that_learn_are_trained_before_those_that_do_not(lab: Lab) -> Non
     experiment = lab.prepared()
     space = {"lr": [0.0, 0.3], "alike": [1, 2, 3], "batch_size": [4]}
     result = experiment.run_fit(
-        Reporting(), space, epochs=3, metric="loss", mode="min", scheduler="promising", progress=False
+        Reporting(),
+        space,
+        epochs=3,
+        metric="loss",
+        mode="min",
+        scheduling=Scheduling(scheduler="promising"),
+        progress=False,
     )
     assert result.failures() == {}
     log = lab.log(experiment)

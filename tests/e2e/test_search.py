@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from cerebro import ASHA, PBT, TPE, loguniform
+from cerebro import ASHA, PBT, TPE, Search, loguniform
 from cerebro.contract.events import (
     CheckpointsPruned,
     ModelsAdded,
@@ -109,7 +109,9 @@ def test_of_a_search_the_best_models_have_files_and_no_other(own_lab: MakeLab) -
         lambda: (
             type(experiment)
             .attach(experiment.name)
-            .run_fit(TinyTraining(), SPACE, epochs=4, samples=12, search=ASHA(eta=2), keep=2, **SETTINGS)
+            .run_fit(
+                TinyTraining(), SPACE, epochs=4, samples=12, search=Search(ASHA(eta=2), keep=2), **SETTINGS
+            )
         )
     )
     log = lab.log(experiment)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from cerebro import Experiment, SubEpochSpec
+from cerebro import Experiment, Parallelism, SubEpochSpec
 from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TrialsRecalled
 from cerebro.runtime.usage import cores
 from cerebro.techniques import Ddp, Technique
@@ -63,8 +63,7 @@ def started(lab: Lab, experiment: Any) -> Any:
             mode="min",
             seed=3,
             progress=False,
-            techniques=techniques,
-            gpus=[1, 2],
+            parallelism=Parallelism(techniques=techniques, gpus=[1, 2]),
         )
     )
 

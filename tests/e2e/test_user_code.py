@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cerebro import ETLSpec
+from cerebro import ETLSpec, Limits
 from cerebro.errors import RunFailedError
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining
@@ -21,7 +21,7 @@ def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
     because its only model hangs."""
     experiment = lab.attach(prepared)
     spec = TinyTraining(gate=lab.gate.port, trouble={"r": "raise", "h": "hang", "x": "exit", "n": "nan"})
-    result = lab.result(lab.fit(experiment, spec, tags="rxng", max_attempts=2), experiment)
+    result = lab.result(lab.fit(experiment, spec, tags="rxng", limits=Limits(max_attempts=2)), experiment)
     failures = result.failures()
     assert sorted(failures) == ["m00", "m01", "m02"]
     assert "ZeroDivisionError: a mistake in user code" in failures["m00"]
@@ -33,7 +33,9 @@ def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
     assert str(run.state) == "finished"
     # A run of its own: on a slow machine a limit of seconds would end the others as well.
     with pytest.raises(RunFailedError, match=r"no batch for 2 s"):
-        lab.result(lab.fit(experiment, spec, tags="h", hang_timeout_s=2, max_attempts=1), experiment)
+        lab.result(
+            lab.fit(experiment, spec, tags="h", limits=Limits(hang_timeout_s=2, max_attempts=1)), experiment
+        )
 
 
 def test_a_run_whose_models_all_fail_says_why(lab: Lab, prepared: str) -> None:

@@ -21,7 +21,7 @@ from cerebro import (
     randint,
     uniform,
 )
-from cerebro.client.search.requests import search_request
+from cerebro.client.search.requests import Search, search_request
 from cerebro.contract.search import RandomSampler
 from cerebro.search.procedure import Drawn
 from cerebro.search.samplers import draw
@@ -62,7 +62,7 @@ def test_any_procedure_goes_with_any_sampler(search: Any, space: dict[str, Any])
     """All values have come from the space; the search ends; the same reports give the same orders."""
     samples = None if isinstance(search, PBT) else 20
     request = search_request(
-        space, search=search, samples=samples, stop=[Plateau(6), Median(grace=3)], epochs=9
+        space, search=Search(search, stop=[Plateau(6), Median(grace=3)]), samples=samples, epochs=9
     )
     assert request is not None
     run = Sampled(search_of(request, epochs=9), seed=1).to_the_end()

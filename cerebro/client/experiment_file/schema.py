@@ -1,12 +1,13 @@
-"""Schema of experiment files. Its options are the keyword arguments of `Experiment` methods."""
+"""Schema of experiment files. Its options are the keyword arguments of `Experiment` methods, without option groups."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -22,7 +23,8 @@ from cerebro import techniques
 from cerebro.client.experiment import Experiment
 from cerebro.client.experiment_file.calls import resolve_calls
 from cerebro.client.failure_rules import FailureRule
-from cerebro.client.goals import Budget
+from cerebro.client.limits import Budget
+from cerebro.client.requests.run_requests import OPTION_GROUPS, flat_name
 from cerebro.client.search import choice, loguniform, randint, uniform
 from cerebro.contract.base import Name
 from cerebro.contract.search import (
@@ -172,9 +174,9 @@ _M = TypeVar("_M", bound=Options)
 def _options_of(method: Callable[..., Any], base: type[_M], *excluded: str) -> type[_M]:
     """Create a model with the keyword arguments of a method, except `progress` and `excluded`."""
     options: Any = {
-        each.name: (_CONVERTERS.get(each.name, each.annotation), each.default)
-        for each in inspect.signature(method).parameters.values()
-        if each.kind is each.KEYWORD_ONLY and each.name not in ("progress", *excluded)
+        name: (_CONVERTERS.get(name, annotation), default)
+        for name, annotation, default in _flat_arguments(method)
+        if name not in ("progress", *excluded)
     }
     # Annotations are strings, so pydantic resolves them in the module of the method.
     return create_model(method.__name__, __base__=base, __module__=Experiment.__module__, **options)
@@ -185,6 +187,18 @@ class WithModels(Options):
 
     models: list[str] = Field(default_factory=list)
     """Model ids. Default: the best model."""
+
+
+def _flat_arguments(method: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, type and default of each keyword argument; an option group yields its fields instead."""
+    for each in inspect.signature(method).parameters.values():
+        if each.kind is not each.KEYWORD_ONLY:
+            continue
+        if group := OPTION_GROUPS.get(each.name):
+            types = get_type_hints(group)
+            yield from ((flat_name(own.name), types[own.name], own.default) for own in fields(group))
+        else:
+            yield each.name, each.annotation, each.default
 
 
 if TYPE_CHECKING:  # the real classes get their fields at run time

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cerebro.client.experiment import Experiment
 from cerebro.client.experiment_file.schema import ExperimentFile, read
 from cerebro.client.requests.creation import pack_code
-from cerebro.client.requests.run_requests import check_dry_run, check_etl, resolve_fit
+from cerebro.client.requests.run_requests import FitOptions, check_dry_run, check_etl, grouped, resolve_fit
 from cerebro.client.requests.techniques import dry_run_plans, resolve_techniques
 from cerebro.contract import priority
 from cerebro.contract.records import ExperimentRecord, Locators
@@ -51,7 +51,7 @@ class Study:
     etl: ETLSpec
     training: SubEpochSpec | None
     fit: Mapping[str, Any]
-    """Arguments of `Experiment.run_fit` in the file."""
+    """Options of the fit in the file, with flat keys."""
 
     @classmethod
     def open(cls, path: Path, *, output: Path | None = None) -> Study:
@@ -110,12 +110,11 @@ class Study:
             )
         if self.file.fit is None or self.training is None:
             return
-        options = {**self.file.fit.with_defaults, **self.fit}
         with _located_errors(path, "fit"):
             is_validated = self.locators.valid is not None
+            options = FitOptions.from_flat(self.fit)
             resolve_fit(self.training, self.file.fit.space, options, is_validated=is_validated)
-            arguments = (options[name] for name in ("techniques", "gpus", "trials", "gang"))
-            resolve_techniques(*arguments, workers={}, put_code=lambda code: code)
+            resolve_techniques(options.parallelism, workers={}, put_code=lambda code: code)
 
     def experiment(self) -> Experiment:
         """Create or open the experiment."""
@@ -134,7 +133,7 @@ class Study:
             locators=self.locators,
             archive=hashlib.sha256(archive).hexdigest() if archive else None,
         )
-        parallel_plans = dry_run_plans(self.fit.get("techniques"), self.fit.get("gpus"))
+        parallel_plans = dry_run_plans(FitOptions.from_flat(self.fit).parallelism)
         return dry_run(
             record,
             lambda _: archive,
@@ -157,7 +156,7 @@ class Study:
         say(f"preprocessed {num_rows:,} rows in {etl.seconds:.1f} s, {num_failed:,} failed")
         if self.file.fit is None or self.training is None:
             return
-        result = experiment.run_fit(self.training, self.file.fit.space, **self.fit)
+        result = experiment.run_fit(self.training, self.file.fit.space, **grouped(self.fit))
         say(f"\nleaderboard of {result.run}\n{result.leaderboard().to_string()}\n")
         self._write("leaderboard", result.leaderboard())
         self._write("history", result.history(), index=False)

@@ -13,8 +13,14 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from cerebro.client.experiment_file.schema import ExperimentFile, Options, WithModels, parsed
-from cerebro.client.goals import goal
-from cerebro.client.requests.run_requests import check_shares, checked_failure_rules, fit_request, resolve_fit
+from cerebro.client.limits import goal
+from cerebro.client.requests.run_requests import (
+    FitOptions,
+    check_shares,
+    checked_failure_rules,
+    fit_request,
+    resolve_fit,
+)
 from cerebro.client.requests.techniques import resolve_techniques
 from cerebro.contract import priority
 from cerebro.contract.base import Contract
@@ -134,25 +140,21 @@ class _Reader:
 
     def _fit(self, file: ExperimentFile, *, is_validated: bool) -> FitRequest:
         assert file.fit is not None
-        options = file.fit.with_defaults
+        flat = file.fit.explicit
         with self._located_errors("fit", "search"):
-            if isinstance(options["search"], Named):
+            if isinstance(procedure := flat.get("search"), Named):
                 raise SearchError(
-                    f"{options['search'].text} is a search procedure of your own, which the web page cannot import: "
+                    f"{procedure.text} is a search procedure of your own, which the web page cannot import: "
                     "start the experiment with `cerebro run` or from a notebook"
                 )
         with self._located_errors("fit"):
-            options["goal"] = goal(
-                *(options[name] for name in ("finish_by", "budget", "workers")), now=time.time()
-            )
+            options = FitOptions.from_flat(flat)
+            fit_goal = goal(options.limits, now=time.time())
             search_request, models = resolve_fit(None, file.fit.space, options, is_validated=is_validated)
-            technique_fields = resolve_techniques(
-                *(options[name] for name in ("techniques", "gpus", "trials", "gang")),
-                workers={},
-                put_code=lambda code: code,
-            )
+            technique_fields = resolve_techniques(options.parallelism, workers={}, put_code=lambda code: code)
+        code = self._encoded(file.fit.spec).sha256
         return fit_request(
-            self._encoded(file.fit.spec).sha256, search_request, models, options, technique_fields
+            code, search_request, models, options, technique_fields=technique_fields, goal=fit_goal
         )
 
     def _encoded(self, text: str) -> CodeRecord:

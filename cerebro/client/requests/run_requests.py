@@ -7,19 +7,23 @@ code. Search arguments are in `search/requests.py`, techniques in `techniques.py
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
+from cerebro.client.limits import Limits
+from cerebro.client.requests.techniques import Parallelism
 from cerebro.client.search import SearchSpace, configurations, first_configuration, requests
+from cerebro.client.search.requests import Search, UserProcedure
 from cerebro.client.session import author
 from cerebro.contract.failure_rules import OF_RUNS, FailureRule, checked
 from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
-from cerebro.contract.runs import FitRequest
+from cerebro.contract.runs import FitRequest, Goal
 from cerebro.contract.search import Above, Below, SearchRequest, StopRule
 from cerebro.data.objects import is_bucket
 from cerebro.data.tables.locators import known_columns
 from cerebro.errors import DataError, MetricError, SearchSpaceError, SpecError
-from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.usercode.checks import (
     NO_TRAINING_ROWS,
@@ -29,6 +33,105 @@ from cerebro.usercode.checks import (
     fits,
     returned_names,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduling:
+    """Order in which models train, for `Experiment.run_fit(scheduling=...)`.
+
+    Attributes:
+        scheduler: dispatch policy. ``"lrptw"`` (default): the worker with the most remaining work takes the model with
+            the most remaining work. ``"promising"``: good models train first. To compare: ``"random"``, ``"fifo"``,
+            ``"cyclic"``, ``"monte-carlo"``, ``"hermes"``, ``"slaq"`` and ``"rr"``; see docs/scheduling.md.
+        planner: True (default) to let a planner search for a better order during training. The plan is used only if it
+            is better in simulation. Has an effect with ``"lrptw"`` only.
+
+    Raises:
+        DataError: there is no such scheduler, or `planner` is not a bool.
+
+    Example:
+        >>> from cerebro import Scheduling
+        >>> Scheduling(scheduler="promising")
+        Scheduling(scheduler='promising', planner=True)
+        >>> Scheduling(scheduler="best")
+        Traceback (most recent call last):
+            ...
+        cerebro.errors.DataError: there is no scheduler 'best': choose one of ...
+    """
+
+    scheduler: str = DEFAULT_POLICY
+    planner: bool = True
+
+    def __post_init__(self) -> None:
+        if self.scheduler not in POLICIES:
+            raise DataError(
+                f"there is no scheduler {self.scheduler!r}: choose one of {', '.join(sorted(POLICIES))}"
+            )
+        if not isinstance(self.planner, bool):
+            raise DataError(f"planner is {self.planner!r}, expected True or False")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Options of `Experiment.run_fit` that become part of the request."""
+
+    epochs: int = 1
+    metric: str | None = None
+    mode: Literal["min", "max"] | None = None
+    seed: int = 0
+    samples: int | None = None
+    search: UserProcedure | Search | None = None
+    verify: float = 0.0
+    failure_rules: Sequence[object] = ()
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    limits: Limits = field(default_factory=Limits)
+    parallelism: Parallelism = field(default_factory=Parallelism)
+
+    def __post_init__(self) -> None:
+        for name, group in (("scheduling", Scheduling), ("limits", Limits), ("parallelism", Parallelism)):
+            check_group(name, getattr(self, name), group)
+
+    @classmethod
+    def from_flat(cls, options: Mapping[str, Any]) -> FitOptions:
+        """Return the options of an experiment file; other keys, such as ``priority``, have no effect here."""
+        names = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in grouped(options).items() if name in names})
+
+
+OPTION_GROUPS: Mapping[str, type] = {
+    "search": Search,
+    "scheduling": Scheduling,
+    "limits": Limits,
+    "parallelism": Parallelism,
+}
+"""Option groups of `Experiment.run_fit`, by keyword."""
+
+
+def check_group(name: str, value: object, group: type) -> None:
+    """Raise `DataError` unless a keyword of `run_fit` has an object of its option group."""
+    if not isinstance(value, group):
+        raise DataError(f"{name} is {value!r}, expected an object of cerebro.{group.__name__}")
+
+
+def flat_name(group_field: str) -> str:
+    """Return the key of an experiment file for a field of an option group."""
+    return "search" if group_field == "procedure" else group_field
+
+
+def grouped(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the flat options of an experiment file into arguments of `run_fit`.
+
+    Raises:
+        DataError, SearchError, SpecError: a value is invalid.
+    """
+    rest = dict(options)
+    arguments = {}
+    for name, group in OPTION_GROUPS.items():
+        flat_names = {each.name: flat_name(each.name) for each in fields(group)}
+        values = {own: rest.pop(flat) for own, flat in flat_names.items() if flat in rest}
+        if values:
+            arguments[name] = group(**values)
+    return {**rest, **arguments}
 
 
 def check_etl(
@@ -78,7 +181,7 @@ def check_shares(*, fraction: float, max_failed: float) -> None:
 def resolve_fit(
     spec: SubEpochSpec | None,
     space: SearchSpace,
-    options: Mapping[str, Any],
+    options: FitOptions,
     *,
     is_validated: bool,
     put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
@@ -87,51 +190,46 @@ def resolve_fit(
 
     Args:
         spec: `None` where user code must not run; the workers then report mistakes in it.
-        options: all arguments of `run_fit`, by name.
+        options: options of `run_fit`.
         put_code: stores a user's search procedure after all checks passed. Default: don't store it.
 
     Raises:
         SpecError, MetricError, DataError, SearchError, SearchSpaceError: an argument is invalid.
     """
-    _check_fit(spec, {**options, "metric": options["metric"] or ""}, is_validated=is_validated)
-    names = ("search", "stop", "samples", "hours", "keep", "epochs")
+    _check_fit(spec, options, is_validated=is_validated)
     procedures: list[CodeRecord] = []
 
     def collect(code: CodeRecord) -> CodeRecord:
         procedures.append(code)
         return code
 
+    search = Search.of(options.search)
     request = requests.search_request(
-        space, **{name: options[name] for name in names}, put_code=collect, author=author()
+        space,
+        search=search,
+        samples=options.samples,
+        hours=options.limits.hours,
+        epochs=options.epochs,
+        put_code=collect,
+        author=author(),
     )
     check_rules(spec, request.stop if request else (), is_validated=is_validated)
     models: list[Hyperparameters] = []
-    if options["search"] is None:
-        models = configurations(space, samples=options["samples"], seed=options["seed"])
+    if search.procedure is None:
+        models = configurations(space, samples=options.samples, seed=options.seed)
     for code in procedures:
         put_code(code)
     return request, models
-
-
-_SETTINGS = (
-    "epochs",
-    "metric",
-    "mode",
-    "seed",
-    "scheduler",
-    "planner",
-    "hang_timeout_s",
-    "max_attempts",
-    "verify",
-)
 
 
 def fit_request(
     code: str,
     search_request: SearchRequest | None,
     models: Iterable[Hyperparameters],
-    options: Mapping[str, Any],
+    options: FitOptions,
+    *,
     technique_fields: Mapping[str, Any],
+    goal: Goal,
 ) -> FitRequest:
     """Build the request of a fit.
 
@@ -139,40 +237,49 @@ def fit_request(
         code: SHA-256 of the encoded spec.
         search_request: search request of `resolve_fit`.
         models: models of `resolve_fit`.
-        options: all arguments of `run_fit`, by name.
+        options: options of `run_fit`.
         technique_fields: result of `techniques.resolve_techniques`.
+        goal: result of `limits.goal`.
     """
-    settings = {name: options[name] for name in _SETTINGS}
-    settings["failure_rules"] = checked_failure_rules(options.get("failure_rules", ()))
-    if goal := options.get("goal"):
-        settings["goal"] = goal
-    return FitRequest(code=code, models=tuple(models), search=search_request, **settings, **technique_fields)
+    assert options.metric is not None  # `resolve_fit` checks metric and mode
+    assert options.mode is not None
+    return FitRequest(
+        code=code,
+        models=tuple(models),
+        search=search_request,
+        epochs=options.epochs,
+        metric=options.metric,
+        mode=options.mode,
+        seed=options.seed,
+        verify=options.verify,
+        failure_rules=checked_failure_rules(options.failure_rules),
+        scheduler=options.scheduling.scheduler,
+        planner=options.scheduling.planner,
+        hang_timeout_s=options.limits.hang_timeout_s,
+        max_attempts=options.limits.max_attempts,
+        goal=goal,
+        **technique_fields,
+    )
 
 
-def _check_fit(spec: SubEpochSpec | None, settings: Mapping[str, Any], *, is_validated: bool) -> None:
+def _check_fit(spec: SubEpochSpec | None, options: FitOptions, *, is_validated: bool) -> None:
     if spec is not None:
         check_spec(spec, SubEpochSpec, "run_fit", _required_methods(is_validated=is_validated))
-    mode, scheduler, planner = settings["mode"], settings["scheduler"], settings["planner"]
-    if mode not in ("min", "max"):
+    if options.mode not in ("min", "max"):
         raise MetricError(
-            f"mode is {mode!r}: set mode='max' if a larger value is better, or mode='min' if a smaller one is"
+            f"mode is {options.mode!r}: set mode='max' if a larger value is better, or mode='min' if a smaller one is"
         )
-    if not settings["metric"]:
+    if not options.metric:
         raise MetricError("no metric: name the metric that ranks models, such as metric='accuracy'")
-    _check_metric(spec, settings["metric"], "test" if is_validated else "train")
-    for name in ("epochs", "hang_timeout_s", "max_attempts"):
-        if not 0 < (value := settings[name]) < math.inf:
-            raise DataError(f"{name} is {value}, expected a finite number above 0")
-    checked_failure_rules(settings.get("failure_rules", ()))
-    verify = settings.get("verify", 0.0)
+    _check_metric(spec, options.metric, "test" if is_validated else "train")
+    if not 0 < options.epochs < math.inf:
+        raise DataError(f"epochs is {options.epochs}, expected a finite number above 0")
+    checked_failure_rules(options.failure_rules)
+    verify: Any = options.verify
     if not isinstance(verify, int | float) or not 0 <= verify <= 1:
         raise DataError(
             f"verify is {verify!r}, expected the fraction of sub-epochs to compute again, from 0 to 1, such as 0.01"
         )
-    if scheduler not in POLICIES:
-        raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
-    if not isinstance(planner, bool):
-        raise DataError(f"planner is {planner!r}, expected True or False")
 
 
 def check_rules(spec: SubEpochSpec | None, rules: Iterable[StopRule], *, is_validated: bool) -> None:

@@ -1,10 +1,11 @@
-"""Validation of the techniques that a user names for a fit, and their request fields."""
+"""Parallel techniques that a user names for a fit: their checks and their request fields."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from cerebro.client.session import author
 from cerebro.commands.planning import parallel_plans_of
@@ -19,42 +20,75 @@ TechniqueNames = Sequence["str | Technique"]
 """Techniques by name, or as objects with fixed parameters."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parallelism:
+    """Parallel plans that a sub-epoch may use, for `Experiment.run_fit(parallelism=...)`.
+
+    Attributes:
+        techniques: parallel techniques: names (``"single"``, ``"ddp"``, ...) or objects of `cerebro.techniques`, also
+            your own. Default: one device, and more only for models that do not fit.
+        gpus: allowed numbers of devices per sub-epoch, such as ``[1, 2]``. Default: chosen by Cerebro.
+        trials: ``"auto"`` (default) to measure parallel plans before choosing one, or ``"never"``.
+        gang: workers that train each sub-epoch together, each on its own partition. Default 1. Useful with fewer models
+            than workers.
+
+    Raises:
+        SpecError: a technique is unknown or named twice, or a value is out of range.
+
+    Example:
+        >>> from cerebro import Parallelism
+        >>> Parallelism(techniques=["single", "ddp"], gpus=[1, 2]).trials
+        'auto'
+        >>> Parallelism(gang=0)
+        Traceback (most recent call last):
+            ...
+        cerebro.errors.SpecError: gang is 0, expected the number of workers that train each sub-epoch together, ...
+    """
+
+    techniques: TechniqueNames | None = None
+    gpus: Sequence[int] | None = None
+    trials: Literal["auto", "never"] = "auto"
+    gang: int = 1
+
+    def __post_init__(self) -> None:
+        if self.trials not in ("auto", "never"):
+            raise SpecError(f"trials is {self.trials!r}, expected 'auto' or 'never'")
+        _check_gpus(self.gpus)
+        if type(self.gang) is not int or not 1 <= self.gang <= MAX_GANG_SIZE:
+            raise SpecError(
+                f"gang is {self.gang!r}, expected the number of workers that train each sub-epoch together, from 1 to "
+                f"{MAX_GANG_SIZE}"
+            )
+        named = [_named(each) for each in _checked_list(self.techniques)]
+        names = [name for name, _ in named]
+        for name, technique in named:
+            if names.count(name) > 1:
+                raise SpecError(f"techniques names {name!r} twice: name each technique once")
+            _choice(name, technique)
+
+
 def resolve_techniques(
-    techniques: TechniqueNames | None,
-    gpus: Sequence[int] | None,
-    trials: str,
-    gang: int = 1,
+    parallelism: Parallelism,
     *,
     workers: Mapping[str, int],
     put_code: Callable[[CodeRecord], CodeRecord],
     solo_workers: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Validate parallel techniques and return their fields of a `FitRequest`.
+    """Check parallel plans against the workers, and return their fields of a `FitRequest`.
 
     Args:
-        techniques, gpus, trials, gang: as of `run_fit`.
+        parallelism: option group of `run_fit`.
         workers: number of devices of each training worker; empty before workers register.
         put_code: stores a user's technique after all checks passed.
         solo_workers: workers that cannot train in a gang.
 
     Raises:
-        SpecError: a technique is unknown or named twice, or no worker has enough devices. The message lists the
-            choices, the workers and their devices.
+        SpecError: no worker has enough devices, or too few workers form gangs. The message lists the workers and their
+            devices.
     """
-    if trials not in ("auto", "never"):
-        raise SpecError(f"trials is {trials!r}, expected 'auto' or 'never'")
-    _check_gpus(gpus, workers)
-    if type(gang) is not int or not 1 <= gang <= MAX_GANG_SIZE:
-        raise SpecError(
-            f"gang is {gang!r}, expected the number of workers that train each sub-epoch together, from 1 to "
-            f"{MAX_GANG_SIZE}"
-        )
-    named = [_named(each) for each in _checked_list(techniques)]
-    names = [name for name, _ in named]
-    for name in names:
-        if names.count(name) > 1:
-            raise SpecError(f"techniques names {name!r} twice: name each technique once")
-    choices = None if techniques is None else [_choice(name, technique) for name, technique in named]
+    gpus, gang = parallelism.gpus, parallelism.gang
+    named = [_named(each) for each in parallelism.techniques or ()]
+    choices = [_choice(name, technique) for name, technique in named] or None
     parallel_plans_of(choices, gpus or (), workers, gang_size=gang)
     if gang > 1 and workers and len(workers) - len(solo_workers) < gang:
         raise SpecError(
@@ -68,26 +102,21 @@ def resolve_techniques(
     return {
         "techniques": choices and tuple(choices),
         "gpus": tuple(gpus or ()),
-        "trials": trials,
+        "trials": parallelism.trials,
         "gang": gang,
     }
 
 
-def dry_run_plans(
-    techniques: TechniqueNames | None, gpus: Sequence[int] | None
-) -> list[tuple[Technique, int]]:
+def dry_run_plans(parallelism: Parallelism) -> list[tuple[Technique, int]]:
     """Return the techniques of a dry run, each with a number of devices to try.
 
     The numbers are the entries of `gpus` that the technique supports. Default: its minimum.
 
     Raises:
-        SpecError: as of `resolve_techniques`, or a technique supports none of the numbers.
+        SpecError: a technique supports none of the numbers.
     """
-    if techniques is None:
-        return []
-    _check_gpus(gpus, {})
-    plans = []
-    for name, technique in map(_named, _checked_list(techniques)):
+    gpus, plans = parallelism.gpus, []
+    for name, technique in map(_named, parallelism.techniques or ()):
         sizes = [size for size in gpus or (technique.least,) if technique.least <= size <= technique.most]
         if not sizes:
             raise SpecError(f"{name} cannot use {gpus} devices: it needs at least {technique.least}")
@@ -95,11 +124,10 @@ def dry_run_plans(
     return plans
 
 
-def _check_gpus(gpus: object, workers: Mapping[str, int]) -> None:
+def _check_gpus(gpus: object) -> None:
     if gpus is None:
         return
-    listing = ", ".join(f"{name}: {count}" for name, count in sorted(workers.items()))
-    hint = f"numbers of devices per sub-epoch{f' (workers and their devices: {listing})' * bool(listing)}"
+    hint = "numbers of devices per sub-epoch"
     is_list = isinstance(gpus, Collection) and not isinstance(gpus, str | bytes | Mapping)
     if not is_list or not gpus:
         raise SpecError(f"gpus is {gpus!r}, expected a list such as [1, 2]: {hint}")

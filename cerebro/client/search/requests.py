@@ -1,8 +1,9 @@
-"""Conversion of the search arguments of `run_fit` into a `SearchRequest`, with all checks."""
+"""`Search`, the search options of `run_fit`, and their conversion into a `SearchRequest` with all checks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from cerebro.client.search.space import SearchSpace, has_distributions, space_data
@@ -42,21 +43,57 @@ BuiltIn = Random | Hyperband | ASHA | PBT
 UserProcedure = BuiltIn | Procedure
 UserStopRule = Plateau | Median | Above | Below
 
-KEEP = 3
-"""Default number of models of a search that keep their checkpoints."""
-
 PERTURB_FACTORS: tuple[float, ...] = (0.8, 1.25)
 """Default factors of `PBT` for sampled numbers."""
 
 
-def search_request(  # noqa: PLR0913 - the search arguments of `run_fit`
+@dataclass(frozen=True)
+class Search:
+    """A search with its options, for `Experiment.run_fit(search=...)`.
+
+    Attributes:
+        procedure: ``ASHA()``, ``Hyperband()``, ``PBT()`` or ``Random()``, each with an optional ``sampler=``, or your
+            own `cerebro.search.Procedure`. Default: train all configurations for all epochs.
+        stop: rule or rules that stop models early, such as ``Plateau(epochs=3)``, also without a procedure.
+        keep: number of best models that keep their checkpoints; `None` keeps all. Default 3. Without a procedure all
+            checkpoints are kept.
+
+    Raises:
+        SearchError: an argument is invalid.
+
+    Example:
+        >>> from cerebro import ASHA, Plateau, Search
+        >>> Search(ASHA(), stop=Plateau(epochs=3)).keep
+        3
+        >>> Search(ASHA(), keep=0)
+        Traceback (most recent call last):
+            ...
+        cerebro.errors.SearchError: keep is 0, expected the number of models that keep their checkpoints, ...
+    """
+
+    procedure: UserProcedure | None = None
+    _: KW_ONLY
+    stop: UserStopRule | Sequence[UserStopRule] = ()
+    keep: int | None = 3
+
+    def __post_init__(self) -> None:
+        if self.procedure is not None and not isinstance(self.procedure, BuiltIn):
+            check_procedure(self.procedure)
+        _check_keep(self.keep)
+        object.__setattr__(self, "stop", _rules(self.stop))
+
+    @classmethod
+    def of(cls, search: UserProcedure | Search | None) -> Search:
+        """Return a search; a procedure alone gets the default options."""
+        return search if isinstance(search, Search) else cls(search)
+
+
+def search_request(
     space: SearchSpace,
     *,
-    search: UserProcedure | None = None,
-    stop: Any = (),
+    search: UserProcedure | Search | None = None,
     samples: int | None = None,
     hours: float | None = None,
-    keep: int | None = KEEP,
     epochs: int,
     put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
     author: str = "",
@@ -65,11 +102,9 @@ def search_request(  # noqa: PLR0913 - the search arguments of `run_fit`
 
     Args:
         space: search space. Without `search`, any form that `configurations` accepts.
-        search: procedure; `None` to train all configurations.
-        stop: stop rule or rules. They also apply without a procedure.
+        search: procedure or `Search`; `None` to train all configurations.
         samples: maximum number of sampled models.
         hours: hours until all models are stopped.
-        keep: number of best models that keep their checkpoints; `None` for all. Ignored without `search`.
         epochs: maximum number of epochs of a model.
         put_code: stores a user's procedure after all checks passed.
         author: author of that code.
@@ -78,20 +113,18 @@ def search_request(  # noqa: PLR0913 - the search arguments of `run_fit`
         SearchError: an argument is invalid, or two do not fit together.
         SearchSpaceError: the space is invalid.
     """
-    rules, hours = _rules(stop), _hours(hours)
-    _check_keep(keep)
-    if search is None:
+    options = Search.of(search)
+    wanted, rules = options.procedure, _rules(options.stop)
+    if wanted is None:
         if not rules and hours is None:
             return None
         return SearchRequest(procedure=FixedProcedure(), stop=rules, hours=hours)
-    if not isinstance(search, BuiltIn):
-        check_procedure(search)
-    data = _space(search, space)
+    data = _space(wanted, space)
     _check_samples(samples)
     procedure, code = (
-        (_procedure(search, data, samples, hours, epochs), None)
-        if isinstance(search, BuiltIn)
-        else pack_procedure(search, author=author)
+        (_procedure(wanted, data, samples, hours, epochs), None)
+        if isinstance(wanted, BuiltIn)
+        else pack_procedure(wanted, author=author)
     )
     request = SearchRequest(
         procedure=procedure,
@@ -99,7 +132,7 @@ def search_request(  # noqa: PLR0913 - the search arguments of `run_fit`
         samples=samples,
         stop=rules,
         hours=hours,
-        keep=keep,
+        keep=options.keep,
     )
     if isinstance(request.sampler, CMA):
         _check_cma(data)
@@ -178,7 +211,7 @@ def _procedure(
 def _check_has_end(search: Random | ASHA, samples: int | None, hours: float | None) -> None:
     if samples is None and hours is None:
         raise SearchError(
-            f"{_name(search)}() has no end: set samples=N, the maximum number of models, or hours=H"
+            f"{_name(search)}() has no end: set samples=N, the maximum number of models, or limits=Limits(hours=H)"
         )
 
 
@@ -283,7 +316,7 @@ def _rules(stop: Any) -> tuple[StopRule, ...]:
     for rule in rules:
         if not isinstance(rule, Plateau | Median | Above | Below):
             raise SearchError(
-                f"stop={rule!r}: expected cerebro's Plateau(), Median(), Above() or Below(), or a list of them"
+                f"stop has {rule!r}, expected cerebro's Plateau(), Median(), Above() or Below(), or a list of them"
             )
     return tuple(rules)
 
@@ -298,14 +331,5 @@ def _check_samples(samples: object) -> None:
 def _check_keep(keep: object) -> None:
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
         raise SearchError(
-            f"keep={keep!r}: expected the number of models that keep their checkpoints, at least 1, or None for all"
+            f"keep is {keep!r}, expected the number of models that keep their checkpoints, at least 1, or None for all"
         )
-
-
-def _hours(hours: Any) -> float | None:
-    if hours is None:
-        return None
-    is_number = isinstance(hours, int | float) and not isinstance(hours, bool)
-    if not is_number or not 0 < hours < float("inf"):
-        raise SearchError(f"hours={hours!r}: expected a positive number of hours, such as 1.5")
-    return float(hours)

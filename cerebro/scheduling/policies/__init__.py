@@ -20,7 +20,7 @@ POLICIES: dict[str, Policy] = {
     "slaq": ByPriorityScore(slaq),
     "rr": RoundRobin(),
 }
-"""Policies by their name in `run_fit(scheduler=...)`."""
+"""Policies by their name in `Scheduling(scheduler=...)`."""
 
 DEFAULT_POLICY = "lrptw"
 

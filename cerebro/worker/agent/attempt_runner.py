@@ -212,7 +212,7 @@ class AttemptRunner:
         return frozenset(each.pid for each in process_states(self._child.pids) if each.is_in_kernel)
 
     def _hung(self, suspected: Suspicion) -> Failure:
-        what, hint = "batch", "If the work is only slow, raise run_fit(hang_timeout_s=...)"
+        what, hint = "batch", "If the work is only slow, raise Limits(hang_timeout_s=...)"
         if isinstance(self._item.body, FittingTask):
             what = "batch or object"
             hint = "ETLSpec.fit has to ask for its next batch, or to return, within that time: do less between two"

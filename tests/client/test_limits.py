@@ -1,4 +1,4 @@
-"""What users ask of a fit beside its models, checked before anything is sent."""
+"""Limits of a fit are checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.client.goals import Budget, goal
+from cerebro.client.limits import Budget, Limits, goal
 from cerebro.contract.runs import Goal
 from cerebro.errors import DataError
 
@@ -25,9 +25,12 @@ UTC = datetime.UTC
         ),
         ({"finish_by": datetime.timedelta(hours=-1)}, "expected a time span above 0"),
         ({"finish_by": "tonight"}, "expected a datetime with a time zone"),
-        ({"budget": Budget(worker_hours=0)}, "budget is 0 worker-hours, expected more than 0"),
-        ({"budget": Budget(worker_hours=float("nan"))}, "expected more than 0"),
         ({"budget": 40}, r"budget is 40, expected .*Budget\(worker_hours=40\)"),
+        ({"hours": 0}, "hours is 0, expected a positive number"),
+        ({"hours": "two"}, "hours is 'two', expected a positive number"),
+        ({"hours": float("nan")}, "hours is nan"),
+        ({"hang_timeout_s": float("inf")}, "hang_timeout_s is inf, expected a finite number above 0"),
+        ({"max_attempts": 0}, "max_attempts is 0, expected a finite number above 0"),
         ({"workers": (8, 2)}, r"workers is \(8, 2\), expected .*: from 1 to"),
         ({"workers": (0, 2)}, "from 1 to 1000"),
         ({"workers": 4}, r"such as workers=\(2, 12\)"),
@@ -37,19 +40,28 @@ UTC = datetime.UTC
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
-    """Each with its name, what was expected and what to do."""
-    asked: dict[str, Any] = {"finish_by": None, "budget": None, "workers": None, **given}
+def test_limits_that_are_out_of_range_are_refused(given: dict[str, Any], said: str) -> None:
+    """The error has the name, the value and the expectation."""
     with pytest.raises(DataError, match=said):
-        goal(**asked, now=NOW, max_workers=8)
+        goal(Limits(**given), now=NOW, max_workers=8)
 
 
-def test_a_goal_is_what_was_asked_for() -> None:
+@pytest.mark.parametrize("hours", [0, float("nan"), True, "40"])
+def test_a_budget_is_a_positive_number_of_worker_hours(hours: Any) -> None:
+    """The error has the value and an example."""
+    with pytest.raises(
+        DataError, match=r"worker-hours, expected more than 0, such as Budget\(worker_hours=40\)"
+    ):
+        Budget(worker_hours=hours)
+
+
+def test_the_goal_has_the_limits_in_seconds_since_the_epoch() -> None:
     """A time span counts from now; a time in any zone is one time."""
     zone = datetime.timezone(datetime.timedelta(hours=2))
     moment = datetime.datetime.fromtimestamp(NOW + 7200, zone)
-    made = goal(moment, Budget(worker_hours=40), (2, 8), now=NOW, max_workers=8)
+    limits = Limits(finish_by=moment, budget=Budget(worker_hours=40), workers=(2, 8))
+    made = goal(limits, now=NOW, max_workers=8)
     assert made == Goal(finish_by=NOW + 7200, worker_hours=40, workers=(2, 8))
-    span = goal(datetime.timedelta(hours=1), None, None, now=NOW)
+    span = goal(Limits(finish_by=datetime.timedelta(hours=1)), now=NOW)
     assert span == Goal(finish_by=NOW + 3600)
-    assert goal(None, None, None, now=NOW) == Goal()
+    assert goal(Limits(), now=NOW) == Goal()
