@@ -329,9 +329,9 @@ def test_techniques_that_cannot_be_tried_are_told_first(locators: Locators) -> N
     """With the choices there are."""
     one = experiment(locators)
     with pytest.raises(SpecError, match=r"no technique 'dpp'"):
-        one.dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["dpp"])
+        one.dry_run(Arrays(), Linear(), CONFIGURATION, parallelism=Parallelism(techniques=["dpp"]))
     with pytest.raises(SpecError, match=r"ddp cannot use \[1\] devices: it needs at least 2"):
-        one.dry_run(Arrays(), Linear(), CONFIGURATION, techniques=["ddp"], gpus=[1])
+        one.dry_run(Arrays(), Linear(), CONFIGURATION, parallelism=Parallelism(techniques=["ddp"], gpus=[1]))
 
 
 class Normalised(Linear):

@@ -63,7 +63,7 @@ def test_a_dict_is_no_option_group(name: str) -> None:
 def test_an_unknown_scheduler_is_refused_with_the_choices() -> None:
     """The planner is on or off."""
     wrong: Any = "yes"
-    with pytest.raises(DataError, match="there is no scheduler 'best': choose one of .*lrptw"):
+    with pytest.raises(DataError, match=r"there is no scheduler 'best': choose one of .*lrptw"):
         Scheduling(scheduler="best")
     with pytest.raises(DataError, match="planner is 'yes', expected True or False"):
         Scheduling(planner=wrong)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from typing import Any
 
 import pytest
 
-from cerebro import ASHA, TPE, Above, Experiment, SubEpochSpec, loguniform
-from cerebro.client.requests.run_requests import resolve_fit
+from cerebro import ASHA, TPE, Above, Search, SubEpochSpec, loguniform
+from cerebro.client.requests.run_requests import FitOptions, resolve_fit
 from cerebro.client.search.requests import search_request
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import OwnProcedure, RandomSampler
@@ -64,9 +63,7 @@ def test_nothing_is_stored_of_a_fit_that_is_refused() -> None:
     def put_code(code: CodeRecord) -> CodeRecord:
         pytest.fail("code was stored")
 
-    parameters = inspect.signature(Experiment.run_fit).parameters.values()
-    options = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
-    options |= {"search": Plain(), "stop": [Above("los", 1)], "metric": "loss", "mode": "min"}
+    options = FitOptions(search=Search(Plain(), stop=Above("los", 1)), metric="loss", mode="min")
     with pytest.raises(MetricError, match=r"in Above\('los', 1\)"):
         resolve_fit(Training(), SPACE, options, is_validated=False, put_code=put_code)
 
