@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from cerebro.contract.accounts.identity import Role
 from cerebro.errors import ClusterError
-from cerebro.runtime.numeric_settings import THREADS, whole
+from cerebro.runtime.numeric_settings import THREADS, integer
 from cerebro.runtime.volumes import Volumes
 from cerebro.runtime.web.addresses import bracketed, split_bind
 
@@ -71,7 +71,7 @@ class Settings:
             port=int(port),
             redis_url=bracketed(environment.get("CEREBRO_REDIS_URL", "redis://127.0.0.1:6379")),
             token=token,
-            threads=whole(THREADS, environment, 64),
+            threads=integer(THREADS, environment, 64),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             has_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
             has_users=has_users,

@@ -344,7 +344,7 @@ class Handler(BaseHandler):
             self._context.device_memory.check()
             outcome = compare_metrics(metrics, body.metrics)
             if is_exact:
-                committed = checkpoints.check(self._volumes.checkpoints, body.made)
+                committed = checkpoints.check(self._volumes.checkpoints, body.expected)
                 outcome = compare_states(trainee.state(), checkpoints.read(committed, self._device))
         return TaskResult(
             rows=loader.num_rows,

@@ -129,7 +129,7 @@ def _node_check(setting: Setting) -> Iterator[Row]:
         rate = "" if probe.rate is None else f", {probe.rate:.0f} products/s"
         yield Row(
             what=f"node check: {probe.name}",
-            measured=f"{probe.problem or probe.told or 'no problem'}, {probe.seconds or 0:.1f} s{rate}",
+            measured=f"{probe.problem or probe.note or 'no problem'}, {probe.seconds or 0:.1f} s{rate}",
             values={"seconds": probe.seconds, "rate": probe.rate},
             holds=not probe.problem,
         )

@@ -80,7 +80,7 @@ class KnownModel(Contract):
 class DrawQuestion(LateContract):
     """Which values the next models have: the arguments of `cerebro.search.samplers.draw`."""
 
-    ask: Literal["draw"] = "draw"
+    kind: Literal["draw"] = "draw"
     sampler: Sampler
     space: Space
     history: tuple[KnownModel, ...]
@@ -99,7 +99,7 @@ class OrdersQuestion(LateContract):
             Compressed, because a long search has some MB.
     """
 
-    ask: Literal["orders"] = "orders"
+    kind: Literal["orders"] = "orders"
     request: SearchRequest
     epochs: int
     metric: str
@@ -110,7 +110,7 @@ class OrdersQuestion(LateContract):
     told: str
 
 
-SearchQuestion = Annotated[DrawQuestion | OrdersQuestion, Field(discriminator="ask")]
+SearchQuestion = Annotated[DrawQuestion | OrdersQuestion, Field(discriminator="kind")]
 
 
 class SearchAnswer(Contract):

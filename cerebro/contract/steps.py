@@ -72,10 +72,10 @@ class Revoke(Contract):
     """As in `TaskRevoked`."""
 
 
-class Ask(Contract):
+class Preempt(Contract):
     """Controller: preempt a running attempt at its next batch. Its child process and savepoint remain."""
 
-    op: Literal["ask"] = "ask"
+    op: Literal["preempt"] = "preempt"
     task: str
     attempt: int
     worker: Name
@@ -149,7 +149,7 @@ class Fail(Contract):
     failure: Failure
 
 
-Decision = Annotated[Assign | Revoke | Ask | Note | Dequeue, Field(discriminator="op")]
+Decision = Annotated[Assign | Revoke | Preempt | Note | Dequeue, Field(discriminator="op")]
 Report = Annotated[Start | Renew | Save | Commit | Fail, Field(discriminator="op")]
 
 

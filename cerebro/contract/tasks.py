@@ -461,7 +461,7 @@ class AuditTask(ModelTask):
     """Checkpoint at the start of the sub-epoch; `None` for the model's first."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
     """The validation that `train` received."""
-    made: CheckpointRef
+    expected: CheckpointRef
     """Checkpoint that the committed sub-epoch wrote."""
     metrics: dict[str, float]
     """Metrics that it returned."""
@@ -574,7 +574,7 @@ MEASURING = frozenset({"inspect", "trial"})
 class InboxItem(LateContract):
     """One entry of a worker's inbox.
 
-    It is a task to run, or it cancels an attempt (`cancel`), preempts it (`ask`) or requests its stacks
+    It is a task to run, or it cancels an attempt (`cancel`), preempts it (`preempt`) or requests its stacks
     (`stacks`), or requests a machine check (`check`).
     """
 
@@ -583,7 +583,7 @@ class InboxItem(LateContract):
     task: str
     attempt: int
     cancel: bool = False
-    ask: str = ""
+    preempt: str = ""
     """Reason for preempting the attempt at its next batch. Without a reason it isn't preempted."""
     stacks: str = Field("", exclude_if=lambda question: not question)
     """Number of a question about the stacks of the attempt's process."""

@@ -11,7 +11,7 @@ import unicodedata
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories of characters that a terminal or a page would obey, or could not show."""
 _LINE = 300
-_KEPT = frozenset("\n\t\u200c\u200d\u00ad\ufeff")
+_ORDINARY = frozenset("\n\t\u200c\u200d\u00ad\ufeff")
 """Characters of these categories in ordinary text."""
 
 
@@ -37,7 +37,7 @@ def _escaped(text: str) -> str:
 
 
 def _is_hidden(character: str) -> bool:
-    return character not in _KEPT and unicodedata.category(character) in _HIDDEN
+    return character not in _ORDINARY and unicodedata.category(character) in _HIDDEN
 
 
 def _escape(character: str) -> str:
@@ -48,6 +48,6 @@ def _cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     mark = f"\n[... {len(text) - limit:,} characters or more are left out ...]\n"
-    kept = max(0, limit - len(mark))
-    tail = kept // 2
-    return text[: kept - tail] + mark[:limit] + (text[-tail:] if tail else "")
+    budget = max(0, limit - len(mark))
+    tail = budget // 2
+    return text[: budget - tail] + mark[:limit] + (text[-tail:] if tail else "")

@@ -128,7 +128,7 @@ def _with_notebook(place: ClusterHome, info: ClusterInfo, timeout_s: float) -> C
         ready = {service.name for service in found.services if service.state == "ready"}
         return "notebook" in ready and found.state == ClusterState.READY
 
-    found = _told(info, is_done, timeout_s)
+    found = _signalled(info, is_done, timeout_s)
     if is_done(found):
         return found
     raise ClusterError(
@@ -155,19 +155,19 @@ def scale(home: Path | str | None, workers: int, *, timeout_s: float) -> Cluster
     def is_done(found: ClusterInfo) -> bool:
         return found.workers == workers and all(s.state == "ready" for s in found.services if s.required)
 
-    info = _told(info, is_done, timeout_s)
+    info = _signalled(info, is_done, timeout_s)
     if is_done(info):
         return info
     late = [service for service in info.services if service.state != "ready"]
-    told = "; ".join(f"{service.name} is {service.state} {service.problem}".rstrip() for service in late)
+    problems = "; ".join(f"{service.name} is {service.state} {service.problem}".rstrip() for service in late)
     raise ClusterError(
         f"the cluster at {info.home} does not have {workers} workers after {timeout_s:g} s "
-        f"({told or 'the reason is not known'}): "
+        f"({problems or 'the reason is not known'}): "
         "see `cerebro status` and `cerebro logs supervisor`"
     )
 
 
-def _told(info: ClusterInfo, is_done: Callable[[ClusterInfo], bool], timeout_s: float) -> ClusterInfo:
+def _signalled(info: ClusterInfo, is_done: Callable[[ClusterInfo], bool], timeout_s: float) -> ClusterInfo:
     """Signal the supervisor to read its request file, and wait until it is done. Return the record.
 
     A busy supervisor misses nothing, because the request is in a file and only the notice is a signal.
@@ -261,11 +261,11 @@ def _end(supervisor: ProcessId, timeout_s: float) -> None:
 def _launch(place: ClusterHome, arguments: Sequence[str], deadline: float) -> bool:
     """Start a supervisor; true if it holds the home, false if another one does."""
     read, write = os.pipe()
-    own = ["--home", str(place.path), "--background", "--announce", str(write), "--version", version()]
+    options = ["--home", str(place.path), "--background", "--announce", str(write), "--version", version()]
     log = logs.open_log(place.log("supervisor"))
     try:
         subprocess.run(
-            [sys.executable, *arguments, *own],
+            [sys.executable, *arguments, *options],
             env=_environment(),
             cwd=place.path,  # not the caller's folder, which could then not be unmounted
             stdin=subprocess.DEVNULL,

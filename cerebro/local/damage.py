@@ -42,9 +42,9 @@ def mend_command(file: Path) -> str:
         return f"valkey-check-aof --fix {shlex.quote(str(file))}"
     # The program of all names is one, which looks at the name that it is started by.
     name = server.name.replace("-server", "-check-aof")
-    beside = server.with_name(name)
-    if os.access(beside, os.X_OK):
-        return f"{shlex.quote(str(beside))} --fix {shlex.quote(str(file))}"
+    checker = server.with_name(name)
+    if os.access(checker, os.X_OK):
+        return f"{shlex.quote(str(checker))} --fix {shlex.quote(str(file))}"
     return f'bash -c \'exec -a {name} "$0" --fix "$1"\' {shlex.quote(str(server))} {shlex.quote(str(file))}'
 
 

@@ -28,7 +28,7 @@ from cerebro.local.supervision.processes import ProcessId, is_alive
 logger = logging.getLogger(__name__)
 
 _PRIVATE = 0o700
-_OTHERS = 0o077
+_OTHERS_MASK = 0o077
 LONGEST_SOCKET_PATH = 100
 """Bytes; the kernel takes 107, and file systems that encrypt names or containers may lengthen a path."""
 
@@ -191,24 +191,24 @@ class ClusterHome:
 
     def _close(self) -> None:
         """What users train on and with is in here: other users of the machine have no business in it."""
-        own = (self.store, self.volumes, self.logs, self.notebooks, self.run)
+        own_folders = (self.store, self.volumes, self.logs, self.notebooks, self.run)
         for folder in (self.store, self.volumes, self.logs, self.run, self.scratch):
             folder.mkdir(exist_ok=True, mode=_PRIVATE)
         # A folder with other content (`~`, or `/srv`) may be readable for others on purpose.
-        is_home_alone = all(path in own for path in self.path.iterdir())
+        is_home_alone = all(path in own_folders for path in self.path.iterdir())
         opened = [
             folder
-            for folder in (*([self.path] if is_home_alone else []), *own, self.scratch)
-            if folder.is_dir() and S_IMODE(folder.stat().st_mode) & _OTHERS
+            for folder in (*([self.path] if is_home_alone else []), *own_folders, self.scratch)
+            if folder.is_dir() and S_IMODE(folder.stat().st_mode) & _OTHERS_MASK
         ]
         for folder in opened:
             folder.chmod(_PRIVATE)
         if opened:
-            stays = "" if is_home_alone else f" ({self.path} itself stays as it is: other things are in it)"
+            note = "" if is_home_alone else f" ({self.path} itself stays as it is: other things are in it)"
             logger.warning(
                 "open to other users of this machine until now, and closed to them: %s%s",
                 ", ".join(map(str, opened)),
-                stays,
+                note,
             )
 
     def token(self) -> str:

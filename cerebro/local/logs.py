@@ -35,10 +35,10 @@ def tail(path: Path, lines: int, *, last_start: bool = False) -> list[str]:
         last_start: True to return only lines of the newest process.
     """
     try:
-        asked = subprocess.run(["tail", "-n", str(lines), str(path)], capture_output=True, check=False)
+        finished = subprocess.run(["tail", "-n", str(lines), str(path)], capture_output=True, check=False)
     except OSError:  # without that program the log must still explain a failed start
         return []
-    found = asked.stdout.decode(errors="replace").splitlines()
+    found = finished.stdout.decode(errors="replace").splitlines()
     if last_start:
         starts = [index for index, line in enumerate(found) if line.startswith(START_MARK)]
         found = found[starts[-1] + 1 :] if starts else found

@@ -64,8 +64,8 @@ def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = ti
         ticket = parse_qs(environ.get("QUERY_STRING", "")).get(tickets.PARAMETER, [""])[0]
         if tickets.holds(key, Kind.TICKET, ticket, now):
             content = f"{cookie}={tickets.issue(key, Kind.PASS, now)}"
-            kept = f"{content}; Max-Age={tickets.LASTS_S[Kind.PASS]}; Path=/; HttpOnly; SameSite=Lax"
-            return _say(start, "303 See Other", "", ("Location", "/"), ("Set-Cookie", kept))
+            cookie_header = f"{content}; Max-Age={tickets.LASTS_S[Kind.PASS]}; Path=/; HttpOnly; SameSite=Lax"
+            return _say(start, "303 See Other", "", ("Location", "/"), ("Set-Cookie", cookie_header))
         if environ.get("REQUEST_METHOD") == "GET" and "text/html" in environ.get("HTTP_ACCEPT", ""):
             shown = f"[{name}]" if ":" in name else name
             return _say(start, "303 See Other", "", ("Location", f"http://{shown}:{page_port}{DOOR}"))
@@ -91,8 +91,10 @@ def _has_token(environ: Environ, key: bytes) -> bool:
 
 def _say(start: StartResponse, status: str, text: str, *headers: tuple[str, str]) -> Iterable[bytes]:
     body = f"{text}\n".encode() if text else b""
-    own = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
-    start(status, [*own, ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), *headers])
+    own_headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+    start(
+        status, [*own_headers, ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), *headers]
+    )
     return [body]
 
 
@@ -123,9 +125,9 @@ class _Server:
 
 def main() -> None:
     """Serve on ``--port`` until SIGTERM; further arguments are TensorBoard's."""
-    own, others = _parser().parse_known_args()
+    options, arguments = _parser().parse_known_args()
     key, page = bytes.fromhex(os.environ.pop(KEY)), os.environ[PAGE]
-    listener = socket.create_server((HOST, own.port))
+    listener = socket.create_server((HOST, options.port))
     from cerebro.local import network_namespace
 
     # Before any thread starts, and after the socket is created, which stays in its network.
@@ -141,7 +143,7 @@ def main() -> None:
         plugins=default.get_plugins(),
         server_class=lambda app, flags: _Server(guarded(app, key=key, page=page), listener),
     )
-    board.configure(argv=("tensorboard", "--load_fast", "auto" if is_alone else "false", *others))
+    board.configure(argv=("tensorboard", "--load_fast", "auto" if is_alone else "false", *arguments))
     sys.exit(board.main())
 
 

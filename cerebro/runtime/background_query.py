@@ -29,24 +29,24 @@ class BackgroundQuery(Generic[T]):
     """
 
     def __init__(self, name: str, look: Callable[[], T]) -> None:
-        self._name, self._look = name, look
+        self._name, self._query = name, look
         self._news = threading.Condition()
-        self._asked = self._answered = 0
+        self._requested = self._answered = 0
         self._answer: T | None = None
-        self._is_looking = False
-        self._rests_until = -math.inf
+        self._is_running = False
+        self._paused_until = -math.inf
 
-    def ask(self) -> int:
+    def request(self) -> int:
         """Start a new look soon, and return the number of the question.
 
         For some seconds after a failed look this starts none: ask again later.
         """
         with self._news:
-            self._asked += 1
-            if not self._is_looking and time.monotonic() >= self._rests_until:
-                self._is_looking = True
+            self._requested += 1
+            if not self._is_running and time.monotonic() >= self._paused_until:
+                self._is_running = True
                 threading.Thread(target=self._run, name=f"look-{self._name}", daemon=True).start()
-            return self._asked
+            return self._requested
 
     def wait(self, number: int, timeout_s: float) -> bool:
         """Wait for an answer to this or a later request. Return True if there is one."""
@@ -61,19 +61,19 @@ class BackgroundQuery(Generic[T]):
     def _run(self) -> None:
         while True:
             with self._news:
-                number = self._asked
+                number = self._requested
             try:
-                answer = self._look()
+                answer = self._query()
             except Exception:
                 # After any failure, the previous answer remains the newest.
                 log.exception("%s could not be looked at, and will be again", self._name)
                 with self._news:
-                    self._rests_until = time.monotonic() + _AGAIN_S
-                    self._is_looking = False
+                    self._paused_until = time.monotonic() + _AGAIN_S
+                    self._is_running = False
                 return
             with self._news:
                 self._answered, self._answer = number, answer
                 self._news.notify_all()
-                if self._asked == number:
-                    self._is_looking = False
+                if self._requested == number:
+                    self._is_running = False
                     return

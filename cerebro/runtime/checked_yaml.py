@@ -66,12 +66,12 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
         loader = _Loader(text)
         root = loader.get_single_node()
         places = list(_places(root, ()))  # before the mapping is built, which merges `<<` into the other keys
-        given = None if root is None else loader.construct_document(root)
+        document = None if root is None else loader.construct_document(root)
     except (yaml.YAMLError, ValueError) as problem:  # such as a date that there is not
         raise error(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem
     except RecursionError as problem:
         raise error(f"{source}: is nested too deep, or contains itself") from problem
-    if not isinstance(given, dict):
+    if not isinstance(document, dict):
         needed = [name for name, field in model.model_fields.items() if field.is_required()]
         raise error(f"{source}: must be a mapping with {', '.join(needed)}")
     lines: dict[Place, int] = {}
@@ -80,7 +80,7 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
             raise error(f"{source}:{line}: {_path(place)}: given twice")
         lines[place] = line
     try:
-        return model.model_validate(given)
+        return model.model_validate(document)
     except RecursionError as problem:
         raise error(f"{source}: contains itself") from problem
     except ValidationError as problem:
@@ -88,7 +88,7 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
         raise error("\n".join(mistakes)) from problem
 
 
-def told(text: str, source: str, place: Place, problem: object) -> str:
+def located_message(text: str, source: str, place: Place, problem: object) -> str:
     """A sentence on what stands at a place of a text that was parsed, with its line; `source` is named in it."""
     root = yaml.compose(text, Loader=_Loader)
     lines = dict(_places(root, ()))

@@ -90,8 +90,8 @@ class _Lines(logging.Formatter):
         self._secrets = tuple(sorted({secret for secret in secrets if secret}, key=len, reverse=True))
 
     def _fields(self, record: logging.LogRecord) -> dict[str, str | int]:
-        own = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
-        found = {**self._constant, **_about.get({}), **own}
+        record_fields = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        found = {**self._constant, **_about.get({}), **record_fields}
         return {name: found[name] for name in FIELDS if name in found}
 
     def _without_secrets(self, text: str) -> str:

@@ -24,13 +24,13 @@ class NumericSetting:
     Attributes:
         name: name of the variable.
         expected: description of valid values, for errors.
-        is_whole: True if it must be an integer.
+        is_integer: True if it must be an integer.
         least, most: inclusive bounds.
     """
 
     name: str
     expected: str
-    is_whole: bool = False
+    is_integer: bool = False
     least: float
     most: float = math.inf
 
@@ -45,13 +45,13 @@ class NumericSetting:
             return None
         number: float = math.nan
         with contextlib.suppress(ValueError):
-            number = int(text) if self.is_whole else float(text)
+            number = int(text) if self.is_integer else float(text)
         if not self.least <= number <= self.most or number == math.inf:
             raise ClusterError(f"{self.name} is {text!r}, expected {self.expected}")
         return number
 
 
-def whole(setting: NumericSetting, environment: Mapping[str, str], default: int) -> int:
+def integer(setting: NumericSetting, environment: Mapping[str, str], default: int) -> int:
     """Return the integer or the default. Raises as `NumericSetting.of`."""
     number = setting.of(environment)
     return default if number is None else int(number)
@@ -67,28 +67,28 @@ OPEN_RUNS = NumericSetting(
     name="CEREBRO_OPEN_RUNS",
     expected="a number of at least 1 (controller.openRuns of the chart): so many runs are worked on at once, and with "
     "1 they wait for each other",
-    is_whole=True,
+    is_integer=True,
     least=1,
 )
 MOST_WORKERS = NumericSetting(
     name="CEREBRO_MOST_WORKERS",
     expected="the number of workers that the controller may ask for by itself (autoscaler.mostWorkers of the chart), "
     "or 0",
-    is_whole=True,
+    is_integer=True,
     least=0,
     most=1000,
 )
 LEAST_WORKERS = NumericSetting(
     name="CEREBRO_LEAST_WORKERS",
     expected="the number of workers that stay while there is no run (autoscaler.minWorkers of the chart), from 0",
-    is_whole=True,
+    is_integer=True,
     least=0,
     most=1000,
 )
 INSTALLED_WORKERS = NumericSetting(
     name="CEREBRO_INSTALLED_WORKERS",
     expected="the number of workers of the chart's values (worker.replicas), from 1; or 0 for none",
-    is_whole=True,
+    is_integer=True,
     least=0,
     most=1000,
 )
@@ -106,13 +106,13 @@ LEASE_S = NumericSetting(
 DEVICES = NumericSetting(
     name="CEREBRO_DEVICES",
     expected="a number of devices from 1, or nothing for all",
-    is_whole=True,
+    is_integer=True,
     least=1,
 )
 CORES = NumericSetting(
     name="CEREBRO_CORES",
     expected="a number of processor cores from 1, or nothing for all",
-    is_whole=True,
+    is_integer=True,
     least=1,
 )
 WEIGHT = NumericSetting(
@@ -133,20 +133,20 @@ SAVEPOINT_S = NumericSetting(
 TASK_LOG_MIB = NumericSetting(
     name="CEREBRO_TASK_LOG_MIB",
     expected="the MiB that the log of an attempt may have, from 1, or 0 for any number",
-    is_whole=True,
+    is_integer=True,
     least=0,
 )
 GANG_PORT = NumericSetting(
     name="CEREBRO_GANG_PORT",
     expected="the port on which a worker listens for others that train with it, or 0 for any that is free",
-    is_whole=True,
+    is_integer=True,
     least=0,
     most=65535,
 )
 THREADS = NumericSetting(
     name="CEREBRO_THREADS",
     expected="the number of requests that kvs_api serves at once, from 1",
-    is_whole=True,
+    is_integer=True,
     least=1,
 )
 

@@ -49,7 +49,7 @@ def text_of(error: BaseException) -> str:
     is_users = any(_is_users(frame) for link, _ in links for frame in _frames(link))
     if isinstance(error, CerebroError) and not is_users:
         return ""
-    return cleaned("".join(_told(links, all_frames=not is_users)), MAX_TRACEBACK)
+    return cleaned("".join(_formatted_links(links, all_frames=not is_users)), MAX_TRACEBACK)
 
 
 def name_of(error: BaseException) -> str:
@@ -70,12 +70,12 @@ def _said(error: BaseException) -> str:
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
     """The newest exceptions that led to `error`, oldest first, each with what stands between it and the next."""
     links: list[tuple[BaseException, str]] = []
-    seen: set[int] = set()
+    shown_ids: set[int] = set()
     link: BaseException | None = error
     between = ""
-    while link is not None and id(link) not in seen and len(links) < _LINKS:
+    while link is not None and id(link) not in shown_ids and len(links) < _LINKS:
         links.append((link, between))
-        seen.add(id(link))
+        shown_ids.add(id(link))
         if link.__cause__ is not None or link.__suppress_context__:
             link, between = link.__cause__, _CAUSE
         else:
@@ -83,7 +83,7 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
     return reversed(links)
 
 
-def _told(links: list[tuple[BaseException, str]], *, all_frames: bool) -> Iterator[str]:
+def _formatted_links(links: list[tuple[BaseException, str]], *, all_frames: bool) -> Iterator[str]:
     shown = []
     for link, between in links:
         frames = [frame for frame in _frames(link) if all_frames or not frame.filename.startswith(_PLATFORM)]

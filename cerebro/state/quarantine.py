@@ -80,14 +80,14 @@ def _quarantine_reason(mark: Quarantine) -> str:
 
 def _checking(known: Mapping[str, WorkerHealth], now: float) -> Iterator[Exclusion]:
     for name, check in ((name, each.check) for name, each in known.items()):
-        is_open = check is not None and check.ended is None and now - check.asked < CHECK_S
+        is_open = check is not None and check.ended is None and now - check.requested < CHECK_S
         if (
             check is not None
             and is_open
             and check.by == CONTROLLER
             and check.reason.startswith(DOUBTED_MACHINE)
         ):
-            until = check.asked + CHECK_S
+            until = check.requested + CHECK_S
             yield Exclusion(name, Scope.NEW_TASKS, f"checking its machine: {check.reason}", until)
 
 
@@ -273,16 +273,16 @@ def check_asked(
             f"{worker} trains no models, so it cannot check its machine: name a worker that trains"
         )
     known, by = health.of(worker), _by(request)
-    if known.check is not None and known.check.ended is None and now - known.check.asked < CHECK_S:
+    if known.check is not None and known.check.ended is None and now - known.check.requested < CHECK_S:
         return Change(known)  # a check is running
-    check = WorkerCheck(asked=now, reason=request.reason, by=by)
+    check = WorkerCheck(requested=now, reason=request.reason, by=by)
     return Change(known.model_copy(update={"check": check}))
 
 
 def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: float) -> Change:
     """Record the result of a check, even an unrequested one or from another incarnation: it is newer."""
     known = health.of(worker)
-    check = known.check or WorkerCheck(asked=now, reason="unasked", by=worker)
+    check = known.check or WorkerCheck(requested=now, reason="unasked", by=worker)
     if check.result == result:
         return Change(known)  # repeated report
     told = check.model_copy(update={"ended": now, "result": result})

@@ -52,7 +52,7 @@ def assign(
     snapshot: ClusterSnapshot,
     *,
     search: Searching | None = None,
-) -> list[api.Assign | api.Revoke | api.Ask]:
+) -> list[api.Assign | api.Revoke | api.Preempt]:
     """Return assignments and revocations of queued sub-epochs for one run.
 
     Also assigns verifications and requests preemptions. `fit` may be the dispatch state of another run of the
@@ -115,7 +115,7 @@ class _SubEpochs:
             devices.sort(key=lambda device: end_of(self._fit, worker, device) or 0.0)
         return devices
 
-    def decide(self) -> list[api.Assign | api.Revoke | api.Ask]:
+    def decide(self) -> list[api.Assign | api.Revoke | api.Preempt]:
         """Return the steps of `assign` for an open fit run."""
         left = self._fit.dispatch_state.worker_left
         if not self._fit.preempts:
@@ -142,7 +142,7 @@ class _SubEpochs:
         self._audit(depth=1, is_overdue=False)
         return [*self._draft.steps] or self._preempted()
 
-    def _preempted(self) -> list[api.Assign | api.Revoke | api.Ask]:
+    def _preempted(self) -> list[api.Assign | api.Revoke | api.Preempt]:
         workers = [w for w in self._training_workers if not self._draft.exclusions.stops_all(w.name)]
         is_alone = not self._draft.exclusions.slots
         return [*for_better_model(self._draft.run, self._fit, workers, self._now, is_alone=is_alone)]

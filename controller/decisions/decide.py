@@ -49,7 +49,7 @@ from controller.sources.pruning import Pruning
 from controller.sources.replication import unmakable, volume_failure
 from controller.sources.search import Searching
 
-Step = api.Assign | api.Revoke | api.Ask | api.Note | api.Dequeue
+Step = api.Assign | api.Revoke | api.Preempt | api.Note | api.Dequeue
 
 
 def decide(

@@ -34,7 +34,7 @@ def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
     )
 
 
-def release(task: Task, reason: str, now: float) -> Iterator[api.Ask | api.Revoke]:
+def release(task: Task, reason: str, now: float) -> Iterator[api.Preempt | api.Revoke]:
     """Take an open attempt back: a running sub-epoch at its next batch, any other task at once.
 
     A worker that does not release the sub-epoch in time loses it.
@@ -42,7 +42,9 @@ def release(task: Task, reason: str, now: float) -> Iterator[api.Ask | api.Revok
     if task.state is TaskState.RUNNING and task.key.kind == "train":
         requested = task.attempts[-1].asked
         if requested is None:
-            yield api.Ask(task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason)
+            yield api.Preempt(
+                task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason
+            )
             return
         if now < requested + api.YIELD_S:
             return
@@ -60,7 +62,7 @@ def is_clearly_better(waiting: float, running: float) -> bool:
 
 def for_better_model(
     run: Run, fit: FitDispatch, workers: Sequence[Worker], now: float, *, is_alone: bool
-) -> Iterator[api.Ask | api.Revoke]:
+) -> Iterator[api.Preempt | api.Revoke]:
     """Free one device for the waiting model with the highest priority score.
 
     Only one sub-epoch at a time is preempted. It must have saved during its present attempt, so no work is lost.

@@ -141,7 +141,7 @@ def audit(
         position=position_of(model, run.plan.partitions, found.number),
         checkpoint=found.before,
         validation=_validation(model, visit.validated),
-        made=visit.checkpoint,
+        expected=visit.checkpoint,
         metrics=visit.metrics,
         threads=visit.cores,
         is_exact=is_exact(found, worker),

@@ -233,8 +233,8 @@ _IN_A_ROW = "two models in a row failed: "
 
 def _to_check(check: WorkerCheck | None, ended: Sequence[Ended], now: float) -> str:
     """Return why a worker should check its machine now, or ""."""
-    checked = check.asked if check is not None else 0.0
-    if check is not None and check.ended is None and now - check.asked < CHECK_S:
+    checked = check.requested if check is not None else 0.0
+    if check is not None and check.ended is None and now - check.requested < CHECK_S:
         return ""  # a check is running
     suspicious = [each for each in ended if each.is_device or each.is_doubtful]
     if suspicious and suspicious[-1].time > checked:
@@ -258,7 +258,7 @@ def _is_new(check: WorkerCheck | None, status: WorkerStatus, now: float) -> str:
     """
     if not status.record.gpus:
         return ""
-    if check is not None and check.ended is None and now - check.asked < AGAIN_S:
+    if check is not None and check.ended is None and now - check.requested < AGAIN_S:
         return ""  # a check is running, or got no answer
     told = check.result.incarnation if check is not None and check.result is not None else ""
     return "" if told == status.record.incarnation else _REGISTERED

@@ -71,7 +71,7 @@ def _give(
     if run.plan is None:
         return
     key = TaskKey(run=run.id, kind="search", question=ask)
-    own = question.request.procedure if question.ask == "orders" else None
+    own = question.request.procedure if question.kind == "orders" else None
     body = SearchTask(
         key=str(key),
         experiment=record.name,

@@ -43,12 +43,12 @@ class LostFiles:
             wanted = self._reader.read(name, lambda read_model: _newest(read_model.state))
             with self._lock:
                 self._wanted[name] = wanted
-            self._query.ask()
+            self._query.request()
         return lost
 
     def wait(self, timeout_s: float) -> None:
         """Wait until all requested checks have ended."""
-        self._query.wait(self._query.ask(), timeout_s)
+        self._query.wait(self._query.request(), timeout_s)
 
     def _check_all(self) -> None:
         while True:

@@ -58,7 +58,7 @@ class Disks:
             answered, ended = self._query.newest()
             known = self._measured  # read first: a measurement that starts now may end before this returns
             if answered == self._requested and self._clock() - (ended or float("-inf")) > FRESH_S:
-                self._requested = self._query.ask()
+                self._requested = self._query.request()
             return known, answered < self._requested
 
     def wait(self, timeout_s: float = FRESH_S) -> None:

@@ -54,7 +54,7 @@ class Call:
             )
         return once
 
-    def whole_number(self, name: str, meaning: str) -> int:
+    def require_integer(self, name: str, meaning: str) -> int:
         """Return a required parameter."""
         text = self.args.get(name, "")
         if not text.isdecimal() or len(text) > _MAX_DIGITS or int(text) > api.MAX_SEQ:

@@ -50,8 +50,8 @@ class SegmentViews(HistoryViews):
         return self._found(call, keys.CLUSTER_LOG_NAME)
 
     def _keep(self, call: Call, name: str) -> Response:
-        seq = call.whole_number("seq", "the number of the newest event in it")
-        term = call.whole_number("term", "the controller's leadership")
+        seq = call.require_integer("seq", "the number of the newest event in it")
+        term = call.require_integer("term", "the controller's leadership")
         try:
             created = float(call.args.get("created", "0"))
         except ValueError as cause:

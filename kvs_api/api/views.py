@@ -82,7 +82,7 @@ class Views(SegmentViews):
     def delete_experiment(self, call: Call, name: str) -> Response:
         """Delete an experiment after a user's request."""
         self._store.delete_experiment(
-            checked_name(name), call.whole_number("term", "the controller's leadership")
+            checked_name(name), call.require_integer("term", "the controller's leadership")
         )
         return done()
 
@@ -142,7 +142,7 @@ class Views(SegmentViews):
 
     def audit(self, call: Call) -> Response:
         """Return the newest entries of the audit list, oldest first."""
-        last = call.whole_number("last", "how many entries") if "last" in call.args else PAGE
+        last = call.require_integer("last", "how many entries") if "last" in call.args else PAGE
         return answer(api.AuditAnswer(entries=self._store.audit(last)))
 
     def reclaim(self, call: Call) -> Response:
@@ -182,7 +182,7 @@ class Views(SegmentViews):
 
     def withdraw_size_request(self, call: Call) -> Response:
         """Withdraw a size request."""
-        self._store.withdraw_size_request(call.whole_number("workers", "the number that was asked for"))
+        self._store.withdraw_size_request(call.require_integer("workers", "the number that was asked for"))
         return done()
 
     def troubles(self, call: Call) -> Response:

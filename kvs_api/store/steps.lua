@@ -240,16 +240,16 @@ function apply.revoke(step)
   return done()
 end
 
-function apply.ask(step)
+function apply.preempt(step)
   local task = task_of(step.key)
   if task.attempt ~= step.attempt or task.worker ~= step.worker or task.state ~= 'running' then
     return refused(describe(task))
   end
-  if tonumber(redis.call('HGET', step.key, 'asked') or '0') == step.attempt then return already() end
+  if tonumber(redis.call('HGET', step.key, 'preempted') or '0') == step.attempt then return already() end
   if redis.call('HGET', step.worker_key, 'incarnation') ~= task.incarnation then
     return refused(step.worker .. ' has restarted')
   end
-  redis.call('HSET', step.key, 'asked', step.attempt)
+  redis.call('HSET', step.key, 'preempted', step.attempt)
   post(step.inbox, step.entry, '')
   append(step.log, step.event)
   return done()

@@ -76,7 +76,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             "others": [_other(experiment, step, number) for number in range(1, len(step.others) + 1)],
             "event": _json(event),
         }
-    if isinstance(step, api.Ask):
+    if isinstance(step, api.Preempt):
         return table | {"event": _json(TaskAsked(**named, reason=step.reason))}
     return table | {
         "force": step.force,
@@ -132,12 +132,12 @@ def _listed(devices: tuple[int, ...]) -> str:
     return ",".join(map(str, devices))
 
 
-def _entry(experiment: str, step: api.Assign | api.Revoke | api.Ask, member: int = 0) -> str:
+def _entry(experiment: str, step: api.Assign | api.Revoke | api.Preempt, member: int = 0) -> str:
     fields = {"experiment": experiment, "task": step.task, "attempt": step.attempt}
     if isinstance(step, api.Revoke):
         return json.dumps(fields | {"cancel": True})
-    if isinstance(step, api.Ask):
-        return json.dumps(fields | {"ask": step.reason})
+    if isinstance(step, api.Preempt):
+        return json.dumps(fields | {"preempt": step.reason})
     return json.dumps(
         fields | {"cancel": False, "devices": step.devices} | ({"member": member} if member else {})
     )

@@ -271,8 +271,8 @@ class VirtualStore(VirtualSegmentStore):
         task = self._tasks[experiment, step.task]
         if isinstance(step, api.Assign):
             return self._assign(experiment, after, step, task, is_outdated=is_outdated)
-        if isinstance(step, api.Ask):
-            return self._ask(experiment, step, task)
+        if isinstance(step, api.Preempt):
+            return self._preempt(experiment, step, task)
         return self._revoke(experiment, step, task)
 
     def _dequeue(self, experiment: str, step: api.Dequeue, *, is_behind: bool) -> api.StepOutcome:
@@ -366,7 +366,7 @@ class VirtualStore(VirtualSegmentStore):
             return f"{name} has enough there"
         return ""
 
-    def _ask(self, experiment: str, step: api.Ask, task: TaskRow) -> api.StepOutcome:
+    def _preempt(self, experiment: str, step: api.Preempt, task: TaskRow) -> api.StepOutcome:
         if (task.attempt, task.worker, task.state) != (step.attempt, step.worker, "running"):
             return refused(str(task))
         if task.is_asked:

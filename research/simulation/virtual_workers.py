@@ -308,7 +308,7 @@ class VirtualWorkers:
                 worker.cursor = item.seq
                 if item.check:
                     self._check(worker)
-                elif item.ask:
+                elif item.preempt:
                     self._give_back(worker, item)
                 elif item.cancel:
                     worker.queue = [each for each in worker.queue if _name_of(each) != _name_of(item)]
@@ -339,7 +339,7 @@ class VirtualWorkers:
         if item is None or worker.name in self._scenario.deaf:
             return
         worker.running.remove(item)
-        failure = Failure(kind=FailureKind.PREEMPTED, message=asked.ask)
+        failure = Failure(kind=FailureKind.PREEMPTED, message=asked.preempt)
         fail = api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
         self._report(worker, [*self._saved(worker, item), fail])
 
@@ -418,7 +418,7 @@ class VirtualWorkers:
     def _answer(self, body: SearchTask) -> SearchAnswer:
         """As it comes back from a worker, through JSON."""
         body = SearchTask.model_validate_json(body.model_dump_json())
-        if body.question.ask == "draw":
+        if body.question.kind == "draw":
             answer = SearchAnswer(values=tuple(values_for(body.question)))
         else:
             assert self._scenario.procedure is not None
@@ -455,7 +455,7 @@ class VirtualWorkers:
 
     def _audited(self, body: AuditTask, attempt: int, worker: str) -> AuditOutcome:
         left = self._scenario.state_of(body, attempt, worker)
-        found = () if left == body.made.checksum else ("state['models'][0]['weight']",)
+        found = () if left == body.expected.checksum else ("state['models'][0]['weight']",)
         if not body.is_exact:
             return AuditOutcome(is_exact=False, differences=found)
         return AuditOutcome(is_exact=True, differences=found, digest=sha256(left.encode()).hexdigest()[:16])

@@ -155,7 +155,7 @@ class VirtualWorkerStore(Tables):
         self,
         worker: VirtualWorkerRow,
         experiment: str,
-        step: api.Assign | api.Revoke | api.Ask,
+        step: api.Assign | api.Revoke | api.Preempt,
         member: int = 0,
     ) -> None:
         assign = step if isinstance(step, api.Assign) else None
@@ -167,7 +167,7 @@ class VirtualWorkerStore(Tables):
                 attempt=step.attempt,
                 cancel=isinstance(step, api.Revoke),
                 member=member,
-                ask=step.reason if isinstance(step, api.Ask) else "",
+                preempt=step.reason if isinstance(step, api.Preempt) else "",
                 devices=assign.devices if assign else (0,),
                 body=assign.body if assign else None,
             )

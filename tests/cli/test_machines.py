@@ -104,7 +104,7 @@ def test_status_says_why_a_worker_is_given_nothing(store: Answering) -> None:
     by_rule = Quarantine(reason="its check failed: memory", by="controller", time=1.0)
     by_ada = Quarantine(reason="its fan is loud", by="ada", time=1.0)
     failed = WorkerCheck(
-        asked=1.0, reason="r", by="ada", ended=2.0, result=CheckResult(incarnation="a", problem="it hung")
+        requested=1.0, reason="r", by="ada", ended=2.0, result=CheckResult(incarnation="a", problem="it hung")
     )
     known = HealthAnswer(
         workers={
@@ -125,7 +125,7 @@ def test_slow_is_a_label() -> None:
     def checked(rate: float, device: str = "H200") -> WorkerHealth:
         probe = Probe(name="arithmetic", seconds=2.0, rate=rate)
         result = CheckResult(incarnation="a", probes=(probe,), device=device)
-        return WorkerHealth(check=WorkerCheck(asked=1.0, reason="r", by="a", ended=2.0, result=result))
+        return WorkerHealth(check=WorkerCheck(requested=1.0, reason="r", by="a", ended=2.0, result=result))
 
     known = HealthAnswer(
         workers={

@@ -78,7 +78,7 @@ def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() ->
         assert told(audit) == f"equal to the bit on {audit.redos[0].worker}"
     for body in given:
         visits = run.models[body.model].visits
-        assert body.made == visits[body.sub_epoch].checkpoint
+        assert body.expected == visits[body.sub_epoch].checkpoint
         assert body.checkpoint == (visits[body.sub_epoch - 1].checkpoint if body.sub_epoch else None)
         assert (body.epoch, body.partition) == (
             visits[body.sub_epoch].epoch,

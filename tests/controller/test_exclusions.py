@@ -50,7 +50,7 @@ def trainer_quarantined(is_on: bool) -> HealthAnswer:
 
 def under_check(is_on: bool) -> HealthAnswer:
     asked = NOW if is_on else NOW - CHECK_S
-    check = WorkerCheck(asked=asked, reason=f"{DOUBTED_MACHINE}{TRAIN}", by=CONTROLLER)
+    check = WorkerCheck(requested=asked, reason=f"{DOUBTED_MACHINE}{TRAIN}", by=CONTROLLER)
     return HealthAnswer(workers={"worker-0": WorkerHealth(check=check)})
 
 

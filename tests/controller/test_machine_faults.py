@@ -31,7 +31,7 @@ BAD = CheckResult(incarnation="a", probes=(Probe(name="memory", problem="1 word"
 
 
 def with_check(result: CheckResult = BAD, *, at_s: float = 2.0) -> WorkerHealth:
-    return WorkerHealth(check=WorkerCheck(asked=1.0, reason="r", by="ada", ended=at_s, result=result))
+    return WorkerHealth(check=WorkerCheck(requested=1.0, reason="r", by="ada", ended=at_s, result=result))
 
 
 class Store:

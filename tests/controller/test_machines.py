@@ -106,13 +106,13 @@ def test_while_a_machine_is_checked_it_is_given_nothing_new() -> None:
     check = simulation.store.workers_health().of("worker-1").check
     assert check is not None
     assert check.ended is not None
-    assert check.asked >= end
+    assert check.requested >= end
     given_meanwhile = [
         event
         for event in simulation.log
         if isinstance(event, TaskAssigned)
         and event.worker == "worker-1"
-        and check.asked < event.time < check.ended
+        and check.requested < event.time < check.ended
     ]
     assert given_meanwhile == []
     assert simulation.store.workers_health().quarantined() == set()
@@ -324,7 +324,7 @@ def test_workers_with_gpus_check_them_once_for_each_process() -> None:
     (first,) = asked(HealthAnswer(), 100.0)
     assert (first.worker, first.reason) == ("worker-0", "its process is new")
 
-    waiting = WorkerCheck(asked=100.0, reason=first.reason, by=CONTROLLER)
+    waiting = WorkerCheck(requested=100.0, reason=first.reason, by=CONTROLLER)
     unanswered = HealthAnswer(workers={"worker-0": WorkerHealth(check=waiting)})
     assert asked(unanswered, 300.0) == []
     assert len(asked(unanswered, 701.0)) == 1
@@ -368,7 +368,7 @@ def test_a_worker_that_was_released_begins_anew() -> None:
     """What was seen of it before counts no more, nor a check that failed before."""
     released = Quarantine(is_on=False, reason="r", by="ada", time=200.0)
     check = WorkerCheck(
-        asked=150.0, reason="r", by="ada", ended=160.0, result=CheckResult(incarnation="a", problem="p")
+        requested=150.0, reason="r", by="ada", ended=160.0, result=CheckResult(incarnation="a", problem="p")
     )
     known = HealthAnswer(workers={"worker-1": WorkerHealth(quarantine=released, check=check)})
     before = [ended("a", ECC), ended("b", ECC)]
@@ -398,7 +398,7 @@ def test_what_the_rule_found_is_of_a_machine(by: str, host: str, expected: list[
 def test_a_failed_check_quarantines_within_the_limits() -> None:
     """Whoever asked for it. The last worker is spared, with the reason."""
     check = WorkerCheck(
-        asked=1.0,
+        requested=1.0,
         reason="r",
         by="ada",
         ended=2.0,
@@ -426,7 +426,7 @@ def test_a_check_counts_where_it_tells_of_the_worker_as_it_is(
 ) -> None:
     """Not one by an earlier process, or of long ago, or that only lacked time or memory."""
     check = WorkerCheck(
-        asked=1.0,
+        requested=1.0,
         reason=f"{'its machine may have failed: ' if is_of_machine else ''}r",
         by="controller",
         ended=float(changes.get("ended", 2.0)),

@@ -207,9 +207,9 @@ class Bench:
 
     def ask(self, attempt: int = 1, *, task: str = TASK, name: str = "worker-0") -> str:
         """One wish that an attempt be given back; its outcome."""
-        return self.decide(api.Ask(task=task, attempt=attempt, worker=name, reason="its model was stopped"))[
-            0
-        ]
+        return self.decide(
+            api.Preempt(task=task, attempt=attempt, worker=name, reason="its model was stopped")
+        )[0]
 
     def report(
         self,

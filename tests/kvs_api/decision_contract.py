@@ -233,7 +233,7 @@ class DecisionContract:
         assert (event.task, event.attempt, event.worker) == (TASK, 1, "worker-0")
         assert event.reason == "its model was stopped"
         _, item = bench.store.inbox("worker-0", "a", 0, wait_s=0)
-        assert (item.task, item.attempt, item.cancel, item.ask) == (TASK, 1, False, event.reason)
+        assert (item.task, item.attempt, item.cancel, item.preempt) == (TASK, 1, False, event.reason)
         assert bench.step("commit") == "done"
 
     @pytest.mark.parametrize("state", ["assigned", "commit", "fail", "revoke"])

@@ -13,7 +13,7 @@ import pytest
 
 from cerebro.local.home import ClusterHome
 from cerebro.local.supervision import liveness, processes, readiness
-from cerebro.local.supervision.liveness import EVERY_S, LOOKS, Watch
+from cerebro.local.supervision.liveness import EVERY_S, MAX_MISSED_PROBES, Watch
 from cerebro.local.supervision.processes import ProcessId
 from cerebro.local.supervision.service_process import START_S, ServiceProcess
 from cerebro.local.supervision.services import Service
@@ -31,10 +31,10 @@ class Process:
         self.watch = Watch(liveness.http(int(self._listener.getsockname()[1])))
         self.now = 1000.0
 
-    def look(self, later_s: float = EVERY_S) -> bool:
+    def check(self, later_s: float = EVERY_S) -> bool:
         """Whether it is hung so much later."""
         self.now += later_s
-        return self.watch.look(self.now)
+        return self.watch.check(self.now)
 
     def answer(self, content: bytes) -> None:
         """Answer the oldest question that is open."""
@@ -58,28 +58,31 @@ def process() -> Iterator[Process]:
 
 def test_one_that_answers_lives_for_ever(process: Process) -> None:
     """Each question is answered by the next look."""
-    assert not process.look()
-    for _ in range(5 * LOOKS):
+    assert not process.check()
+    for _ in range(5 * MAX_MISSED_PROBES):
         process.answer(GOOD)
-        assert not process.look()
+        assert not process.check()
 
 
 def test_silence_at_several_looks_in_a_row_is_a_hang(process: Process) -> None:
     """Not earlier, and each further look says so too; an answer in between, however late, begins anew."""
-    process.look()
-    assert [process.look() for _ in range(LOOKS - 1)] == [False] * (LOOKS - 1)
+    process.check()
+    assert [process.check() for _ in range(MAX_MISSED_PROBES - 1)] == [False] * (MAX_MISSED_PROBES - 1)
     process.answer(GOOD)
-    assert [process.look() for _ in range(LOOKS + 2)] == [False] * LOOKS + [True, True]
+    assert [process.check() for _ in range(MAX_MISSED_PROBES + 2)] == [False] * MAX_MISSED_PROBES + [
+        True,
+        True,
+    ]
 
 
 def test_who_was_suspended_with_the_supervisor_gets_all_its_time_again(process: Process) -> None:
     """A laptop that slept for an hour: the silence of that hour counts for nothing, nor what was before it."""
-    process.look()
+    process.check()
     for _ in range(3):
-        assert [process.look() for _ in range(LOOKS - 1)] == [False] * (LOOKS - 1)
-        assert not process.look(3600.0)
+        assert [process.check() for _ in range(MAX_MISSED_PROBES - 1)] == [False] * (MAX_MISSED_PROBES - 1)
+        assert not process.check(3600.0)
     process.answer(GOOD)  # to a question of before, which nobody waits for
-    assert [process.look() for _ in range(LOOKS)] == [False] * (LOOKS - 1) + [True]
+    assert [process.check() for _ in range(MAX_MISSED_PROBES)] == [False] * (MAX_MISSED_PROBES - 1) + [True]
 
 
 SERVER = """
@@ -135,13 +138,13 @@ def test_a_process_that_is_stopped_is_killed_and_started_anew(make: Make) -> Non
     child.act(now)
     assert child.info().state == "ready"
     assert processes.send(process, signal.SIGSTOP)
-    for _ in range(LOOKS + 2):
+    for _ in range(MAX_MISSED_PROBES + 2):
         now += EVERY_S
         child.act(now)
     assert processes.wait_gone(process, HANG_S)
     assert child.reap(now)
     assert child.info().state == "restarting"
-    assert child.problem == f"did not answer for {EVERY_S * LOOKS:g} s and was ended by SIGKILL"
+    assert child.problem == f"did not answer for {EVERY_S * MAX_MISSED_PROBES:g} s and was ended by SIGKILL"
 
 
 def _question(child: ServiceProcess) -> socket.socket:
@@ -156,12 +159,12 @@ def test_one_that_is_not_ready_for_long_may_wait_but_not_hang(make: Make) -> Non
     """Who waits for another service answers meanwhile that it lives."""
     child, process = make(is_ever_ready=False)
     now = START_S
-    for _ in range(LOOKS + 2):
+    for _ in range(MAX_MISSED_PROBES + 2):
         now += EVERY_S
         child.act(now)
         assert select.select([_question(child)], [], [], 10.0)[0]
     assert processes.send(process, signal.SIGSTOP)
-    for _ in range(LOOKS + 2):
+    for _ in range(MAX_MISSED_PROBES + 2):
         now += EVERY_S
         child.act(now)
     assert processes.wait_gone(process, HANG_S)

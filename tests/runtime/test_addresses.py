@@ -85,7 +85,7 @@ def test_probes_are_answered_on_both_families() -> None:
     server = health.serve("[::]:0", ready=str, live=str)
     try:
         for host in BOTH:
-            assert health.ask(f"http://{addresses.in_url(host)}:{server.server_address[1]}/health") == ""
+            assert health.probe(f"http://{addresses.in_url(host)}:{server.server_address[1]}/health") == ""
     finally:
         server.shutdown()
         server.server_close()
@@ -96,7 +96,7 @@ def test_probes_are_answered_where_the_kernel_has_no_ipv6(monkeypatch: pytest.Mo
     with no_ipv6(monkeypatch):
         server = health.serve("[::]:0", ready=str, live=str)
     try:
-        assert health.ask(f"http://127.0.0.1:{server.server_address[1]}/health") == ""
+        assert health.probe(f"http://127.0.0.1:{server.server_address[1]}/health") == ""
     finally:
         server.shutdown()
         server.server_close()

@@ -12,8 +12,8 @@ from cerebro.runtime.numeric_settings import (
     NumericSetting,
     check,
     device_memory,
+    integer,
     real,
-    whole,
 )
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -34,7 +34,7 @@ def test_what_is_not_refused_is_a_number_within_its_bounds(setting: NumericSetti
     number = real(setting, environment, setting.least)
     assert setting.least <= number <= setting.most
     assert number != float("inf")
-    assert not setting.is_whole or whole(setting, environment, int(setting.least)) == number
+    assert not setting.is_integer or integer(setting, environment, int(setting.least)) == number
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
@@ -43,7 +43,7 @@ def test_what_is_unset_or_empty_is_the_default(setting: NumericSetting) -> None:
     for environment in ({}, {setting.name: ""}):
         check(environment)
         assert setting.of(environment) is None
-        assert (real(setting, environment, 1.5), whole(setting, environment, 3)) == (1.5, 3)
+        assert (real(setting, environment, 1.5), integer(setting, environment, 3)) == (1.5, 3)
 
 
 @pytest.mark.parametrize(

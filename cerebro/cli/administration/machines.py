@@ -89,7 +89,7 @@ def _check(options: argparse.Namespace) -> int:
     requested = {}
     for name in names:
         check = kvs.request_check(name, CheckRequest(reason=f"{by} asked for it", by=by)).check
-        requested[name] = check.asked if check is not None else 0.0
+        requested[name] = check.requested if check is not None else 0.0
     found = results(kvs, requested)
     for name in names:
         for line in lines(name, found.get(name)):
@@ -137,6 +137,6 @@ def lines(worker: str, result: CheckResult | None) -> list[str]:
     for probe in result.probes:
         took = "not made" if probe.seconds is None else f"{probe.seconds:.2f} s"
         rate = f", {probe.rate:.1f} products/s" if probe.rate is not None else ""
-        says = "; ".join(filter(None, [probe.problem, probe.told])) or "as expected"
+        says = "; ".join(filter(None, [probe.problem, probe.note])) or "as expected"
         output.append(f"  {probe.name}: {says} ({took}{rate})")
     return output

@@ -18,7 +18,7 @@ from cerebro.contract import priority
 from cerebro.contract.records import ExperimentRecord, Locators
 from cerebro.data.tables.locators import absolute, parse_locators
 from cerebro.errors import ExperimentFileError, PermanentError
-from cerebro.runtime.checked_yaml import told as located_message
+from cerebro.runtime.checked_yaml import located_message
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.usercode.named import Named
 

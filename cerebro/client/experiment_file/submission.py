@@ -29,7 +29,7 @@ from cerebro.contract.records import CodeRecord, Locators
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Request
 from cerebro.data.tables.locators import parse_locators
 from cerebro.errors import ExperimentFileError, PermanentError, SearchError
-from cerebro.runtime.checked_yaml import told as located_message
+from cerebro.runtime.checked_yaml import located_message
 from cerebro.usercode.named import Named, encoded
 
 _SOURCE = "experiment file"

@@ -280,8 +280,10 @@ def operator_word(secret: str) -> str:
 
     It contains a digest of the token, so a new cluster token invalidates it.
     """
-    made = hmac.new(secret.encode("utf-8", "surrogatepass"), b"cerebro operator's session 1", hashlib.sha256)
-    return f"{OPERATOR_WORD} {made.hexdigest()}"
+    digest = hmac.new(
+        secret.encode("utf-8", "surrogatepass"), b"cerebro operator's session 1", hashlib.sha256
+    )
+    return f"{OPERATOR_WORD} {digest.hexdigest()}"
 
 
 def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
@@ -306,16 +308,16 @@ def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
             return f"{maker.name} is not in project {', '.join(missing)}: leave it out, or ask an admin"
     if missing_scopes := [scope for scope in scopes or () if not maker.may(scope)]:
         return maker.lacks(missing_scopes[0])
-    made = Principal(
+    principal = Principal(
         name=name, role=role, kind="program", projects=projects, scopes=scopes, id=maker.id if is_own else ""
     )
-    if is_own and maker.projects and not projects and made.may(Scope.CREATE):
+    if is_own and maker.projects and not projects and principal.may(Scope.CREATE):
         # Its experiments would be in no project, so no project's quota would count them.
         return (
             f"a token of {name} that is in no project could not create experiments: name at least one of "
             f"{', '.join(maker.projects)}, leave projects out for all of them, or leave the scope 'create' out"
         )
-    return made
+    return principal
 
 
 def owns(principal: Principal, record: TokenRecord) -> bool:

@@ -28,13 +28,13 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.runs import Project
 from cerebro.contract.steps import (
-    Ask,
     Assign,
     Commit,
     Decision,
     Dequeue,
     Fail,
     Note,
+    Preempt,
     Renew,
     Report,
     Revoke,
@@ -392,7 +392,6 @@ class AppendAnswer(Contract):
 
 __all__ = [
     "AppendAnswer",
-    "Ask",
     "Assign",
     "Attended",
     "AttendedRun",
@@ -415,6 +414,7 @@ __all__ = [
     "LeaderRequest",
     "LiveAnswer",
     "Note",
+    "Preempt",
     "Problem",
     "QuarantineRequest",
     "QueueAnswer",

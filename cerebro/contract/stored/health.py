@@ -26,14 +26,14 @@ class Probe(Contract):
         name: name of the test, such as ``arithmetic``.
         problem: the fault found. A sound machine has no problem.
         seconds: duration; `None` if skipped because the machine lacks the hardware.
-        told: further information.
+        note: further information.
         rate: arithmetic only: matrix multiplications per second, to compare workers.
     """
 
     name: str
     problem: str = ""
     seconds: float | None = None
-    told: str = ""
+    note: str = ""
     rate: float | None = None
 
 
@@ -54,8 +54,8 @@ class CheckResult(Contract):
     @property
     def verdict(self) -> str:
         """Faults in one line, or an empty text."""
-        told = [f"{probe.name}: {probe.problem}" for probe in self.probes if probe.problem]
-        return "; ".join(filter(None, [self.problem, *told]))
+        faults = [f"{probe.name}: {probe.problem}" for probe in self.probes if probe.problem]
+        return "; ".join(filter(None, [self.problem, *faults]))
 
     @property
     def rate(self) -> float | None:
@@ -71,7 +71,7 @@ class WorkerCheck(Contract):
         ended, result: `None` until it is reported.
     """
 
-    asked: float
+    requested: float
     reason: str
     by: str
     ended: float | None = None

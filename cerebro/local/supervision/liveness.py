@@ -19,7 +19,7 @@ from pathlib import Path
 from cerebro.local.supervision.ports import HOST
 
 EVERY_S = 3.0
-LOOKS = 6
+MAX_MISSED_PROBES = 6
 """Unanswered consecutive probes before a service counts as hung: 18 seconds. Answers take milliseconds, or
 two seconds under heavy load."""
 
@@ -66,20 +66,20 @@ class Watch:
         self._silent = 0
         """Looks in a row without a good answer."""
 
-    def look(self, now: float) -> bool:
+    def check(self, now: float) -> bool:
         """Read the answer and send the next probe. Return True if the process hangs. `now`: monotonic
         seconds."""
-        before, self._looked = self._looked, now
-        if before is None or now - before > _LATE_S:
+        previous, self._looked = self._looked, now
+        if previous is None or now - previous > _LATE_S:
             self._silent = 0
         else:
             answer = self._answer()
             self._silent = 0 if answer and self._probe.is_well(answer) else self._silent + 1
             if answer is None:  # the probe stands: a late answer is an answer, too
-                return self._silent >= LOOKS
+                return self._silent >= MAX_MISSED_PROBES
         self.close()
-        self._ask()
-        return self._silent >= LOOKS
+        self._send_probe()
+        return self._silent >= MAX_MISSED_PROBES
 
     def close(self) -> None:
         """Wait for no answer. Twice is safe."""
@@ -87,7 +87,7 @@ class Watch:
             self._connection.close()
             self._connection = None
 
-    def _ask(self) -> None:
+    def _send_probe(self) -> None:
         address = self._probe.address
         connection = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         # The kernel takes connections for a process that is stopped, at once: no more time is needed.

@@ -103,13 +103,13 @@ def _open(process: ProcessId) -> int | None:
 
 def end(processes: Iterable[ProcessId], *, grace_s: float) -> tuple[ProcessId, ...]:
     """Send SIGTERM, and SIGKILL after `grace_s` seconds. Return the processes still running."""
-    left = [process for process in processes if send(process, signal.SIGTERM)]
+    running = [process for process in processes if send(process, signal.SIGTERM)]
     for signum, timeout_s in ((None, grace_s), (signal.SIGKILL, 5.0)):
         if signum is not None:
-            left = [process for process in left if send(process, signum)]
+            running = [process for process in running if send(process, signum)]
         deadline = time.monotonic() + timeout_s
-        left = [process for process in left if not wait_gone(process, deadline - time.monotonic())]
-    return tuple(left)
+        running = [process for process in running if not wait_gone(process, deadline - time.monotonic())]
+    return tuple(running)
 
 
 def marked(home: Path) -> tuple[ProcessId, ...]:

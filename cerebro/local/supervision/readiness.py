@@ -21,7 +21,7 @@ _TIMEOUT_S = 1.0
 def redis(path: Path) -> Probe:
     """The database answers; while it still reads its append-only file it says LOADING instead."""
 
-    def ask() -> bool:
+    def probe() -> bool:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(_TIMEOUT_S)
@@ -31,13 +31,13 @@ def redis(path: Path) -> Probe:
         except OSError:
             return False
 
-    return ask
+    return probe
 
 
 def http(port: int, path: str = "/health") -> Probe:
     """A GET is answered with status 200."""
 
-    def ask() -> bool:
+    def probe() -> bool:
         try:
             with socket.create_connection((HOST, port), timeout=_TIMEOUT_S) as connection:
                 connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode())
@@ -47,4 +47,4 @@ def http(port: int, path: str = "/health") -> Probe:
         except OSError:
             return False
 
-    return ask
+    return probe

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cerebro.local.home import ServiceInfo
 from cerebro.local.logs import open_log
-from cerebro.local.supervision.liveness import EVERY_S, LOOKS, Watch
+from cerebro.local.supervision.liveness import EVERY_S, MAX_MISSED_PROBES, Watch
 from cerebro.local.supervision.processes import ProcessId, identify
 from cerebro.local.supervision.services import Service
 from cerebro.runtime.isolation.parent_death import with_parent_death_signal
@@ -97,23 +97,23 @@ class ServiceProcess:
         if self.state is ProcessState.RESTARTING:
             self.start(now)
         elif self.state is ProcessState.READY:
-            self._look(now)
+            self._check_liveness(now)
         elif self._process is not None and self.service.ready():
             self.state, self.due, self.problem = ProcessState.READY, None, ""
             self.barren, self._ready = 0, now
-            self._look(now)
+            self._check_liveness(now)
         else:
             self._pause_s = min(self._pause_s * 1.5, LONGEST_PROBE_S)
             self.due = now + self._pause_s
             if now - self._started > START_S:
-                self._look(now)
+                self._check_liveness(now)
 
-    def _look(self, now: float) -> None:
+    def _check_liveness(self, now: float) -> None:
         """Kill the process if it hangs, else say when to look again."""
         if self.service.live is None or self._process is None:
             return
         self._watch = self._watch or Watch(self.service.live)
-        if self._watch.look(now):
+        if self._watch.check(now):
             # Not asked to end: what hangs does not hear. Its children are tied to it, and end as well.
             self._is_hung, self.due = True, None
             self._kill_group(self._process.pid)
@@ -130,7 +130,9 @@ class ServiceProcess:
         # Signal before reaping the zombie: until then neither its pid nor its group number is reused.
         self._kill_group(pid)
         how = _how_it_ended(self._process.wait())
-        self._ended(now, f"did not answer for {EVERY_S * LOOKS:g} s and {how}" if self._is_hung else how)
+        self._ended(
+            now, f"did not answer for {EVERY_S * MAX_MISSED_PROBES:g} s and {how}" if self._is_hung else how
+        )
         return True
 
     def _ended(self, now: float, how: str) -> None:

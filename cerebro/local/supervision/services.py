@@ -253,7 +253,7 @@ def _service_tokens(home: ClusterHome, inherited: Mapping[str, str]) -> dict[str
 
 def _tensorboard(home: ClusterHome, ports: Mapping[str, int], inherited: Mapping[str, str]) -> Service:
     port, folder = ports["tensorboard"], home.volumes / "metrics" / "tensorboard"
-    own = {
+    variables = {
         tensorboard.KEY: tickets.key_of(_service_tokens(home, inherited)["dispatcher"]).hex(),
         tensorboard.PAGE: f"http://{HOST}:{ports['dispatcher']}",
         # It notes its address in the temporary folder; a killed one would mislead other programs for ever.
@@ -264,7 +264,7 @@ def _tensorboard(home: ClusterHome, ports: Mapping[str, int], inherited: Mapping
     return Service(
         name="tensorboard",
         command=_module("cerebro.local.tensorboard", *(f"--{key}={value}" for key, value in options.items())),
-        environment=environment.bare(inherited) | own,
+        environment=environment.bare(inherited) | variables,
         ready=readiness.http(port, "/live"),
         required=False,
         niceness=_TENSORBOARD,
@@ -285,7 +285,7 @@ def _notebook(home: ClusterHome, port: int, inherited: Mapping[str, str], thread
     }
     # Kernels run user code: they get the workers' environment, and find the cluster by its home.
     users = environment.worker(inherited, threads)
-    own = {
+    variables = {
         "CEREBRO_HOME": str(home.path),
         "JUPYTER_RUNTIME_DIR": str(home.run / "jupyter"),
         MARKER: str(home.path),
@@ -293,7 +293,8 @@ def _notebook(home: ClusterHome, port: int, inherited: Mapping[str, str], thread
     return Service(
         name="notebook",
         command=_module("jupyterlab", *(f"--{key}={value}" for key, value in options.items())),
-        environment={k: v for k, v in users.items() if k not in ("CEREBRO_SERVER", "CEREBRO_TOKEN")} | own,
+        environment={k: v for k, v in users.items() if k not in ("CEREBRO_SERVER", "CEREBRO_TOKEN")}
+        | variables,
         ready=readiness.http(port, "/api"),
         required=False,
     )

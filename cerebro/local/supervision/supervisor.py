@@ -112,7 +112,7 @@ class Supervisor:
 
     def _advance(self, now: float) -> None:
         for child in self._children:
-            before, ran = child.state, child.info().process
+            previous_state, ran = child.state, child.info().process
             has_ended = child.reap(now)
             if has_ended:
                 # Before the next one starts, which has another pid.
@@ -123,8 +123,8 @@ class Supervisor:
             if child.state is ProcessState.WAITING and self._is_turn_of(child):
                 child.start(now)
             child.act(time.monotonic())
-            if child.state is not before:
-                self._tell(child, has_ended=has_ended)
+            if child.state is not previous_state:
+                self._log_state(child, has_ended=has_ended)
         if self._state is ClusterState.STARTING:
             self._problem = self._failure_to_start()
         if all(child.state is ProcessState.READY for child in self._children if child.service.required):
@@ -186,7 +186,7 @@ class Supervisor:
                 return f"{child.service.name} {child.problem}"
         return ""
 
-    def _tell(self, child: ServiceProcess, *, has_ended: bool) -> None:
+    def _log_state(self, child: ServiceProcess, *, has_ended: bool) -> None:
         info = child.info()
         pid = info.process.pid if info.process else "-"
         # A running process no longer has the problem of its predecessor.
@@ -206,9 +206,9 @@ class Supervisor:
         self._record()
         for stage in sorted({child.service.stage for child in self._children}, reverse=True):
             self._stop_stage([child for child in self._children if child.service.stage == stage])
-        left = processes.end(processes.marked(self._home.path), grace_s=0.0)
-        if left:
-            logger.error("processes that could not be ended: %s", [process.pid for process in left])
+        remaining = processes.end(processes.marked(self._home.path), grace_s=0.0)
+        if remaining:
+            logger.error("processes that could not be ended: %s", [process.pid for process in remaining])
         self._info.socket.unlink(missing_ok=True)  # a database that was killed leaves it
         self._state = ended
         self._record()
@@ -240,7 +240,7 @@ class Supervisor:
         os.set_blocking(self._wakeup, False)
         os.set_blocking(write, False)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
-        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        previous_fd = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         handlers = {
             signum: signal.signal(signum, _ignore) for signum in (signal.SIGCHLD, signal.SIGUSR1, *_STOPPING)
         }
@@ -249,7 +249,7 @@ class Supervisor:
         finally:
             for signum, handler in handlers.items():
                 signal.signal(signum, handler)
-            signal.set_wakeup_fd(before)
+            signal.set_wakeup_fd(previous_fd)
             self._selector.close()
             os.close(self._wakeup)
             os.close(write)

@@ -21,11 +21,11 @@ _HARMLESS = frozenset({"jemalloc_bg_thd"})
 def lasting_threads() -> list[str]:
     """Names of the threads that a fork of this process would lose; the main thread comes with it."""
     _fork_once()
-    own, found = str(os.getpid()), []
+    own_thread, found = str(os.getpid()), []
     for entry in os.scandir("/proc/self/task"):
         with suppress(OSError):
             found += [(entry.name, Path(entry.path, "comm").read_text().strip())]
-    return sorted(name for number, name in found if number != own and name not in _HARMLESS)
+    return sorted(name for number, name in found if number != own_thread and name not in _HARMLESS)
 
 
 def in_fork(work: Callable[[], Result], name: str) -> Result:

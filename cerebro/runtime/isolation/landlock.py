@@ -148,8 +148,8 @@ def _abi() -> tuple[int, int]:
 
 
 def _call(number: int, *arguments: object) -> int:
-    given = [ctypes.c_size_t(each) if isinstance(each, int) else each for each in arguments]
-    found = int(_library().syscall(number, *given))
+    converted = [ctypes.c_size_t(each) if isinstance(each, int) else each for each in arguments]
+    found = int(_library().syscall(number, *converted))
     if found < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"Landlock, system call {number}: {os.strerror(error)}")

@@ -31,7 +31,7 @@ class Call:
 
     Attributes:
         change: kind of change. folder: directory of a relative path, or the file itself if there is no path.
-        path: address of the path. flags: ``AT_...`` flags. given: first argument of the change.
+        path: address of the path. flags: ``AT_...`` flags. value_index: index of the first argument with the new value.
         follows: True if the kernel follows a link in the last component.
     """
 
@@ -39,28 +39,28 @@ class Call:
     folder: int | None = None
     path: int | None = None
     flags: int | None = None
-    given: int
+    value_index: int
     follows: bool = True
 
 
 CALLS: Mapping[str, Call] = {
-    "chmod": Call(change="mode", path=0, given=1),
-    "fchmod": Call(change="mode", folder=0, given=1),
-    "fchmodat": Call(change="mode", folder=0, path=1, given=2),
-    "chown": Call(change="owner", path=0, given=1),
-    "lchown": Call(change="owner", path=0, given=1, follows=False),
-    "fchown": Call(change="owner", folder=0, given=1),
-    "fchownat": Call(change="owner", folder=0, path=1, given=2, flags=4),
-    "setxattr": Call(change="attribute", path=0, given=1),
-    "lsetxattr": Call(change="attribute", path=0, given=1, follows=False),
-    "fsetxattr": Call(change="attribute", folder=0, given=1),
-    "removexattr": Call(change="no attribute", path=0, given=1),
-    "lremovexattr": Call(change="no attribute", path=0, given=1, follows=False),
-    "fremovexattr": Call(change="no attribute", folder=0, given=1),
-    "utimensat": Call(change="times", folder=0, path=1, given=2, flags=3),
-    "utime": Call(change="seconds", path=0, given=1),
-    "utimes": Call(change="microseconds", path=0, given=1),
-    "futimesat": Call(change="microseconds", folder=0, path=1, given=2),
+    "chmod": Call(change="mode", path=0, value_index=1),
+    "fchmod": Call(change="mode", folder=0, value_index=1),
+    "fchmodat": Call(change="mode", folder=0, path=1, value_index=2),
+    "chown": Call(change="owner", path=0, value_index=1),
+    "lchown": Call(change="owner", path=0, value_index=1, follows=False),
+    "fchown": Call(change="owner", folder=0, value_index=1),
+    "fchownat": Call(change="owner", folder=0, path=1, value_index=2, flags=4),
+    "setxattr": Call(change="attribute", path=0, value_index=1),
+    "lsetxattr": Call(change="attribute", path=0, value_index=1, follows=False),
+    "fsetxattr": Call(change="attribute", folder=0, value_index=1),
+    "removexattr": Call(change="no attribute", path=0, value_index=1),
+    "lremovexattr": Call(change="no attribute", path=0, value_index=1, follows=False),
+    "fremovexattr": Call(change="no attribute", folder=0, value_index=1),
+    "utimensat": Call(change="times", folder=0, path=1, value_index=2, flags=3),
+    "utime": Call(change="seconds", path=0, value_index=1),
+    "utimes": Call(change="microseconds", path=0, value_index=1),
+    "futimesat": Call(change="microseconds", folder=0, path=1, value_index=2),
 }
 NUMBERS: Mapping[str, Mapping[str, int]] = {
     "x86_64": {
@@ -125,12 +125,12 @@ def install() -> int:
     if sys.platform != "linux" or machine not in MACHINES:
         raise OSError(errno.ENOSYS, f"seccomp on {sys.platform}, {machine}")
     steps = program(machine)
-    given = _Filter(len(steps) // 8, steps)
+    seccomp_filter = _Filter(len(steps) // 8, steps)
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
     flags = ctypes.c_size_t(_NEW_LISTENER | _SPEC_ALLOW)
-    found = int(library.syscall(MACHINES[machine], _SET_MODE_FILTER, flags, ctypes.byref(given)))
+    found = int(library.syscall(MACHINES[machine], _SET_MODE_FILTER, flags, ctypes.byref(seccomp_filter)))
     if found < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"seccomp(SECCOMP_SET_MODE_FILTER): {os.strerror(error)}")

@@ -66,13 +66,13 @@ class Supervisor:
     """Judges the metadata changes of one child process after another."""
 
     def __init__(self) -> None:
-        self._own, self.door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, self.door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         """The child closes `door` before it runs user code."""
         os.set_inheritable(self.door.fileno(), False)
 
     def close(self) -> None:
         """Close both ends."""
-        self._own.close()
+        self._socket.close()
         self.door.close()
 
     def attend(self, process: int) -> int:
@@ -80,15 +80,15 @@ class Supervisor:
         listener, folders = -1, tuple[str, ...]()
         with _opened(os.pidfd_open(process)) as ended:
             poll = select.poll()
-            for descriptor in (ended, self._own.fileno()):
+            for descriptor in (ended, self._socket.fileno()):
                 poll.register(descriptor, select.POLLIN)
             is_running = True
             while is_running:
                 ready = dict(poll.poll())
-                if self._own.fileno() in ready and listener < 0:
-                    content, descriptors, _, _ = socket.recv_fds(self._own, 1 << 20, 1)
+                if self._socket.fileno() in ready and listener < 0:
+                    content, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 20, 1)
                     listener, folders = descriptors[0], tuple(json.loads(content))
-                    poll.unregister(self._own.fileno())
+                    poll.unregister(self._socket.fileno())
                     poll.register(listener, select.POLLIN)
                 if listener in ready:
                     if ready[listener] & select.POLLIN:
@@ -135,7 +135,7 @@ def _answer(
         with _file_of(call, process, memory, arguments) as file:
             if not _is_allowed(file, folders):
                 return errno.EACCES
-            _change(call.change, file, memory, arguments[call.given :])
+            _change(call.change, file, memory, arguments[call.value_index :])
     return 0
 
 
@@ -204,11 +204,13 @@ def _times(change: str, file: int, memory: int, address: int) -> tuple[int, int]
         return read_s * 10**9 + read_part * 1000, changed_s * 10**9 + changed_part * 1000
     facts = os.fstat(file)
 
-    def one(seconds: int, part: int, before: int) -> int:
-        kept = {_UTIME_NOW: time.time_ns(), _UTIME_OMIT: before}
-        return kept.get(part, seconds * 10**9 + part)
+    def timestamp_ns(seconds: int, part: int, before: int) -> int:
+        special = {_UTIME_NOW: time.time_ns(), _UTIME_OMIT: before}
+        return special.get(part, seconds * 10**9 + part)
 
-    return one(read_s, read_part, facts.st_atime_ns), one(changed_s, changed_part, facts.st_mtime_ns)
+    return timestamp_ns(read_s, read_part, facts.st_atime_ns), timestamp_ns(
+        changed_s, changed_part, facts.st_mtime_ns
+    )
 
 
 def _read(memory: int, address: int, count: int) -> bytes:

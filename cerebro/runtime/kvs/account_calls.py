@@ -68,9 +68,9 @@ class AccountCalls(Transport):
             Experiments with reported bytes; `None` if nothing is counted here.
         """
         found = tuple(api.ExperimentBytes(name=name, bytes=number) for name, number in measured.items())
-        asked = api.BytesRequest(measured=found)
-        told = self.call("POST", "/v1/bytes", api.BytesAnswer, asked)
-        return told.known if told.is_counted else None
+        request = api.BytesRequest(measured=found)
+        answer = self.call("POST", "/v1/bytes", api.BytesAnswer, request)
+        return answer.known if answer.is_counted else None
 
     def end_session(self, session: str) -> None:
         """End a sign-in session, by its id. Only the dispatcher may."""

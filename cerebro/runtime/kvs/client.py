@@ -189,7 +189,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         try:
             return api.WatchAnswer.model_validate_json(content)
         except ValidationError:
-            news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
+            news = {name: events for name, cursor in cursors.items() if (events := self.events(name, cursor))}
             return api.WatchAnswer(events=news, cluster=cluster)
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
@@ -204,9 +204,9 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         try:
             return api.DecideAnswer.model_validate_json(content)
         except ValidationError:
-            after = request.after
-            while events := self.events(experiment, after):
-                after = events[-1].seq
+            cursor = request.after
+            while events := self.events(experiment, cursor):
+                cursor = events[-1].seq
             # The events are well, so it is the outcomes that are not, or something else has answered.
             return self.answered(api.DecideAnswer, "POST", path, content)
 

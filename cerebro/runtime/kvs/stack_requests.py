@@ -15,7 +15,7 @@ ANSWER_S = 15.0
 _LOOK_AGAIN_S = 0.2
 
 
-class Asked(Protocol):
+class StacksStore(Protocol):
     """The store."""
 
     def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
@@ -26,7 +26,7 @@ class Asked(Protocol):
 
 
 def stacks_of(
-    store: Asked,
+    store: StacksStore,
     experiment: str,
     task: str,
     *,
@@ -42,13 +42,13 @@ def stacks_of(
         ClusterError: the worker does not answer in time.
     """
     question = uuid.uuid4().hex
-    asked = store.request_stacks(experiment, api.StacksRequest(task=task, question=question))
+    requested = store.request_stacks(experiment, api.StacksRequest(task=task, question=question))
     deadline = clock() + within_s
     while (text := store.stacks(experiment, question)) is None:
         if clock() >= deadline:
             raise ClusterError(
-                f"{asked.worker} has not said within {within_s:g} s where {task} is: it is very busy, or gone. See "
+                f"{requested.worker} has not said within {within_s:g} s where {task} is: it is very busy, or gone. See "
                 f"`cerebro status`, and ask again"
             )
         sleep(_LOOK_AGAIN_S)
-    return asked, text
+    return requested, text

@@ -43,8 +43,8 @@ def arithmetic(*, proc: Path = Path("/proc")) -> str:
     """
     first = _text(proc / "cpuinfo").partition("\n\n")[0]
     facts = dict(line.partition(":")[::2] for line in first.splitlines())
-    told = {name.strip(): " ".join(sorted(value.split())) for name, value in facts.items()}
-    named = [value for name in _FACTS if (value := told.get(name))]
+    values = {name.strip(): " ".join(sorted(value.split())) for name, value in facts.items()}
+    named = [value for name in _FACTS if (value := values.get(name))]
     return hashlib.sha256("/".join([platform.machine(), *named]).encode()).hexdigest()[:12] if named else ""
 
 

@@ -54,7 +54,7 @@ class UsageMeter:
         self._cores, self._shards, self._gpus, self._clock = cores, shards, gpus, clock
         self._group = _Group(groups) if is_container else None
         self._process = process or psutil.Process()
-        self._before: tuple[float, float] | None = None
+        self._previous: tuple[float, float] | None = None
         """Time of the measurement before, and processor seconds until then."""
 
     def measure(self) -> WorkerUsage:
@@ -91,14 +91,14 @@ class UsageMeter:
             return otherwise
 
     def _cores_used(self, seconds: float | None) -> float | None:
-        now, before = self._clock(), self._before
+        now, previous = self._clock(), self._previous
         if seconds is None:
             return None
-        self._before = now, seconds
-        if before is None or now <= before[0]:
+        self._previous = now, seconds
+        if previous is None or now <= previous[0]:
             return None
         # Time of a process whose parent ended before it is lost to the sum: then too little is shown, once.
-        return max(0.0, seconds - before[1]) / (now - before[0])
+        return max(0.0, seconds - previous[1]) / (now - previous[0])
 
     def _limit(self) -> int | None:
         """The container's limit, or the machine's memory without one."""

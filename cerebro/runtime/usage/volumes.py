@@ -25,7 +25,9 @@ class VolumeCollector:
     """
 
     def __init__(self, volumes: Mapping[str, Path]) -> None:
-        self._looks = {name: BackgroundQuery(f"volume {name}", _look(path)) for name, path in volumes.items()}
+        self._queries = {
+            name: BackgroundQuery(f"volume {name}", _measurement(path)) for name, path in volumes.items()
+        }
 
     def collect(self) -> Iterator[Any]:
         """Three families, labelled by volume."""
@@ -43,10 +45,10 @@ class VolumeCollector:
             labels=["volume"],
         )
         deadline = time.monotonic() + _TIMEOUT_S
-        asked = {name: look.ask() for name, look in self._looks.items()}
-        for name, look in self._looks.items():
-            has_answered = look.wait(asked[name], max(0.0, deadline - time.monotonic()))
-            found, measured = look.newest()[1] or (None, 0.0)
+        numbers = {name: query.request() for name, query in self._queries.items()}
+        for name, query in self._queries.items():
+            has_answered = query.wait(numbers[name], max(0.0, deadline - time.monotonic()))
+            found, measured = query.newest()[1] or (None, 0.0)
             if found is not None:
                 free.add_metric([name], found.free)
                 size.add_metric([name], found.total)
@@ -63,7 +65,7 @@ class Disk(NamedTuple):
     free: int
 
 
-def _look(folder: Path) -> Callable[[], tuple[Disk | None, float]]:
+def _measurement(folder: Path) -> Callable[[], tuple[Disk | None, float]]:
     """Measure the volume, with the time (seconds since the epoch)."""
     return lambda: (disk(folder), time.time())
 

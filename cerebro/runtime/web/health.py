@@ -141,16 +141,16 @@ def registry() -> CollectorRegistry:
     import prometheus_client
 
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-    made = prometheus_client.CollectorRegistry(auto_describe=True)
-    prometheus_client.ProcessCollector(registry=made)
-    return made
+    collector_registry = prometheus_client.CollectorRegistry(auto_describe=True)
+    prometheus_client.ProcessCollector(registry=collector_registry)
+    return collector_registry
 
 
 def _verdict(problem: str) -> tuple[int, str]:
     return (503, problem.splitlines()[0]) if problem else (200, "ok")
 
 
-def ask(url: str) -> str:
+def probe(url: str) -> str:
     """Return the problem of the process behind `url`, or an empty text if it is healthy."""
     # Services that only answer probes do without: half a megabyte each.
     import urllib.error
@@ -178,7 +178,7 @@ def own_url(environment: Mapping[str, str]) -> str:
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """0 if the process at the URL, or the one with this environment, is well; else 1, and why."""
     url = arguments[0] if arguments else own_url(environment)
-    problem = ask(url) if url else "give a URL, or set CEREBRO_HEALTH_BIND or CEREBRO_BIND"
+    problem = probe(url) if url else "give a URL, or set CEREBRO_HEALTH_BIND or CEREBRO_BIND"
     if problem:
         sys.stderr.write(f"{problem}\n")
     return 1 if problem else 0

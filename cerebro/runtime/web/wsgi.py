@@ -79,11 +79,11 @@ class _Answer:
             last = b""
             for piece in pieces:
                 if last:
-                    self._tell(last, has_more=True)
+                    self._send_piece(last, has_more=True)
                 if self._has_left:
                     return
                 last = piece
-            self._tell(last, has_more=False)
+            self._send_piece(last, has_more=False)
         finally:
             if close := getattr(pieces, "close", None):
                 close()
@@ -92,7 +92,7 @@ class _Answer:
         encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         self._start = {"type": "http.response.start", "status": int(status[:3]), "headers": encoded}
 
-    def _tell(self, piece: bytes, *, has_more: bool) -> None:
+    def _send_piece(self, piece: bytes, *, has_more: bool) -> None:
         messages = [{"type": "http.response.body", "body": piece, "more_body": has_more}]
         if self._start is not None:
             messages.insert(0, self._start)

@@ -82,7 +82,7 @@ class Lease:
     def request_release(self, item: InboxItem) -> None:
         """Request release of an attempt at its next batch. Ignore other attempts."""
         with self._lock:
-            self._release_reasons[name_of(item)] = item.ask
+            self._release_reasons[name_of(item)] = item.preempt
 
     @property
     def release_reason(self) -> str:

@@ -324,7 +324,7 @@ class Agent:
                     self._reclaimer.touch(item.body.dataset)
                 if item.cancel:
                     self._cancel(item)
-                elif item.ask:
+                elif item.preempt:
                     self._request_release(item)
                 elif item.check:
                     self._checker.request(item.check)

@@ -135,7 +135,7 @@ class Reports:
 
     def changed(self) -> None:
         """Report the worker's replicas again after the next look at the volume."""
-        self._replicas.ask()
+        self._replicas.request()
 
     def send(
         self, steps: Sequence[api.Report], usage: WorkerUsage | None = None
@@ -227,11 +227,11 @@ class Reports:
         Not while a report is sent, which renews leases: a file system may hang. Later answers go into a later
         report.
         """
-        number = self._free_bytes.ask()
+        number = self._free_bytes.request()
         if any(isinstance(s, api.Fail) and s.failure.kind is FailureKind.STORAGE_FULL for s in steps):
             self._free_bytes.wait(number, _LOOK_S)
         if any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps):
-            self._replicas.wait(self._replicas.ask(), _LOOK_S)
+            self._replicas.wait(self._replicas.request(), _LOOK_S)
 
     def _query_free_bytes(self) -> int | None:
         try:

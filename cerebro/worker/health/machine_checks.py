@@ -98,7 +98,7 @@ class NodeChecker:
         found += [*probes, self._round_trip()]
         seconds = time.monotonic() - began
         if not problem and seconds > SLOW_S:
-            found.append(Probe(name="time", told=f"slow: it took {seconds:.0f} s", seconds=seconds))
+            found.append(Probe(name="time", note=f"slow: it took {seconds:.0f} s", seconds=seconds))
         return CheckResult(
             incarnation=self._incarnation,
             probes=tuple(found),
@@ -146,7 +146,7 @@ class NodeChecker:
         troubles: tuple[Trouble, ...] = self._gpus().troubles(len(self._devices.gpus))
         problem = "; ".join(each.text for each in troubles if each.is_broken)
         notes = "; ".join(each.text for each in troubles if not each.is_broken)
-        yield Probe(name="driver", problem=problem, told=notes, seconds=time.monotonic() - began)
+        yield Probe(name="driver", problem=problem, note=notes, seconds=time.monotonic() - began)
 
     def _round_trip(self) -> Probe:
         began = time.monotonic()
@@ -154,7 +154,7 @@ class NodeChecker:
             self._kvs.reclaim()
         except CerebroError as error:
             # The store may be away for all workers, so this does not blame the machine.
-            return Probe(name="store", told=str(error)[:_TAIL])
+            return Probe(name="store", note=str(error)[:_TAIL])
         return Probe(name="store", seconds=time.monotonic() - began)
 
 

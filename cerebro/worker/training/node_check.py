@@ -75,10 +75,10 @@ def _probe(name: str, probe: Callable[[], str | float]) -> Probe:
         problem = found if isinstance(found, str) else ""
         rate = found if isinstance(found, float) else None
     except _NothingToLookAtError as why:
-        return Probe(name=name, told=str(why))
+        return Probe(name=name, note=str(why))
     except (torch.OutOfMemoryError, MemoryError) as why:
         # Other processes use the memory.
-        return Probe(name=name, told=f"{type(why).__name__}: {why}"[:300])
+        return Probe(name=name, note=f"{type(why).__name__}: {why}"[:300])
     except Exception as error:  # noqa: BLE001 - any exception is the probe's finding
         problem = f"{type(error).__name__}: {error}"[:300]
     return Probe(name=name, problem=problem, seconds=time.monotonic() - began, rate=rate)

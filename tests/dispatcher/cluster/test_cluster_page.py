@@ -340,7 +340,7 @@ def test_slow_workers_are_labelled() -> None:
     def checked(rate: float) -> WorkerHealth:
         probe = Probe(name="arithmetic", seconds=2.0, rate=rate)
         result = CheckResult(incarnation="a", probes=(probe,), device="H200")
-        return WorkerHealth(check=WorkerCheck(asked=1.0, reason="r", by="a", ended=2.0, result=result))
+        return WorkerHealth(check=WorkerCheck(requested=1.0, reason="r", by="a", ended=2.0, result=result))
 
     bench = Bench()
     bench.store.statuses = [worker(f"worker-{number}") for number in range(3)]

@@ -59,7 +59,7 @@ def test_a_store_that_is_away_says_nothing_of_the_machine(tmp_path: Path) -> Non
     """It is away for everybody."""
     found = checker(tmp_path, "", store=Store(StoreUnavailableError("away"))).check()
     assert found.verdict == ""
-    assert found.probes[-1].told == "away"
+    assert found.probes[-1].note == "away"
 
 
 class Nvml:

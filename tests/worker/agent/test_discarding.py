@@ -79,7 +79,7 @@ def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
         sub_epoch=1,
         position=Position(),
         checkpoint=None,
-        made=reference,
+        expected=reference,
         metrics={},
         threads=1,
         is_exact=True,

@@ -70,7 +70,7 @@ def test_a_full_volume_is_no_fault_of_the_machine(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("os.fsync", failing(errno.ENOSPC))
     probe = node_check._probe("checkpoint volume", lambda: node_check.volume(tmp_path, 1 << 20))
     assert (probe.problem, probe.seconds) == ("", None)
-    assert "full" in probe.told
+    assert "full" in probe.note
     monkeypatch.setattr("os.fsync", failing(errno.EIO))
     probe = node_check._probe("checkpoint volume", lambda: node_check.volume(tmp_path, 1 << 20))
     assert "OSError" in probe.problem
