@@ -24,7 +24,7 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.worker.training.checkpoints import checkpoint
 from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.sub_epoch import Trainee, restore
-from cerebro.worker.training.tracking import Checkpoint
+from cerebro.worker.training.tracked_checkpoint import Checkpoint
 
 BAR, FROZEN_BAR = 1.5, 0.2
 BYTES = 300_000_000

@@ -19,7 +19,7 @@ from cerebro.spec import Hints
 from cerebro.techniques import Fsdp, Group
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.joint_write import save_together
-from cerebro.worker.training.ranks.gathering import gather_full
+from cerebro.worker.training.ranks.full_tensors import gather_full
 from tests.techniques.ranks import Ranks
 
 _MIB = 1 << 20

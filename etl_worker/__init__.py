@@ -12,5 +12,5 @@ KINDS = ("etl",)
 HANDLER = "etl_worker.handler"
 """Module that the child process imports; this package stays cheap to import for the agent."""
 
-OTHER_HANDLERS = {"fitting": "etl_worker.fitting"}
+OTHER_HANDLERS = {"fitting": "etl_worker.fit_handler"}
 """Handler modules of further task kinds."""

@@ -32,9 +32,9 @@ from cerebro.worker.preprocessing.metadata import Metadata
 from cerebro.worker.preprocessing.shard import Preprocessor, begin
 from etl_worker.core import AT, COLUMNS, DONE, FAILED, LEAVE, Core, start
 from etl_worker.errors import CoreDiedError, NoMemoryError
+from etl_worker.process_count import MOST_PER_CORE, Sizing
 from etl_worker.shard_counts import REPORT_S, ShardCounts
 from etl_worker.shard_work import discard_shard
-from etl_worker.sizing import MOST_PER_CORE, Sizing
 from etl_worker.watch import Watch
 
 log = logging.getLogger(__name__)

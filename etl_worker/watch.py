@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from etl_worker.sizing import WINDOW_S, Window
+from etl_worker.process_count import WINDOW_S, Window
 
 
 class Watch:

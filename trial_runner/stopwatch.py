@@ -40,7 +40,7 @@ class Pace:
 
 @dataclass(kw_only=True)
 class Stopwatch:
-    """Times batches and decides whether `EndingLoader` returns another one.
+    """Times batches and decides whether `LimitedLoader` returns another one.
 
     Args:
         synchronize: waits until the device has finished its work.

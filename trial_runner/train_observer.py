@@ -41,7 +41,7 @@ class Observed:
     batches: int = 0
 
     def should_continue(self, batches: int) -> bool:
-        """Return True until an optimizer has stepped or `MAX_BATCHES` is reached; for `EndingLoader`."""
+        """Return True until an optimizer has stepped or `MAX_BATCHES` is reached; for `LimitedLoader`."""
         self.batches = batches
         return self.steps == 0 and batches < MAX_BATCHES
 

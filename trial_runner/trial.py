@@ -38,9 +38,9 @@ from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import GroupTrainee, prepare
 from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
 from cerebro.worker.training.sub_epoch import Trainee, create
-from cerebro.worker.training.tracking import Checkpoint
-from trial_runner.ending_loader import EndingLoader
+from cerebro.worker.training.tracked_checkpoint import Checkpoint
 from trial_runner.gradients import differences, is_rounding
+from trial_runner.limited_loader import LimitedLoader
 from trial_runner.stopwatch import Stopwatch
 from trial_runner.train_observer import MAX_BATCHES, Observed, observe
 
@@ -320,9 +320,9 @@ class Trial:
         should_continue: Callable[[int], bool],
         batch_size: int,
         permuted: int | None = None,
-    ) -> EndingLoader:
+    ) -> LimitedLoader:
         share = trainee.share if isinstance(trainee, GroupTrainee) else (0, 1)
-        return EndingLoader(
+        return LimitedLoader(
             self._rows,
             should_continue,
             batch_size=batch_size,
@@ -332,7 +332,7 @@ class Trial:
             permuted=permuted,
         )
 
-    def _train(self, trainee: Trainee, loader: EndingLoader) -> None:
+    def _train(self, trainee: Trainee, loader: LimitedLoader) -> None:
         """Call the user's `train` as in a sub-epoch.
 
         Errors after the loader's early end are ignored, because `train` has seen only some rows.

@@ -14,7 +14,7 @@ from benchmarks.gpu.section import GB, Row, Setting
 from cerebro.worker.training.checkpoints import checkpoint
 from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.sub_epoch import Trainee, restore
-from cerebro.worker.training.tracking import Checkpoint
+from cerebro.worker.training.tracked_checkpoint import Checkpoint
 
 _ROUNDS = 2
 

@@ -29,7 +29,7 @@ from cerebro.data.shards import ShardWriter
 from cerebro.data.trees import DTYPES, flatten
 from cerebro.errors import DataError, RowError, ShardCorruptError
 from tests.data.rows import SOURCE
-from trial_runner.ending_loader import EndingLoader
+from trial_runner.limited_loader import LimitedLoader
 
 Rows = Sequence[tuple[Any, Any]]
 
@@ -343,7 +343,7 @@ def test_a_trial_and_a_technique_see_the_rows_of_a_batch(tmp_path: Path) -> None
     """A trial, in another order; a technique in a dry run, one by one, as a row function returns them."""
     rows = [({"x": ragged(np.arange(row)), "y": np.float32(row)}, row) for row in range(5)]
     _write(tmp_path, rows, [0, 5])
-    trial = EndingLoader(
+    trial = LimitedLoader(
         MappedRows.open([tmp_path]), lambda handed: True, batch_size=5, seed=0, device="cpu", permuted=7
     )
     ((inputs, outputs),) = trial

@@ -23,7 +23,7 @@ from cerebro.usercode.fitted import read_fitted, restore_fitted
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
 from cerebro.worker.child.messages import TO_CHILD
-from etl_worker import fitting, handler
+from etl_worker import fit_handler, handler
 from tests.etl_worker.jobs import write_metadata
 
 LOCATORS = Locators(train=Locator(metadata="train.csv"), valid=Locator(metadata="valid.csv"))
@@ -90,7 +90,7 @@ def fit(context: Context, spec: object, attempt: int = 1, locators: Locators = L
         code=known(context, spec).sha256,
         locators=locators,
     )
-    return fitting.Handler(context).handle(task, attempt)
+    return fit_handler.Handler(context).handle(task, attempt)
 
 
 def make(context: Context, spec: object, split: str, fitted: FittedRef | None) -> TaskResult:

@@ -18,7 +18,7 @@ from cerebro.worker.child.task_loop import failure_of
 from etl_worker.cores import Cores
 from etl_worker.errors import NoMemoryError
 from etl_worker.partition import preprocess_partition
-from etl_worker.sizing import MOST_PER_CORE, Sizing, Window
+from etl_worker.process_count import MOST_PER_CORE, Sizing, Window
 from tests.control_groups import run_in
 from tests.etl_worker.jobs import Double, make_job, nothing, ready, stored
 

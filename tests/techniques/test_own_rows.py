@@ -18,7 +18,7 @@ from cerebro.spec import Hints
 from cerebro.techniques import Fsdp, Group
 from cerebro.worker.training.checkpoints.checkpoint import State, load, save
 from cerebro.worker.training.checkpoints.joint_write import save_together
-from cerebro.worker.training.ranks.gathering import gather_full
+from cerebro.worker.training.ranks.full_tensors import gather_full
 from tests.techniques.ranks import Ranks
 
 SHAPES = ((640, 330), (65, 32), (7, 300), (1, 2000), (2, 3, 500), (5000,), (4, 4))

@@ -17,7 +17,7 @@ from cerebro.data.tables.whole_tables import write_table
 from cerebro.errors import RowError, SpecError
 from cerebro.usercode.checks import NO_TRAINING_ROWS, fits
 from cerebro.usercode.fitted import pack_fitted, restore_fitted
-from cerebro.worker.preprocessing.fitting import FitPass
+from cerebro.worker.preprocessing.fit_pass import FitPass
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, Spec
 from cerebro.worker.preprocessing.metadata import Metadata
 from cerebro.worker.preprocessing.shard import Preprocessor, initialize, open_preprocessor

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from cerebro.worker.child.forking import members
+from cerebro.worker.child.fork_server import members
 
 _SIGNAL = signal.SIGUSR1
 _PAUSE_S = 0.02

@@ -28,7 +28,7 @@ from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volume_errors import limits, lowered_limit, platform_error, volume_errors_named
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.child import forking, lost_access, stacks
+from cerebro.worker.child import fork_server, lost_access, stacks
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import BaseHandler, Context
 from cerebro.worker.child.memory_errors import whose_memory
@@ -350,7 +350,7 @@ def _flush() -> None:
 def main() -> None:
     """Parse arguments and serve."""
     memory.offer_to_killer()
-    gc.disable()  # until `forking.serve`: imports keep their objects, and collecting takes a fifth of import time
+    gc.disable()  # until `fork_server.serve`: imports keep their objects, and collecting takes a fifth of import time
     parser = argparse.ArgumentParser()
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--handler", required=True)
@@ -393,8 +393,8 @@ def main() -> None:
         return _task_processes(channel, context, module.Handler, sandbox).serve()
 
     if supervisor is None:
-        forking.serve(work)
-    forking.serve(work, supervisor.attend)
+        fork_server.serve(work)
+    fork_server.serve(work, supervisor.attend)
 
 
 if __name__ == "__main__":

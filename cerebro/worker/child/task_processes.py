@@ -28,7 +28,7 @@ from cerebro.runtime.isolation.parent_death import end_with
 from cerebro.runtime.isolation.process_exit import end_after, fork
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
-from cerebro.worker.child.forking import end_like
+from cerebro.worker.child.fork_server import end_like
 from cerebro.worker.child.messages import (
     FROM_TASK_PROCESS,
     TO_TASK_PROCESS,

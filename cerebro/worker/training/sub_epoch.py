@@ -28,7 +28,7 @@ from cerebro.worker.training.frameworks import hopped, only_single
 from cerebro.worker.training.metrics import Measured, checked_metrics, described
 from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
 from cerebro.worker.training.sub_epoch_checks import SubEpochChecks
-from cerebro.worker.training.tracking import Checkpoint, changes
+from cerebro.worker.training.tracked_checkpoint import Checkpoint, changes
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ def train_sub_epoch(
 
     Raises:
         MetricError, NonFiniteMetricError: invalid result of `train`.
-        SpecError: a hyper-parameter was changed without effect; see `tracking`.
+        SpecError: a hyper-parameter was changed without effect; see `tracked_checkpoint`.
     """
     drawn = sub_epoch_seed(seed, model, epoch, partition)
     seed_everything(drawn)

@@ -33,7 +33,7 @@ ENDING_CHILD = Protocol[Ready | Done | Failed | Ended](Ready, Done, Failed, Ende
 
 ORPHANED = """
 import os, signal, time
-from cerebro.worker.child import forking
+from cerebro.worker.child import fork_server
 
 fork, own = os.fork, os.getpid()
 
@@ -45,7 +45,7 @@ def to_an_orphan():
     return 0
 
 os.fork = to_an_orphan
-forking.serve(lambda unread: bytes(os.write(1, b"worked") * 0))
+fork_server.serve(lambda unread: bytes(os.write(1, b"worked") * 0))
 """
 
 

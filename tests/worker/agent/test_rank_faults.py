@@ -26,7 +26,7 @@ from cerebro.contract.tasks import (
 )
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.child.forking import members
+from cerebro.worker.child.fork_server import members
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from tests.forking import Forks
 from tests.state.stories import DATASET

@@ -19,8 +19,8 @@ from cerebro.data.objects.folder import FolderStore
 from cerebro.data.tables.whole_tables import write_table
 from cerebro.errors import ObjectStoreError, PreemptedError, SpecError
 from cerebro.spec import ETLSpec
-from cerebro.worker.preprocessing import fitting
-from cerebro.worker.preprocessing.fitting import FitPass
+from cerebro.worker.preprocessing import fit_pass
+from cerebro.worker.preprocessing.fit_pass import FitPass
 
 
 class Collecting(ETLSpec):
@@ -101,7 +101,7 @@ def test_objects_are_there_for_each_batch(tmp_path: Path, monkeypatch: pytest.Mo
     spec, paths = Collecting(3, ["file"]), parts(tmp_path, [4, 6])
     here = passing(spec, paths, tmp_path, objects_uri=str(root)).fit()
     assert here[2] == [str(one) for one in range(10)]
-    monkeypatch.setattr(fitting, "open_store", lambda uri: Remote(str(root)))
+    monkeypatch.setattr(fit_pass, "open_store", lambda uri: Remote(str(root)))
     assert passing(spec, paths, tmp_path, objects_uri="s3://there").fit() == here
     (root / "5.txt").unlink()
     ids, sizes, _, _ = passing(spec, paths, tmp_path, objects_uri="s3://there").fit()
@@ -153,7 +153,7 @@ def test_trouble_that_is_not_user_codes_is_told_as_it_is(
                 return list(batches)
 
     (tmp_path / "objects").mkdir()
-    monkeypatch.setattr(fitting, "open_store", lambda uri: Broken(str(tmp_path / "objects")))
+    monkeypatch.setattr(fit_pass, "open_store", lambda uri: Broken(str(tmp_path / "objects")))
     for spec in (Hiding(4, ["file"]), Swallowing(4, ["file"])):
         with pytest.raises(ObjectStoreError, match="away"):
             passing(spec, parts(tmp_path, [10]), tmp_path, objects_uri="s3://there").fit()

@@ -29,7 +29,7 @@ from cerebro.worker.training.checkpoints import frozen as freezing
 from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
 from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.sub_epoch import Trainee, restore
-from cerebro.worker.training.tracking import Checkpoint
+from cerebro.worker.training.tracked_checkpoint import Checkpoint
 
 WIDTH = 128
 TENSOR = 4 * WIDTH * WIDTH

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cerebro.errors import SpecError
-from cerebro.worker.training.tracking import Checkpoint
+from cerebro.worker.training.tracked_checkpoint import Checkpoint
 
 S = torch.optim.lr_scheduler
 Optimizer = torch.optim.Optimizer

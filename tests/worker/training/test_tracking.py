@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cerebro.contract.records import Hyperparameters
 from cerebro.errors import SpecError
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
-from cerebro.worker.training import tracking
+from cerebro.worker.training import tracked_checkpoint
 from cerebro.worker.training.checkpoints.checkpoint import load, save
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
@@ -152,7 +152,7 @@ class Strange:
 )
 def test_an_object_that_cannot_be_tracked_is_an_error_at_the_call(value: Any, message: str) -> None:
     """It is named, with what to do; nothing that was tracked or kept is lost, not even what came beside it."""
-    checkpoint = tracking.Checkpoint({"thing": {"weight": 1}, "n": 3})
+    checkpoint = tracked_checkpoint.Checkpoint({"thing": {"weight": 1}, "n": 3})
     network, beside = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
     checkpoint.track(network=network)
     with pytest.raises(SpecError, match=message):
@@ -163,7 +163,7 @@ def test_an_object_that_cannot_be_tracked_is_an_error_at_the_call(value: Any, me
 
 def test_two_objects_cannot_have_one_name() -> None:
     """The same one may be named again, which loads nothing a second time."""
-    checkpoint, network = tracking.Checkpoint(), torch.nn.Linear(1, 1)
+    checkpoint, network = tracked_checkpoint.Checkpoint(), torch.nn.Linear(1, 1)
     checkpoint.track(network=network)
     checkpoint.track(network=network)
     with pytest.raises(SpecError, match="second object named 'network'"):
@@ -227,13 +227,13 @@ def test_the_name_of_a_hyper_parameter_does_not_matter(old: float, new_rate: flo
         ]
         return torch.optim.SGD(groups, lr=rate)
 
-    first = tracking.Checkpoint()
+    first = tracked_checkpoint.Checkpoint()
     first.track(optimizer=groups(old))
     first.settle()
-    then = tracking.Checkpoint(
+    then = tracked_checkpoint.Checkpoint(
         dict(first),
         initial_values=first.initial_values,
-        changes=tracking.changes({name: old}, {name: new_rate}),
+        changes=tracked_checkpoint.changes({name: old}, {name: new_rate}),
     )
     optimizer = groups(new_rate)
     then.track(optimizer=optimizer)
@@ -265,12 +265,12 @@ def test_a_schedule_goes_on_from_the_new_rate(schedule: Scheduled) -> None:
     """Where it is, as if the model had been trained with the new rate all the time."""
 
     def rates(changes_at: int | None) -> Iterator[float]:
-        checkpoint, rate = tracking.Checkpoint(), 0.01
+        checkpoint, rate = tracked_checkpoint.Checkpoint(), 0.01
         for number in range(3):
             if number == changes_at:
                 rate = 0.003
                 changed = {"lr": (0.01, 0.003)}
-                checkpoint = tracking.Checkpoint(
+                checkpoint = tracked_checkpoint.Checkpoint(
                     dict(checkpoint), initial_values=checkpoint.initial_values, changes=changed
                 )
             optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)

@@ -33,8 +33,8 @@ from cerebro.worker.health.root_cause import RankEnd
 
 _SPEAK_S = 0.3
 """Seconds for other ranks to report after the first failure."""
-_LOST_S = 0.4
-"""Extra seconds if only lost peers were reported: the root cause usually arrives in a moment."""
+_LOST_S = 3.0
+"""Extra seconds if only lost peers were reported. On a busy machine the root cause arrives late."""
 
 Rank = ChildProcess | RemoteRank
 """A process of this worker, or one of another worker of a gang."""

@@ -26,7 +26,7 @@ from cerebro.worker.agent.processes import allocator
 from cerebro.worker.agent.settings import SECRETS, Settings
 from cerebro.worker.child import stacks
 from cerebro.worker.child.channel import Channel
-from cerebro.worker.child.forking import MARK, end_leftovers, is_stopped
+from cerebro.worker.child.fork_server import MARK, end_leftovers, is_stopped
 from cerebro.worker.child.messages import FROM_CHILD, FreeMemory, FromChild, Preempt, Preload, Ranks, Run
 from cerebro.worker.child.stacks import DumpTarget
 

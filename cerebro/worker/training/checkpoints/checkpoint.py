@@ -26,8 +26,8 @@ from cerebro.worker.training.checkpoints.verified_file import CheckedFile, Check
 State = dict[str, Any]
 """``{"models": [state_dict, ...], "checkpoint": {...}, "hyperparams": {...}, "made": {...}}``
 
-``"made"`` describes tracked objects (`tracking`). A savepoint has ``"savepoint"``, too (`savepoints`). A state that was
-read from a file with a base has `LAYOUT`.
+``"made"``: initial values of tracked objects (`tracked_checkpoint`). A savepoint also has ``"savepoint"``.
+A state that was read from a file with a base has `LAYOUT`.
 """
 
 # Saved before user code is imported, which may replace them.

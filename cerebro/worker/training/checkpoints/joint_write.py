@@ -27,7 +27,7 @@ from cerebro.worker.training.checkpoints.checkpoint import (
 from cerebro.worker.training.checkpoints.placeholders import Offsets, PlaceholderWriter
 from cerebro.worker.training.checkpoints.rows import done_by_all, write_at
 from cerebro.worker.training.checkpoints.storable import state_bytes, storable_state
-from cerebro.worker.training.ranks.gathering import gather_full, joined
+from cerebro.worker.training.ranks.full_tensors import gather_full, joined
 
 _LEAST_BYTES, _LEAST_STATE_BYTES = 4 << 10, 1 << 20
 """Minimum bytes of a tensor, and of a state, written by rows. Smaller ones are sent to rank 0 faster."""

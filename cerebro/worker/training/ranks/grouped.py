@@ -37,7 +37,7 @@ from cerebro.worker.training.checkpoints.weights import weight, weighted
 from cerebro.worker.training.frameworks import only_single
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import Measured, RankMetrics, of_ranks
-from cerebro.worker.training.ranks.gathering import gather_full, require_same
+from cerebro.worker.training.ranks.full_tensors import gather_full, require_same
 from cerebro.worker.training.ranks.sharded import cut, cut_named, cut_optimizer_states
 from cerebro.worker.training.seeds import rank_seed
 from cerebro.worker.training.sub_epoch import Trainee

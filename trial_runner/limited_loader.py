@@ -14,7 +14,7 @@ from cerebro.data.trees import RowId, map_leaves
 from cerebro.ragged_rows import Ragged
 
 
-class EndingLoader(PartitionLoader):
+class LimitedLoader(PartitionLoader):
     """A `PartitionLoader` that ends when `should_continue` returns False.
 
     User code sees the length and the rows of the whole partition. After the end, further passes are empty.

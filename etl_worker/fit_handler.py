@@ -11,7 +11,7 @@ from cerebro.state import TaskKey
 from cerebro.usercode.checks import NO_TRAINING_ROWS, check_etl_spec, fits
 from cerebro.usercode.fitted import pack_fitted, write_fitted
 from cerebro.worker.child.context import BaseHandler
-from cerebro.worker.preprocessing.fitting import FitPass
+from cerebro.worker.preprocessing.fit_pass import FitPass
 
 
 class Handler(BaseHandler):
