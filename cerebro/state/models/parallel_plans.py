@@ -278,7 +278,7 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
     lines = [f"  {each.parallel_plan.label}: {_words(each)}" for each in struck]
     most = max((each.peak_bytes for each in struck), default=0)
     limit = f" of a limit of {failure.limit_bytes / 2**30:.3g} GiB" if failure.limit_bytes else ""
-    seen = f"; the most memory that was seen is {most / 2**30:.3g} GiB{limit}" if most else ""
+    seen = f"; the most memory that it took or requested is {most / 2**30:.3g} GiB{limit}" if most else ""
     # Tables show the first line, so put need and limit first.
     need = f"{failure.line.partition('. ')[0]}; " if failure.kind is FailureKind.OUT_OF_MEMORY else ""
     told = "\n".join(

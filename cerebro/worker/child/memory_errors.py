@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 
 from cerebro.contract.parallel_plans import MemoryPlace
 from cerebro.runtime.tracebacks import line_of, name_of
@@ -29,6 +30,16 @@ _OF_THREADS = frozenset({"Resource temporarily unavailable", "can't start new th
 
 A limit on threads has the same message; then, too, running less at a time helps.
 """
+
+
+_REQUEST = re.compile(r"Tried to allocate (\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB)")
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def refused_bytes(error: BaseException) -> int:
+    """Return the size of the request that a GPU had no memory for; 0 if unknown."""
+    found = _REQUEST.search(line_of(error))
+    return round(float(found[1]) * _UNITS[found[2]]) if found is not None else 0
 
 
 def whose_memory(error: BaseException) -> MemoryPlace | None:

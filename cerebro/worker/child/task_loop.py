@@ -31,7 +31,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.worker.child import fork_server, lost_access, stacks
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import BaseHandler, Context
-from cerebro.worker.child.memory_errors import whose_memory
+from cerebro.worker.child.memory_errors import refused_bytes, whose_memory
 from cerebro.worker.child.messages import (
     TO_CHILD,
     AgentGone,
@@ -124,9 +124,9 @@ def failure_of(
 
 
 def _peak_bytes(error: BaseException, place: MemoryPlace | None) -> int:
-    """Return the peak of the exhausted memory; for a device, as noted by its handler."""
+    """Return the peak of the exhausted memory; for a device, as noted by its handler, with the refused request."""
     if place == "device":
-        return int(getattr(error, "peak_gpu_bytes", 0))
+        return int(getattr(error, "peak_gpu_bytes", 0)) + refused_bytes(error)
     return memory.peak_bytes() if place == "host" else 0
 
 

@@ -65,6 +65,17 @@ def test_what_a_technique_fails_of_is_told_as_what_it_is(error: Exception, kind:
     assert failure_of(caught.value).kind is kind
 
 
+@pytest.mark.parametrize(
+    ("size", "num_bytes"),
+    [("279.60 GiB", round(279.6 * 2**30)), ("2.00 MiB", 2 << 20), ("512 bytes", 512), ("", 0)],
+)
+def test_a_request_that_a_gpu_refuses_counts_as_needed(size: str, num_bytes: int) -> None:
+    """Its size beside the peak: a larger GPU needs room for both."""
+    error = torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size}. GPU 0 has 139.80 GiB")
+    error.peak_gpu_bytes = 1 << 20  # type: ignore[attr-defined]  # as a worker's handler notes it
+    assert failure_of(error).peak_bytes == (1 << 20) + num_bytes
+
+
 class Hungry(Linear):
     """Needs memory for each row of a batch, of which there is too little; on a device for the model alone."""
 

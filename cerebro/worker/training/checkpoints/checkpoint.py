@@ -178,8 +178,7 @@ def read(checked: CheckedFile, device: torch.device | str) -> State:
     allow_empty_bytes()
     with CheckedReader(checked) as file:
         try:
-            state = _load(cast(Any, file), map_location=placed_on(device), weights_only=True)
-            return with_layout(state, checked.layout)
+            return read_state(cast(Any, file), torch.device(device), checked.layout)
         except Exception:
             # torch's reader replaces the file's error with its own.
             if file.problem is not None:
@@ -187,11 +186,11 @@ def read(checked: CheckedFile, device: torch.device | str) -> State:
             raise
 
 
-def placed_on(device: torch.device | str) -> Any:
-    """Return a `map_location` of `torch.load` for a state.
+def read_state(source: Any, device: torch.device, layout: Layout | None, *, mmap: bool = False) -> State:
+    """Read a state with torch, and add the file's layout if it has a base.
 
-    Single numbers that were saved from host memory stay there. Adam's step is one: on a GPU, every later step would
-    copy it to the host and wait, once for each parameter.
+    Single numbers in `checkpoint` that were saved from host memory stay there. Adam's step is one: on a GPU, every
+    later step would copy it to the host and wait, once for each parameter.
     """
 
     def place(storage: torch.UntypedStorage, saved_from: str) -> Any:
@@ -199,9 +198,9 @@ def placed_on(device: torch.device | str) -> Any:
             return storage
         return _move(storage, str(device))
 
-    return place
-
-
-def with_layout(state: Any, layout: Layout | None) -> State:
-    """Add the file's layout to a loaded state if it has a base."""
+    state = cast(Any, _load)(source, map_location=place, weights_only=True, mmap=mmap)
+    for saved in state["models"]:
+        for name, value in saved.items() if isinstance(saved, dict) else ():
+            if isinstance(value, torch.Tensor) and value.device.type != device.type:
+                saved[name] = value.to(device)
     return cast(State, state if layout is None else {**state, LAYOUT: layout})

@@ -21,7 +21,7 @@ from cerebro.data.files.base_file import BasedFile, Layout, opened
 from cerebro.data.files.durable import BLOCK_BYTES, Written, fill
 from cerebro.errors import CheckpointCorruptError
 from cerebro.techniques.base import Group
-from cerebro.worker.training.checkpoints.checkpoint import State, placed_on, read, with_layout
+from cerebro.worker.training.checkpoints.checkpoint import State, read, read_state
 from cerebro.worker.training.checkpoints.storable import allow_empty_bytes
 from cerebro.worker.training.checkpoints.verified_file import (
     CheckedFile,
@@ -32,7 +32,6 @@ from cerebro.worker.training.checkpoints.verified_file import (
 
 _T = TypeVar("_T")
 
-_load = torch.load
 """Saved before user code is imported, as in `checkpoint`."""
 
 _LEAST_BYTES = 16 << 20
@@ -111,7 +110,7 @@ def read_together(source: CheckedFile | Unchecked, group: Group, device: torch.d
             layout = _filled_unchecked(memory, source, group)
         path = f"/proc/self/fd/{memory}"
         allow_empty_bytes()
-        return with_layout(_load(path, map_location=placed_on(device), weights_only=True, mmap=True), layout)
+        return read_state(path, torch.device(device), layout, mmap=True)
 
 
 def _checked(source: CheckedFile | Unchecked, group: Group) -> CheckedFile:
