@@ -56,7 +56,10 @@ def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
     )
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, PLANNER])
+@pytest.mark.parametrize(
+    "policy",
+    ["lrptw", PLANNER, *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES if p != "lrptw")],
+)
 @settings(deadline=None, max_examples=6)
 @given(case=befallen(), seed=st.integers(0, 9))
 def test_the_core_keeps_every_rule(policy: str, case: tuple[Problem, Conditions], seed: int) -> None:

@@ -14,10 +14,7 @@ from cerebro.data.tables.table_files import table_files
 from cerebro.errors import LocatorError
 from tests.data.objects.s3 import BUCKET, put, s3_server
 
-ODD = (
-    "run#1", "day?7", "a%20b", "a%2Fb", "a b", "x+y", "x&y=z", "x;v=1", "grün", "[1]", "[x", "run*", "~run", "a:b",
-    "a@b", "50%", "%", "'q'", "run#", "run?", "file:", ".#lock",
-)  # fmt: skip
+ODD = ("run#1", "day?7", "a%20b", "a b", "x+y", "grün", "[1]", "run*", "a:b", "%", "file:")
 """Names of folders that mean something else in a URL, a pattern or a shell."""
 PLAIN = ("run", "day", "a", "x", "a/b", "lock", "1", "run1", "dayX7", "50", "b", "")
 """What careless readers take them for."""

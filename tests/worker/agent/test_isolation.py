@@ -254,7 +254,7 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
+def forks(processes: None) -> Iterator[Forks]:
     """One process that has imported torch, for all workers."""
     with agent_forks("model_hopper.handler") as made:
         yield made

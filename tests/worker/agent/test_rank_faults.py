@@ -190,7 +190,7 @@ class Training:
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
+def forks(processes: None) -> Iterator[Forks]:
     """One process that has imported torch, for all workers and their ranks."""
     with agent_forks("model_hopper.handler") as made:
         yield made
