@@ -118,3 +118,10 @@ def test_a_folder_of_the_same_name_hides_nothing(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_no_test_sets_the_clock_of_its_process() -> None:
+    """Event loops of servers that fixtures keep would wait for ever. `tests/clocks.py` sets a module's clock."""
+    sets = re.compile(r"""setattr\((time, |["'][\w.]*\btime\.)["']?monotonic""")
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if sets.search(path.read_text())]
+    assert tests == []

@@ -19,8 +19,10 @@ from cerebro.errors import ConflictError, NotFoundError
 from cerebro.runtime import trash
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
+from controller.storage import deletion
 from controller.storage.deletion import Deletion
 from research.simulation.store import VirtualStore
+from tests.clocks import set_monotonic
 from tests.state.stories import SHA
 from tests.waiting import HANG_S
 
@@ -93,7 +95,7 @@ def ward(tmp_path: Path) -> Ward:
 def finish(made: Deletion, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a controller turn until it has nothing left to do."""
     clock = itertools.count(time.monotonic(), 100.0)
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    set_monotonic(monkeypatch, lambda: next(clock), trash, deletion)
     for _ in range(5):
         made.tend(ward.term)
         if made.removal.thread.ident is not None:
@@ -120,7 +122,7 @@ def test_nothing_is_asked_while_the_rest_is_removed(ward: Ward, monkeypatch: pyt
     ward.store.append("one", DeletionRequested(by="ann"))
     made = ward.controller()
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    set_monotonic(monkeypatch, lambda: now, trash, deletion)
 
     def counted() -> tuple[str, ...]:
         asked.append(now)

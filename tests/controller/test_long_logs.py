@@ -18,6 +18,7 @@ from controller.loop import loop
 from controller.loop.fold_cache import FoldCache
 from controller.planning import ChildHelper
 from controller.settings import Settings
+from tests.clocks import set_monotonic
 from tests.controller.test_loop import Nobody, Store
 from tests.state.stories import SHA
 
@@ -104,7 +105,7 @@ def test_the_lease_is_renewed_while_a_long_log_is_read(
         clock[0] += 1.0
 
     store.takes = take
-    monkeypatch.setattr("controller.loop.loop.time.monotonic", store.now)
+    set_monotonic(monkeypatch, store.now, loop)
     controller(store, tmp_path).run()
     assert clock[0] > 90
     gaps = [after - before for before, after in zip(store.leads, store.leads[1:], strict=False)]
@@ -122,7 +123,7 @@ def test_who_loses_the_leadership_reads_no_further(tmp_path: Path, monkeypatch: 
         clock[0] += 1.0
 
     store.takes = take
-    monkeypatch.setattr("controller.loop.loop.time.monotonic", store.now)
+    set_monotonic(monkeypatch, store.now, loop)
     made = controller(store, tmp_path)
     wait = made.stop.wait
 

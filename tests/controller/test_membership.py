@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
+import controller.scaling.membership as membership_module
 from cerebro.contract.records import PodRef, SizeRequest, WorkerRecord
 from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs.client import KvsClient
 from controller.scaling.membership import Membership
 from controller.scaling.orchestrator import Fleet, Memory, Pod
 from research.simulation.store import VirtualStore
+from tests.clocks import set_monotonic
 
 
 @dataclass
@@ -154,7 +155,7 @@ def test_workers_on_their_parallel_plan_are_waited_for_a_minute(
 ) -> None:
     """From when one was missing, or the number wanted was changed: not for ever, and never without pods to wait for."""
     clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    set_monotonic(monkeypatch, lambda: clock[0], membership_module)
     manager = Manager(pods=fleet(0, size=2))
     store.register(record(0))
     watcher = membership(store, manager)

@@ -25,6 +25,7 @@ from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
+from controller.scaling import membership
 from controller.scaling.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
 from controller.scaling.autoscaler.policy import HOLD_S
 from controller.scaling.autoscaler.rest import Rest, RestRules, Wish
@@ -34,6 +35,7 @@ from controller.scaling.orchestrator import Fleet, Pod
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Neighbour, Scenario
 from research.simulation.store import VirtualStore
+from tests.clocks import set_monotonic
 from tests.controller.test_core import own_partition, plan, request
 from tests.controller.test_membership import Manager
 from tests.state.stories import Story
@@ -505,7 +507,7 @@ def test_runs_are_paused_before_their_workers_go() -> None:
 def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wish falls to what runs, for the scheduler's reason, and stays there for an hour."""
     clock = [0.0]
-    monkeypatch.setattr("controller.scaling.membership.time.monotonic", lambda: clock[0])
+    set_monotonic(monkeypatch, lambda: clock[0], membership)
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=2, pending=(1,)))
     watcher = watched(store, manager)
     manager.error = ClusterError("not now")

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import cerebro.runtime.trash as trash_module
 from cerebro.runtime.trash import Removal, empty, move_aside
+from tests.clocks import set_monotonic
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def test_a_removal_goes_on_with_the_rest_and_rests_itself(
     assert not removal.sweep(trashes)
     assert not removal.thread.is_alive()
     later = time.monotonic() + 3600
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    set_monotonic(monkeypatch, lambda: later, trash_module)
     assert not removal.sweep(trashes)
     removal.thread.join()
     assert removal.sweep(trashes)

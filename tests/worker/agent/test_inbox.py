@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +11,12 @@ import pytest
 
 from cerebro.errors import StoreUnavailableError
 from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent import loop
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
+from tests.clocks import set_monotonic
 
 
 class Reader:
@@ -36,7 +37,7 @@ class Reader:
         resources = Resources(devices=WorkerDevices(1), replicas=tuple, host="", pid=0)
         self._agent = Agent(kvs, settings, {}, resources)
         self._answers: list[Callable[[], tuple[()]]] = []
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        set_monotonic(monkeypatch, lambda: self.now, loop)
         monkeypatch.setattr(self._agent, "_finished", self)
 
     def is_set(self) -> bool:

@@ -1,0 +1,18 @@
+"""A clock for the modules that a test names.
+
+A clock of the whole process would reach servers that other fixtures keep: their event loops would wait for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+
+def set_monotonic(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], *modules: ModuleType) -> None:
+    """Replace `time.monotonic` in these modules until the end of the test."""
+    for module in modules:
+        monkeypatch.setattr(module, "time", SimpleNamespace(**{**vars(time), "monotonic": clock}))
