@@ -221,14 +221,14 @@ from pathlib import Path
 import torch
 from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.messages import FROM_CHILD, TO_CHILD, Ready
-from cerebro.worker.training.checkpoints import checkpoint, joint_read
+from cerebro.worker.training.checkpoints import checkpoint
 import socket
 {PATCHED}
 state = {{"models": [{{"w": torch.arange(4.0)}}], "checkpoint": {{"step": 3}}}}
 reference = checkpoint.save(Path(sys.argv[1]), "one.pt", state)
 read = checkpoint.load(Path(sys.argv[1]), reference, "cpu")
 assert read["models"][0]["w"].tolist() == [0.0, 1.0, 2.0, 3.0], read
-assert joint_read._load is not torch.load
+assert checkpoint._load is not torch.load
 ours, theirs = socket.socketpair()
 Channel(ours, TO_CHILD).send(Ready())
 assert Channel(theirs, FROM_CHILD).receive() == Ready()

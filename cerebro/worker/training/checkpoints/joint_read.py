@@ -32,8 +32,6 @@ from cerebro.worker.training.checkpoints.verified_file import (
 
 _T = TypeVar("_T")
 
-"""Saved before user code is imported, as in `checkpoint`."""
-
 _LEAST_BYTES = 16 << 20
 """Minimum bytes for a joint read; smaller files are read faster than ranks agree."""
 
