@@ -109,7 +109,7 @@ def test_what_is_wrong_by_a_per_cent_is_never_verified(
     assert is_caught or float(share) > 5e-5, found
 
 
-@pytest.mark.parametrize("noise", ["1e-4", "1e-2", "1"])
+@pytest.mark.parametrize("noise", ["1e-4", pytest.param("1e-2", marks=pytest.mark.slow), "1"])
 @pytest.mark.parametrize("technique", [None, LastTooLarge], ids=["right", "wrong"])
 def test_a_parameter_with_little_of_the_gradient_hides_nothing(
     technique: type[Technique] | None, noise: str, ranks: Ranks, partition: Path, tmp_path: Path

@@ -70,13 +70,37 @@ def test_the_next_sub_epoch_of_a_group_begins_while_the_store_is_asked(agents: A
     ("do", "kind", "rank", "says"),
     [
         ("wait|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
-        ("crash|wait", FailureKind.CRASH, 0, "rank 0 of 2 (device 0): the process ended by signal SIGKILL"),
-        ("lost|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
+        pytest.param(
+            "crash|wait",
+            FailureKind.CRASH,
+            0,
+            "rank 0 of 2 (device 0): the process ended by signal SIGKILL",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "lost|crash",
+            FailureKind.CRASH,
+            1,
+            "rank 1 of 2 (device 1): the process ended by signal SIGKILL",
+            marks=pytest.mark.slow,
+        ),
         ("lost|raise", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): ValueError: boom"),
         ("wait|memory", FailureKind.OUT_OF_MEMORY, 1, "rank 1 of 2 (device 1): MemoryError: no more"),
-        ("wait|exit", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): user code called exit(3)"),
+        pytest.param(
+            "wait|exit",
+            FailureKind.USER_ERROR,
+            1,
+            "rank 1 of 2 (device 1): user code called exit(3)",
+            marks=pytest.mark.slow,
+        ),
         ("lost|lost", FailureKind.CRASH, None, "lost its connection to another rank, which did not say why"),
-        ("wait|preempt", FailureKind.USER_ERROR, None, "user code raised PreemptedError"),
+        pytest.param(
+            "wait|preempt",
+            FailureKind.USER_ERROR,
+            None,
+            "user code raised PreemptedError",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_first_to_fail_ends_all_and_is_named(
