@@ -294,7 +294,7 @@ def _draw_time() -> Figure:
     took = statistics.median(seconds[1:]) * 1000  # the first one imports
     return Figure(
         what=f"search: a TPE draw after {MANY} models, telling all of them included",
-        measured=f"{took:.0f} ms of processor time, {len(WIDE)} hyper-parameters",
+        measured=f"{took:.0f} ms of processor time, {len(WIDE)} hyperparameters",
         ratio=took,
         bar=50,
         sense="at most",

@@ -311,7 +311,7 @@ def _smallest_batch(space: Space) -> Hyperparameters:
 def _check_batch_size(owner: str, hyperparams: Hyperparameters, partitions: dict[int, int]) -> None:
     size = hyperparams.get("batch_size")
     if size is None:
-        raise SearchSpaceError(f"no hyper-parameter 'batch_size' {owner}: add it to the search space")
+        raise SearchSpaceError(f"no hyperparameter 'batch_size' {owner}: add it to the search space")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise SearchSpaceError(f"batch_size {owner} is {size!r}, expected a positive integer")
     smallest = min(partitions, key=lambda p: partitions[p])

@@ -270,7 +270,7 @@ def _unknown(owner: str, known: Collection[str], name: str) -> NotFoundError:
     similar = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
     shown_names = ", ".join(similar or known)
     return NotFoundError(
-        f"{owner} has no hyper-parameter {name!r}; there is {shown_names}. Models with "
+        f"{owner} has no hyperparameter {name!r}; there is {shown_names}. Models with "
         "other names are for another run_fit"
     )
 

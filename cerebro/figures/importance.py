@@ -91,7 +91,7 @@ def importance_of(rows: Sequence[ModelSummary], *, mode: Literal["min", "max"]) 
         return Importance(method=METHOD, sample=f"here: {len(scored)} of {len(rows)}", declined=need)
     names = varying(row for row, _ in scored)
     if not names:
-        return Importance(method=METHOD, sample=sample, declined="no hyper-parameter varies")
+        return Importance(method=METHOD, sample=sample, declined="no hyperparameter varies")
     best = _best([value for _, value in scored], mode)
     if len(best) == len(scored):
         return Importance(method=METHOD, sample=sample, declined="all models are equally good")
@@ -102,7 +102,7 @@ def importance_of(rows: Sequence[ModelSummary], *, mode: Literal["min", "max"]) 
     }
     total = sum(divergences.values())
     if total <= 0:
-        reason = "no hyper-parameter separates the best models from the others better than chance"
+        reason = "no hyperparameter separates the best models from the others better than chance"
         return Importance(method=METHOD, sample=sample, declined=reason)
     shares = [Share(name=name, share=divergence / total) for name, divergence in divergences.items()]
     return Importance(
@@ -162,7 +162,7 @@ _BAR_PX = 28
 
 def importance(found: Importance, *, theme: Theme = "light") -> Figure:
     """Draw the shares, largest on top, or the reason for a missing answer."""
-    title = "Importance of hyper-parameters"
+    title = "Importance of hyperparameters"
     if found.declined:
         return empty("importance", f"{found.declined} ({found.sample})", theme=theme, title=title)
     colors = THEME_COLORS[theme]
@@ -196,7 +196,7 @@ def importance(found: Importance, *, theme: Theme = "light") -> Figure:
         + ", ".join(f"{share.name} {share.share:.0%}" for share in shown)
         + ".",
         table=cut(
-            ((share.name, round(share.share, 4)) for share in found.shares), ("hyper-parameter", "share")
+            ((share.name, round(share.share, 4)) for share in found.shares), ("hyperparameter", "share")
         ),
         layout={
             "height": 170 + _BAR_PX * len(shown),

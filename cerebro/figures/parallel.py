@@ -49,7 +49,7 @@ def parallel(
         is_log: True for a logarithmic axis of the metric, if all its values are positive.
         total: number of models, if `rows` has fewer.
     """
-    title = f"Hyper-parameters and {metric}"
+    title = f"Hyperparameters and {metric}"
     scored = sorted((row for row in rows if row.best is not None), key=lambda row: _rank(row, mode))
     failed = [row for row in rows if row.best is None and row.failure is not None]
     most = MOST_LINES - min(len(failed), _FAILED)

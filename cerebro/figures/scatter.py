@@ -53,13 +53,13 @@ def scatter(
     shown = [row for row in rows if row.id in objective]
     wanted = tuple(names) or varying(rows)
     chosen = wanted[:MOST_PANELS]
-    title = f"{metric} over hyper-parameters"
+    title = f"{metric} over hyperparameters"
     if len(chosen) < len(wanted):
         title += f": {len(chosen)} of {len(wanted)}"
     if not shown:
         return empty("scatter", f"no model has a value of {metric} yet", theme=theme, title=title)
     if not chosen:
-        return empty("scatter", "no hyper-parameter varies", theme=theme, title=title)
+        return empty("scatter", "no hyperparameter varies", theme=theme, title=title)
     hover = [_hover(row, objective[row.id], metric, chosen) for row in shown]
     common = {
         "type": "scatter",

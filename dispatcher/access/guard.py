@@ -188,16 +188,16 @@ class Guard:
         Never delay a valid token: behind a proxy all callers share one address. Another scheme, such as a proxy's
         own credentials, does not count as a wrong token.
         """
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
+        scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not credentials.strip():
             return unauthorized()
         why = ""
-        if self.identities is None and self.is_token(given.strip()):
+        if self.identities is None and self.is_token(credentials.strip()):
             g.identity = "bearer"
             return None
         if self.identities is not None:
             try:
-                self._identify(self.identities.from_token(given.strip()), "bearer")
+                self._identify(self.identities.from_token(credentials.strip()), "bearer")
             except (UnauthorizedError, ForbiddenError) as error:
                 why = str(error)
             else:
@@ -214,8 +214,8 @@ class Guard:
         """Return the ID token from the proxy's header, or an empty text."""
         if self._id_tokens is None:
             return ""
-        given = request.headers.get(self._id_header, "").removeprefix("Bearer ").strip()
-        return given if is_jwt(given) else ""
+        header = request.headers.get(self._id_header, "").removeprefix("Bearer ").strip()
+        return header if is_jwt(header) else ""
 
     def _identify_by_id_token(self, id_token: str) -> None:
         assert self._id_tokens is not None
@@ -289,15 +289,15 @@ class Guard:
 
     def _proxy_user(self) -> str:
         """Return the user that a trusted proxy names, or an empty text."""
-        given = request.headers.get(self._auth_header, "") if self._auth_header else ""
-        if not given:
+        header = request.headers.get(self._auth_header, "") if self._auth_header else ""
+        if not header:
             return ""
         try:
             address = ipaddress.ip_address(request.remote_addr or "")
         except ValueError:
             return ""  # the server listens on a Unix socket
         address = getattr(address, "ipv4_mapped", None) or address
-        return person(given) if any(address in network for network in self._auth_proxies) else ""
+        return person(header) if any(address in network for network in self._auth_proxies) else ""
 
 
 def csrf_token() -> str:
@@ -336,8 +336,8 @@ def _check_reads() -> None:
 
 def _check_form() -> None:
     # A browser attaches the cookie to requests from any site, but never the bearer token.
-    given = request.form.get("csrf", "")
-    is_ours = "csrf" in session and hmac.compare_digest(_digest(given), _digest(csrf_token()))
+    sent_token = request.form.get("csrf", "")
+    is_ours = "csrf" in session and hmac.compare_digest(_digest(sent_token), _digest(csrf_token()))
     g.is_form_ours = g.identity == "bearer" or is_ours
     if not g.is_form_ours and request.endpoint not in _HANDLES_FOREIGN_FORM:
         abort(403)

@@ -162,13 +162,13 @@ def _check_kind(claims: Mapping[str, Any]) -> None:
 
 def _check_times(claims: Mapping[str, Any], now: float) -> None:
     """Refuse expired and future tokens. PyJWT's own check reads the system clock, which tests cannot set."""
-    expires, made, begins = (_time(claims, name) for name in ("exp", "iat", "nbf"))
+    expires, issued, begins = (_time(claims, name) for name in ("exp", "iat", "nbf"))
     if now > expires + _LEEWAY_S:
         raise refused(f"exp was {now - expires:.0f} s ago: sign in again")
-    for name, time_s in (("iat", made), ("nbf", begins)):
+    for name, time_s in (("iat", issued), ("nbf", begins)):
         if now < time_s - _LEEWAY_S:
             raise refused(f"{name} is in {time_s - now:.0f} s: the clocks of provider and cluster differ")
-    if expires < made:
+    if expires < issued:
         raise refused("exp is before iat: the token was never valid")
 
 

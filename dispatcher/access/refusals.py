@@ -30,10 +30,10 @@ def refused() -> BaseResponse:
 def unauthorized(why: str = "") -> BaseResponse:
     """Answer 401 to a program with a missing or wrong token. `why` is the store's reason, if known."""
     message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
-    given = request.headers.get("Authorization", "")
-    if is_jwt(given.removeprefix("Bearer ").strip()):
+    header = request.headers.get("Authorization", "")
+    if is_jwt(header.removeprefix("Bearer ").strip()):
         why = "an ID token opens pages alone: programs send a token of yours, which the page Account makes"
-    if given.lower().startswith("bearer"):
+    if header.lower().startswith("bearer"):
         message = "the token that was sent is not this cluster's: check CEREBRO_TOKEN, or token=..."
     answer = problem(401, "UnauthorizedError", why or message)
     answer.headers["WWW-Authenticate"] = "Bearer"

@@ -1,1 +1,1 @@
-"""The tab Analysis: four figures that show which hyper-parameters matter."""
+"""The tab Analysis: four figures that show which hyperparameters matter."""

@@ -23,7 +23,7 @@
     return axis.is_reversed ? 1 - share : share;
   };
   const spread = (position, count) => (count > 1 ? position / (count - 1) : 0.5);
-  // Models without the hyper-parameter form a separate category; the filter language selects it by `is empty`.
+  // Models without the hyperparameter form a separate category; the filter language selects it by `is empty`.
   const categoriesOf = (axis) => axis.categories.map((label, at) => ({
     label, place: spread(at, axis.categories.length), isAbsent: at === axis.absent,
   }));

@@ -1,4 +1,4 @@
-"""Figures of hyper-parameters: select the models, then draw with `cerebro.figures`."""
+"""Figures of hyperparameters: select the models, then draw with `cerebro.figures`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ModelsFigureQuery(Contract):
 
 
 class ParallelQuery(ModelsFigureQuery):
-    """`names`: hyper-parameters separated by commas, by default all that vary. `log`: logarithmic objective."""
+    """`names`: hyperparameters separated by commas, by default all that vary. `log`: logarithmic objective."""
 
     names: _Names = ""
     log: bool = False
@@ -50,7 +50,7 @@ class ScatterQuery(ParallelQuery):
 
 
 class HeatmapQuery(ModelsFigureQuery):
-    """`x`, `y`: hyper-parameters, by default the first two that vary."""
+    """`x`, `y`: hyperparameters, by default the first two that vary."""
 
     x: str = Field("", max_length=200)
     y: str = Field("", max_length=200)
@@ -68,7 +68,7 @@ def parallel(read_model: ReadModel, query: ParallelQuery, now: float) -> Drawing
 
 
 def scatter(read_model: ReadModel, query: ScatterQuery, now: float) -> Drawing:
-    """Draw the objective over each hyper-parameter."""
+    """Draw the objective over each hyperparameter."""
 
     def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure]:
         return partial(
@@ -84,7 +84,7 @@ def scatter(read_model: ReadModel, query: ScatterQuery, now: float) -> Drawing:
 
 
 def heatmap(read_model: ReadModel, query: HeatmapQuery, now: float) -> Drawing:
-    """Draw the best objective for each pair of values of two hyper-parameters."""
+    """Draw the best objective for each pair of values of two hyperparameters."""
 
     def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure] | None:
         axes = _named(read_model, run, ",".join(filter(None, (query.x, query.y))))
@@ -95,11 +95,11 @@ def heatmap(read_model: ReadModel, query: HeatmapQuery, now: float) -> Drawing:
         values = values_at(run, query.epoch) if query.epoch else None
         return partial(figures.heatmap, rows, x=axes[0], y=axes[1], values=values)
 
-    return _drawing(read_model, query, draw, why="A heat map needs two hyper-parameters that vary.")
+    return _drawing(read_model, query, draw, why="A heat map needs two hyperparameters that vary.")
 
 
 def importance(read_model: ReadModel, query: ModelsFigureQuery, now: float) -> Drawing:
-    """Draw the importance of each hyper-parameter for the objective."""
+    """Draw the importance of each hyperparameter for the objective."""
     run, rows = _select(read_model, query)
     if run is None:
         return empty_drawing()
@@ -141,10 +141,10 @@ def _select(read_model: ReadModel, query: ModelsFigureQuery) -> tuple[Run | None
 
 
 def _named(read_model: ReadModel, run: Run, names: str) -> tuple[str, ...]:
-    """Return the named hyper-parameters. Accepts names with the prefix ``hp.``.
+    """Return the named hyperparameters. Accepts names with the prefix ``hp.``.
 
     Raises:
-        BadRequestError: the run has no such hyper-parameter; the message lists the existing names.
+        BadRequestError: the run has no such hyperparameter; the message lists the existing names.
     """
     known = read_model.table(run).columns().hyperparameters
     wanted = dict.fromkeys(part.strip() for part in names.split(",") if part.strip())
@@ -152,6 +152,6 @@ def _named(read_model: ReadModel, run: Run, names: str) -> tuple[str, ...]:
     unknown = [name for name in found if name not in known]
     if unknown:
         raise BadRequestError(
-            f"{run.id} has no hyper-parameter {', '.join(unknown)}: there are {', '.join(known) or 'none'}"
+            f"{run.id} has no hyperparameter {', '.join(unknown)}: there are {', '.join(known) or 'none'}"
         )
     return tuple(found)

@@ -84,9 +84,9 @@ class Files:
             found = os.fstat(opened.fileno())
             size = found.st_size
             if volume == "checkpoints":
-                whole = joined(opened, lambda base: open_below(root, f"{folder}/{base}"))
-                if whole is not None:
-                    file, size = whole, whole.size
+                combined = joined(opened, lambda base: open_below(root, f"{folder}/{base}"))
+                if combined is not None:
+                    file, size = combined, combined.size
         except OSError as error:
             self._slots.release()
             if isinstance(error, UnreadableLayoutError):

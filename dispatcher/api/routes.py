@@ -150,9 +150,9 @@ class Route:
 FIGURES: dict[str, tuple[str, type[Contract], Callable[..., Drawing | FromLog[Figure]]]] = {
     "curves": ("Learning curves.", CurvesFigureQuery, curves_figure),
     "parallel": ("Parallel coordinates.", figures.ParallelQuery, figures.parallel),
-    "scatter": ("The objective over hyper-parameters.", figures.ScatterQuery, figures.scatter),
-    "heatmap": ("The objective over two hyper-parameters.", figures.HeatmapQuery, figures.heatmap),
-    "importance": ("Which hyper-parameters matter.", figures.ModelsFigureQuery, figures.importance),
+    "scatter": ("The objective over hyperparameters.", figures.ScatterQuery, figures.scatter),
+    "heatmap": ("The objective over two hyperparameters.", figures.HeatmapQuery, figures.heatmap),
+    "importance": ("Which hyperparameters matter.", figures.ModelsFigureQuery, figures.importance),
     "schedule": ("Gantt chart of workers.", ScheduleFigureQuery, schedule_figure),
     "etl": ("Progress of preprocessing.", EtlFigureQuery, etl_figure),
 }
@@ -170,12 +170,12 @@ ROUTES: dict[str, Route] = {
         summary="State of an experiment.",
         query=FitQuery,
         answer=header.Header,
-        build=lambda read_model, given: header.header(
+        build=lambda read_model, inputs: header.header(
             read_model,
-            now=given.now,
-            fit=given.query.fit,
-            statuses=given.statuses,
-            queue_positions=given.queue_positions,
+            now=inputs.now,
+            fit=inputs.query.fit,
+            statuses=inputs.statuses,
+            queue_positions=inputs.queue_positions,
         ),
         uses_workers=True,
     ),
@@ -184,8 +184,8 @@ ROUTES: dict[str, Route] = {
         summary="Summary of an experiment.",
         query=FitQuery,
         answer=overview.Overview,
-        build=lambda read_model, given: overview.overview(
-            read_model, now=given.now, fit=given.query.fit, statuses=given.statuses
+        build=lambda read_model, inputs: overview.overview(
+            read_model, now=inputs.now, fit=inputs.query.fit, statuses=inputs.statuses
         ),
         uses_workers=True,
     ),
@@ -194,7 +194,7 @@ ROUTES: dict[str, Route] = {
         summary="Models of a fit run, with filter, order and pages.",
         query=ModelQuery,
         answer=models.ModelsView,
-        build=lambda read_model, given: models.models(read_model, given.query),
+        build=lambda read_model, inputs: models.models(read_model, inputs.query),
     ),
     f"{_ONE}/models.csv": Route(
         view="models_csv",
@@ -208,34 +208,34 @@ ROUTES: dict[str, Route] = {
         summary="One model of a fit run.",
         query=FitQuery,
         answer=models.ModelView,
-        build=lambda read_model, given: models.model(read_model, given.model, fit=given.query.fit),
+        build=lambda read_model, inputs: models.model(read_model, inputs.model, fit=inputs.query.fit),
     ),
     f"{_ONE}/search": Route(
         view="search",
         summary="Search of a fit run: its rungs, the models on each, and the value at which each model stopped.",
         query=rungs.RungsQuery,
         answer=rungs.SearchView,
-        build=lambda read_model, given: rungs.search_or_error(read_model, given.query),
+        build=lambda read_model, inputs: rungs.search_or_error(read_model, inputs.query),
     ),
     f"{_ONE}/curves": Route(
         view="curves",
         summary="Learning curves, reduced to the resolution of a screen.",
         query=curves.CurveQuery,
         answer=curves.CurvesView,
-        build=lambda read_model, given: curves.curves(read_model, given.query),
+        build=lambda read_model, inputs: curves.curves(read_model, inputs.query),
     ),
     f"{_ONE}/schedule": Route(
         view="schedule",
         summary="Utilization and schedule of a fit run.",
         query=FitQuery,
         answer=schedule.ScheduleView,
-        build=lambda read_model, given: schedule.schedule(read_model, fit=given.query.fit, now=given.now),
+        build=lambda read_model, inputs: schedule.schedule(read_model, fit=inputs.query.fit, now=inputs.now),
     ),
     f"{_ONE}/data": Route(
         view="data",
         summary="Progress of preprocessing.",
         answer=data.DataView,
-        build=lambda read_model, given: data.data(read_model, now=given.now),
+        build=lambda read_model, inputs: data.data(read_model, now=inputs.now),
         needs="etl",
     ),
     f"{_ONE}/failed-rows": Route(
@@ -249,7 +249,7 @@ ROUTES: dict[str, Route] = {
         summary="Sub-epochs and their attempts, newest first; long runs by time range.",
         query=tasks.TaskQuery,
         answer=tasks.TasksView,
-        build=lambda read_model, given: tasks.list_tasks(read_model, given.query, given.now),
+        build=lambda read_model, inputs: tasks.list_tasks(read_model, inputs.query, inputs.now),
     ),
     f"{_ONE}/logs": Route(view="logs", summary="Output of attempts.", query=LogsQuery, answer=LogsView),
     f"{_ONE}/checkpoints": Route(
@@ -257,8 +257,8 @@ ROUTES: dict[str, Route] = {
         summary="Existing checkpoints.",
         query=CheckpointQuery,
         answer=checkpoints.CheckpointsView,
-        build=lambda read_model, given: checkpoints.checkpoints(
-            read_model, fit=given.query.fit, model=given.query.model, page=given.query.page
+        build=lambda read_model, inputs: checkpoints.checkpoints(
+            read_model, fit=inputs.query.fit, model=inputs.query.model, page=inputs.query.page
         ),
     ),
     f"{_ONE}/actions": Route(
@@ -266,7 +266,7 @@ ROUTES: dict[str, Route] = {
         summary="Commands of users, newest first.",
         query=history.CommandQuery,
         answer=history.CommandsView,
-        build=lambda read_model, given: history.commands(read_model.state, given.query),
+        build=lambda read_model, inputs: history.commands(read_model.state, inputs.query),
     ),
     **{
         f"{_ONE}/figures/{name}": Route(

@@ -32,7 +32,7 @@ class CheckpointRow:
         checksum: xxh3-64 of the file.
         size: bytes.
         written: seconds since the epoch.
-        kept: reasons to keep the file, most important first.
+        reasons: reasons to keep the file, most important first.
     """
 
     model: str
@@ -45,7 +45,7 @@ class CheckpointRow:
     checksum: str
     size: int
     written: float
-    kept: tuple[str, ...]
+    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,8 @@ def _has_checkpoint(run: Run, name: str) -> bool:
     model = run.models[name]
     if not model.is_pruned:
         return True
-    kept = run.kept_checkpoints(model)
-    return any(visit.file in kept for visit in model.known_visits)
+    kept_files = run.kept_checkpoints(model)
+    return any(visit.file in kept_files for visit in model.known_visits)
 
 
 def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
@@ -144,7 +144,7 @@ def _model_rows(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
             checksum=visit.checkpoint.checksum,
             size=visit.checkpoint.size,
             written=visit.ended,
-            kept=tuple(_reasons(run, model, sub_epoch, is_best=is_best, is_end=is_end)),
+            reasons=tuple(_reasons(run, model, sub_epoch, is_best=is_best, is_end=is_end)),
         )
 
 

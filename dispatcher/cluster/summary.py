@@ -170,7 +170,7 @@ class QueueRow:
 
     Attributes:
         position: position in the queue, by time of request.
-        told: the run according to its log.
+        run_summary: the run according to its log.
         reason: why it waits, or an empty text.
     """
 
@@ -178,7 +178,7 @@ class QueueRow:
     experiment: str
     run: str
     queue_position: QueuePosition
-    told: RunSummary
+    run_summary: RunSummary
     reason: str
 
 
@@ -197,6 +197,6 @@ def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterabl
             experiment=queue_position.experiment,
             run=queue_position.run,
             queue_position=queue_position,
-            told=run,
+            run_summary=run,
             reason=reason_to_wait(run.reason, queue_position, _PLANNED if run.is_queued else ""),
         )

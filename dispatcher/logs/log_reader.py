@@ -137,8 +137,8 @@ class LogReader:
             source,
             lambda file: _read(file, source, _line_begin(file, max(0, offset - _CONTEXT)), PIECE),
         )
-        before = sum(line.offset < offset for line in chunk.lines)
-        lines = chunk.lines[max(0, before - MAX_LINES // 3) :]
+        lines_above = sum(line.offset < offset for line in chunk.lines)
+        lines = chunk.lines[max(0, lines_above - MAX_LINES // 3) :]
         return _first_lines(replace(chunk, lines=lines, begin=lines[0].offset if lines else chunk.begin))
 
     def since(self, experiment: str, source: Source, offset: int) -> Chunk:
@@ -290,5 +290,5 @@ _NOTES = {
 def _begin_of_last(content: bytes, most: int) -> int:
     """Return the start of the last `most` lines."""
     ends = most + content.endswith(b"\n")
-    before, *rest = content.rsplit(b"\n", ends)
-    return len(before) + 1 if len(rest) == ends else 0
+    head, *rest = content.rsplit(b"\n", ends)
+    return len(head) + 1 if len(rest) == ends else 0

@@ -59,9 +59,11 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         nonempty = sorted((chunk for chunk in chunks if chunk.lines), key=lambda chunk: chunk.source.started)
         if not nonempty:
             return Response(status=204)
-        after = cursor.advanced(pending, {chunk.source.key: (chunk.end, chunk.is_end) for chunk in chunks})
+        next_cursor = cursor.advanced(
+            pending, {chunk.source.key: (chunk.end, chunk.is_end) for chunk in chunks}
+        )
         html = render_template("logs/_log.html", name=name, chunks=nonempty, is_news=True)
-        return Response(html, headers={"X-Cursor": str(after)})
+        return Response(html, headers={"X-Cursor": str(next_cursor)})
 
     @pages.get("/experiments/<name:name>/logs/file")
     def log_file(name: str) -> Response:
@@ -142,7 +144,7 @@ def _cursor(services: Services, name: str, chosen: Sources, chunks: Sequence[Chu
     for source in chosen.growing():
         if source.key not in ends:
             ends[source.key] = services.logs.size(name, source) or 0
-    return Cursor.after(chosen, ends)
+    return Cursor.from_page(chosen, ends)
 
 
 def _filter(query: LogQuery) -> dict[str, object]:

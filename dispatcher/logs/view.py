@@ -275,7 +275,7 @@ class Cursor:
         return json.dumps([self.time, dict(self.offsets)], separators=(",", ":"))
 
     @classmethod
-    def after(cls, chosen: Sources, ends: Mapping[str, int]) -> Cursor:
+    def from_page(cls, chosen: Sources, ends: Mapping[str, int]) -> Cursor:
         """Return the cursor after a page with `chosen`. `ends`: bytes that were shown of each log."""
         time = chosen[-1].started if chosen else 0.0
         newest = takewhile(lambda source: source.started == time, reversed(chosen))

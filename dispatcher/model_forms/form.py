@@ -38,10 +38,10 @@ class ModelForm:
 
     Attributes:
         run: id of the models' run, by default the newest fit.
-        values: changed hyper-parameters as text; for a new model, all of them.
+        values: changed hyperparameters as text; for a new model, all of them.
         epochs, priority: changed values as text.
         start: `COLD`, ``last``, ``best`` or the number of an epoch.
-        seen: `ModelFormView.seen` of the page that sent it.
+        difference: `ModelFormView.difference` of the page that sent it.
         once: random id of the opened form, so that a double click counts once.
     """
 
@@ -52,7 +52,7 @@ class ModelForm:
     epochs: str = ""
     priority: str = ""
     start: str = COLD
-    seen: str = ""
+    difference: str = ""
     once: str = ""
 
     @classmethod
@@ -72,7 +72,7 @@ class ModelForm:
             epochs=_text(sent, "epochs"),
             priority=_text(sent, "priority"),
             start=sent.get("start", "").strip()[:60] or COLD,
-            seen=sent.get("seen", "")[:60],
+            difference=sent.get("difference", "")[:60],
             once=sent.get("once", "")[:60],
         )
 
@@ -85,7 +85,7 @@ class ModelForm:
         """Return the requested command.
 
         Args:
-            shown: hyper-parameters of a new model, as the form shows them.
+            shown: hyperparameters of a new model, as the form shows them.
         """
         is_new = self.kind is CommandKind.ADD_MODELS
         typed = shown if is_new else self.values

@@ -93,7 +93,7 @@ def _cold_note(run: Run, epochs: int) -> str:
 def _twin_note(run: Run, hyperparams: Hyperparameters) -> Iterator[str]:
     twins = [model.id for model in run.models.values() if is_same(model.hyperparams, hyperparams)]
     if twins:
-        yield f"{twins[0]} has the same hyper-parameters."
+        yield f"{twins[0]} has the same hyperparameters."
 
 
 def _search_note(run: Run, *, is_warm: bool) -> Iterator[str]:

@@ -59,7 +59,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             return _page(name, what, view, 422 if view.problems or view.refusal else 200)
         if not view.is_ready:
             return _page(name, what, view, 422, "The form has errors, so it had no effect.")
-        if form.seen != view.seen:
+        if form.difference != view.difference:
             note = "The difference has changed since it was shown, so the form had no effect: check it, then send it."
             return _page(name, what, view, 409, note)
         try:

@@ -66,7 +66,7 @@ class ModelFormView:
     Attributes:
         run: id of the models' run.
         models: ids of the models.
-        values: fields of hyper-parameters.
+        values: fields of hyperparameters.
         epochs, priority: other fields, if the form has them.
         starts: possible starts of a clone; `start` is selected.
         no_start: why a clone must have new weights, as part of a sentence.
@@ -74,7 +74,7 @@ class ModelFormView:
         notes: consequences, in sentences.
         refusal: why the command is impossible now, or an empty text.
         problems: key of a field, or ``form`` -> error and remedy.
-        seen: hash of the difference, and for a clone of the copied values.
+        difference: hash of the difference, and for a clone of the copied values.
         is_ready: True if the form can be sent.
     """
 
@@ -91,7 +91,7 @@ class ModelFormView:
     notes: tuple[str, ...]
     refusal: str
     problems: dict[str, str]
-    seen: str
+    difference: str
     is_ready: bool
     command: Command
 
@@ -130,7 +130,7 @@ def model_form_view(state: ExperimentState, form: ModelForm) -> ModelFormView:
         notes=tuple(notes(run, models, command)) if is_ready else (),
         refusal=refusal,
         problems=problems if is_requested else {},
-        seen=_difference_hash(form, run, models, lines),
+        difference=_difference_hash(form, run, models, lines),
         is_ready=is_ready,
         command=command,
     )
@@ -149,7 +149,7 @@ def _values(model: Model, form: ModelForm) -> Iterator[Field]:
 
 
 def _new_values(run: Run, form: ModelForm) -> Iterator[Field]:
-    """Yield a field for each hyper-parameter of the run's models. A value that all models share is filled in."""
+    """Yield a field for each hyperparameter of the run's models. A value that all models share is filled in."""
     known: dict[str, dict[str, JsonValue]] = {}
     for model in run.models.values():
         for name, value in model.hyperparams.items():
@@ -271,15 +271,15 @@ def _lines(run: Run, models: Sequence[Model], command: Command, invalid: Collect
         if command.epochs is not None and command.epochs != model.epochs and "epochs" not in invalid:
             yield Line(model=model.id, name="epochs", before=str(model.epochs), after=text_of(command.epochs))
         if command.priority and "priority" not in invalid:
-            before, after = shown(model.priority), shown(parse(command.priority))
-            if before != after:
-                yield Line(model=model.id, name="priority", before=before, after=after)
+            old, new = shown(model.priority), shown(parse(command.priority))
+            if old != new:
+                yield Line(model=model.id, name="priority", before=old, after=new)
         if command.kind is CommandKind.CLONE_MODEL and "start" not in invalid:
             at = {"last": "its last state", "best": "its best epoch"}.get(
                 str(command.at), f"epoch {command.at}"
             )
-            after = f"the weights of {model.id}: {at}" if command.warm else "new weights"
-            yield Line(model=model.id, name="starts with", before="", after=after)
+            start = f"the weights of {model.id}: {at}" if command.warm else "new weights"
+            yield Line(model=model.id, name="starts with", before="", after=start)
 
 
 def _difference_hash(form: ModelForm, run: Run, models: Sequence[Model], lines: Sequence[Line]) -> str:

@@ -1,4 +1,4 @@
-"""Changes of a model's hyper-parameters during its training. Pure."""
+"""Changes of a model's hyperparameters during its training. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro.state.models.model import is_same
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeRow:
-    """A hyper-parameter that changed from `before` to `after`. `since`: first sub-epoch with the new value, in
+    """A hyperparameter that changed from `before` to `after`. `since`: first sub-epoch with the new value, in
     words.
     """
 

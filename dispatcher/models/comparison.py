@@ -24,7 +24,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The compared models, and one line per property: hyper-parameters and results."""
+    """The compared models, and one line per property: hyperparameters and results."""
 
     models: tuple[ModelSummary, ...]
     hyperparams: tuple[Line, ...]

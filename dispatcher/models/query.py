@@ -11,7 +11,7 @@ A filter is an expression: ``lr >= 0.01 and (state = failed or id ~ m1) and not 
                | NAME "is" ["not"] "empty"
     values     = VALUE ("," VALUE)*
 
-``~`` finds a part of a text, ignoring case. NAME is a column, a hyper-parameter or a metric. Names and values with
+``~`` finds a part of a text, ignoring case. NAME is a column, a hyperparameter or a metric. Names and values with
 blanks or signs need double quotes. A row without a value matches no comparison, not even ``!=`` and ``!~``; only
 ``is empty`` finds it.
 """

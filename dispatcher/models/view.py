@@ -45,7 +45,7 @@ class ModelRow:
         cells: values in the order of the selected columns.
         failed_at: its failed attempt, if known.
         may: commands that the user may give.
-        changed: hyper-parameters that changed during its training, in words.
+        changed: hyperparameters that changed during its training, in words.
     """
 
     id: str
@@ -139,7 +139,7 @@ class ModelView:
         may: commands that the user may give.
         parallel_plans: in the order of preference; none for training on one device without trials.
         hyperparams: values of its next sub-epoch.
-        changes: changes of hyper-parameters during its training, newest first.
+        changes: changes of hyperparameters during its training, newest first.
         priority: priority of its sub-epochs.
         verdict: why a search stopped it, or an empty text.
         gone: why its newest checkpoint was removed, or an empty text.

@@ -111,7 +111,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     """Return a table as CSV (RFC 4180) that spreadsheets do not execute.
 
     A spreadsheet treats a cell that starts with ``=``, ``+``, ``-`` or ``@`` as a formula, and user code may choose
-    names of hyper-parameters and failures. Such texts get a leading apostrophe, which spreadsheets hide (OWASP, "CSV
+    names of hyperparameters and failures. Such texts get a leading apostrophe, which spreadsheets hide (OWASP, "CSV
     Injection"). All texts are quoted, because spreadsheets with decimal commas separate cells at semicolons. Numbers
     stay numbers.
     """

@@ -1,6 +1,6 @@
 """Columns of a table of models: name, label, kind and value.
 
-In addition to the fixed columns, each hyper-parameter is a column ``hp.NAME`` and each metric a column
+In addition to the fixed columns, each hyperparameter is a column ``hp.NAME`` and each metric a column
 ``metric.NAME``.
 """
 
@@ -77,12 +77,12 @@ class Columns:
     metrics: tuple[str, ...]
 
     def all(self) -> tuple[Column, ...]:
-        """Return fixed columns, hyper-parameters, metrics."""
+        """Return fixed columns, hyperparameters, metrics."""
         hyperparameters = [hyperparameter(name) for name in self.hyperparameters]
         return (*FIXED.values(), *hyperparameters, *(metric(name) for name in self.metrics))
 
     def find(self, name: str) -> Column:
-        """Return a column by name. The prefix of a hyper-parameter or metric is optional.
+        """Return a column by name. The prefix of a hyperparameter or metric is optional.
 
         Raises:
             BadRequestError: the column does not exist; the message lists the existing ones.
@@ -99,12 +99,12 @@ class Columns:
                 return make(name)
         raise BadRequestError(
             f"the column {name!r} does not exist. Columns: {', '.join(FIXED)}; "
-            f"hyper-parameters: {_name_list(self.hyperparameters)}; metrics: {_name_list(self.metrics)}"
+            f"hyperparameters: {_name_list(self.hyperparameters)}; metrics: {_name_list(self.metrics)}"
         )
 
 
 def hyperparameter(name: str) -> Column:
-    """Return the column of a hyper-parameter."""
+    """Return the column of a hyperparameter."""
     return Column(f"{HYPERPARAMETER}{name}", name, "number", lambda row: row.hyperparams.get(name))
 
 

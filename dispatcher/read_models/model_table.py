@@ -75,7 +75,7 @@ class ModelTable:
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """Hyper-parameters with more than one value; all of them for a single model."""
+        """Hyperparameters with more than one value; all of them for a single model."""
         rows = self.rows()
         if self._varying is None:
             self._varying = hyperparams.varying(rows) if len(rows) > 1 else tuple(self._hyperparameters)

@@ -272,8 +272,8 @@ class Reader(CircuitBreaker):
             self.background.submit(key, lambda: self._catch_up(log))
 
     def _is_fresh(self, log: _Log, is_live: bool) -> bool:
-        after = self.monotonic() - FRESH_S
-        return log.read_at > after and (not is_live or log.live_at > after)
+        oldest = self.monotonic() - FRESH_S
+        return log.read_at > oldest and (not is_live or log.live_at > oldest)
 
     def from_snapshot(self, record: ExperimentRecord) -> ReadModel:
         """Return a read model from the newest snapshot of an experiment's fold, or an empty one."""

@@ -45,7 +45,7 @@ class RungRow:
         fate: result at this rung.
         to: resource (epochs) of the next rung; 0 if it was not promoted.
         state: word for the fate, or an empty text for a promoted model.
-        told: the fate as a sentence with the reason.
+        reason: the fate as a sentence with the reason.
         may: commands that the user may give.
     """
 
@@ -55,7 +55,7 @@ class RungRow:
     fate: Fate
     to: int
     state: str
-    told: str
+    reason: str
     may: tuple[str, ...]
 
     @property
@@ -168,6 +168,6 @@ def _row(state: ExperimentState, run: Run, table: ModelTable, each: AtRung) -> R
         fate=each.fate,
         to=each.to,
         state=word,
-        told=text,
+        reason=text,
         may=tuple(sorted(may)),
     )

@@ -29,7 +29,7 @@ class Header:
         done, total: committed and total tasks of that run; a total of 0 means unknown.
         trained: number of trained models and epochs, for fits with an unknown number of models; else an empty text.
         halted: another run that a user stopped and may resume.
-        others: other open runs.
+        other_runs: other open runs.
         fits: ids of planned fit runs.
         fit: id of the fit run whose models are shown, or an empty text.
         searches: True if that fit run has a search.
@@ -56,7 +56,7 @@ class Header:
     total: int
     trained: str
     halted: RunRow | None
-    others: tuple[RunRow, ...]
+    other_runs: tuple[RunRow, ...]
     fits: tuple[str, ...]
     fit: str
     searches: bool
@@ -106,7 +106,7 @@ def header(
         total=total,
         trained=_trained(read_model, run) if run and run.is_planned_fit and not run.has_known_models else "",
         halted=run_row(read_model, halted) if halted and halted is not run else None,
-        others=tuple(run_row(read_model, each) for each in state.open_runs() if each is not run),
+        other_runs=tuple(run_row(read_model, each) for each in state.open_runs() if each is not run),
         fits=read_model.fits(),
         fit=chosen.id if chosen else "",
         searches=chosen is not None and chosen.search is not None,

@@ -1,7 +1,7 @@
 """The controller's own core on a search, in virtual time: what a live cluster would make of it.
 
 Procedure, sampler, decisions, dispatch, log and store are those of a live run; a sub-epoch's seconds and a model's
-accuracy follow from its hyper-parameters (`research.searches.searches`). A draw takes no virtual time. ``python -m
+accuracy follow from its hyperparameters (`research.searches.searches`). A draw takes no virtual time. ``python -m
 research simulate search`` runs it.
 """
 
@@ -34,7 +34,7 @@ def run(search: SearchRequest, *, epochs: int, workers: int, seed: int, conditio
     """A fit with the search, on as many partitions as there are workers.
 
     Args:
-        search: over the hyper-parameters of `curve_of`; ``batch_size`` is 1.
+        search: over the hyperparameters of `curve_of`; ``batch_size`` is 1.
         epochs: the most that a model is trained for.
         seed: of the draws, of what is measured and of the sub-epochs' real durations.
         conditions: what befalls the run; stragglers are of no account.

@@ -1,4 +1,4 @@
-"""Searches side by side: models whose accuracies follow from their hyper-parameters, and what is told of a search.
+"""Searches side by side: models whose accuracies follow from their hyperparameters, and what is told of a search.
 
 The curves are made up, and say so; but as with real models a higher learning rate learns sooner and ends worse, so the
 order at a low rung tells part of the truth. It must not know how a search is carried out or how it is shown.

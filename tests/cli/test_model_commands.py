@@ -47,7 +47,7 @@ def test_a_command_tells_what_became_of_it(
         ("add one lr", "expected NAME=VALUE, such as lr=0.001"),
         ("add one lr=1 lr=2", "with each name once"),
         ("add one lr=1", "batch_size is None, expected a whole number from 1 to 10"),
-        ("add one lr=1 batch_size=2 kind=wide", "no hyper-parameter 'kind'; there is"),
+        ("add one lr=1 batch_size=2 kind=wide", "no hyperparameter 'kind'; there is"),
         ("clone one m00 --warm", "model m00 was never trained"),
         ("clone one m00 --warm --at 3", "model m00 was never trained"),
         ("clone one m00 --warm --at never", "expected 'last', 'best' or the number of an epoch"),

@@ -159,7 +159,7 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
     (fail_run, ADD, "", {"configurations": (GOOD,)}, ConflictError, "fix it and request a new run"),
     (read_by_a_test, ADD, "", {"configurations": (GOOD,)}, ConflictError, "wait for test-1, or stop it first"),
     (None, CLONE, "m09", {}, NotFoundError, "no model 'm09'; there is m01, m00"),
-    (None, CLONE, "m00", {"hyperparams": {"lrr": 1}}, NotFoundError, "no hyper-parameter 'lrr'; there is lr"),
+    (None, CLONE, "m00", {"hyperparams": {"lrr": 1}}, NotFoundError, "no hyperparameter 'lrr'; there is lr"),
     (None, CLONE, "m00", {"at": "worst", "warm": True}, BadRequestError, "expected 'last', 'best' or"),
     (None, CLONE, "m00", {"at": True, "warm": True}, BadRequestError, "expected 'last', 'best' or"),
     (None, CLONE, "m00", {"at": "best"}, BadRequestError, "give warm=True as well"),
@@ -168,7 +168,7 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
     (train_on, CLONE, "m00", {"warm": True, "at": 1}, ConflictError, "checkpoint of epoch 1 of m00 is gone: there is"),
     (finish, CLONE, "m00", {"warm": True}, ConflictError, "give epochs of 4 or more"),
     (None, CHANGE, "m09", {"hyperparams": {"lr": 1}}, NotFoundError, "no model 'm09'"),
-    (None, CHANGE, "m00", {"hyperparams": {"width": 1}}, NotFoundError, "no hyper-parameter 'width'"),
+    (None, CHANGE, "m00", {"hyperparams": {"width": 1}}, NotFoundError, "no hyperparameter 'width'"),
     (None, CHANGE, "m00", {"hyperparams": {"batch_size": 11}}, SearchSpaceError, "from 1 to 10"),
     (None, CHANGE, "m00", {"hyperparams": {"lr": 0.1}}, ConflictError, "has lr=0.1 already"),
     (None, CHANGE, "m00", {"hyperparams": {"lr": ".5"}}, SearchSpaceError, "is 0.1, and '.5' is a text: give a number"),
@@ -296,8 +296,8 @@ def test_added_models_have_names_that_the_run_knows(story: Story) -> None:
         ("configurations", "Ir"),
         ("configurations", "momentum"),
     ]
-    assert str(found[0].error).startswith("fit-1 has no hyper-parameter 'Ir'; there is lr")
-    with pytest.raises(NotFoundError, match="has no hyper-parameter 'Ir'"):
+    assert str(found[0].error).startswith("fit-1 has no hyperparameter 'Ir'; there is lr")
+    with pytest.raises(NotFoundError, match="has no hyperparameter 'Ir'"):
         events_of(command, story.state, by=BY)
     assert ask(story, CommandKind.ADD_MODELS, configurations=({"batch_size": 2},)).added == ("m02",)
 

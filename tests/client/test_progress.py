@@ -223,7 +223,7 @@ def test_of_many_models_and_epochs_a_few_are_shown_and_the_cut_is_said() -> None
 
 
 def test_names_of_users_are_text_in_a_notebook() -> None:
-    """A hyper-parameter may be called anything."""
+    """A hyperparameter may be called anything."""
     story = Story()
     nasty = "<script>alert(1)</script>"
     run = story.fit(hyperparams={"m00": {nasty: 1, "batch_size": 1}, "m01": {nasty: nasty, "batch_size": 1}})

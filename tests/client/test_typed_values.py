@@ -1,4 +1,4 @@
-"""Hyper-parameters as people type them."""
+"""Hyperparameters as people type them."""
 
 from __future__ import annotations
 

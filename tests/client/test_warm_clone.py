@@ -1,4 +1,4 @@
-"""A warm clone is refused where the weights of its parent do not fit the network that its hyper-parameters make."""
+"""A warm clone is refused where the weights of its parent do not fit the network that its hyperparameters make."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.state.stories import Story
 
 
 class Wide(SubEpochSpec):
-    """A layer as wide as a hyper-parameter says; it cannot be made at all with one below 1."""
+    """A layer as wide as a hyperparameter says; it cannot be made at all with one below 1."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         if hyperparams["width"] < 1:

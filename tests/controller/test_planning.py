@@ -40,7 +40,7 @@ def test_a_fit_needs_training_rows() -> None:
 @pytest.mark.parametrize(
     ("size", "match"),
     [
-        (None, "no hyper-parameter 'batch_size'"),
+        (None, "no hyperparameter 'batch_size'"),
         (0, "0, expected a positive integer"),
         (-1, "-1, expected a positive integer"),
         (1.5, "1.5, expected"),

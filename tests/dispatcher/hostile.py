@@ -30,7 +30,7 @@ SCRIPT, IMAGE = "<script>window.x=1</script>", "<img src=q onerror=window.x=1>"
 
 
 def hostile(folder: Path) -> Bench:
-    """One experiment of which everything that a user can name is markup: models, hyper-parameters and their values,
+    """One experiment of which everything that a user can name is markup: models, hyperparameters and their values,
     metrics, the author, rows, errors, what is printed, code, files."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
     store = GalleryStore()

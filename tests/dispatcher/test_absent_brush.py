@@ -1,4 +1,4 @@
-"""A brush over the category of models that lack a hyper-parameter filters the table to them too."""
+"""A brush over the category of models that lack a hyperparameter filters the table to them too."""
 
 from __future__ import annotations
 

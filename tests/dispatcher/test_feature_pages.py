@@ -62,9 +62,9 @@ def test_checkpoints_say_why_they_are_kept() -> None:
     assert [row.model for row in view.rows] == [m for m in ("m00", "m01", "m02", "m03") for _ in range(2)]
     newest, before = view.rows[:2]
     assert (newest.epoch, newest.is_epoch_end, newest.is_best) == (2, True, True)
-    assert newest.kept == ("best epoch", "parent of the next sub-epoch")
+    assert newest.reasons == ("best epoch", "parent of the next sub-epoch")
     assert newest.value == pytest.approx(0.9405)
-    assert (before.kept, before.value) == (("backup of the newest checkpoint",), None)
+    assert (before.reasons, before.value) == (("backup of the newest checkpoint",), None)
     assert view.best == newest
 
 

@@ -59,7 +59,7 @@ def is_untouched(page: Page) -> bool:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_markup_in_names_is_text_on_every_page(page: Page, evil_address: str) -> None:
-    """Models, hyper-parameters, metrics, authors, errors, rows, output, code, files: shown as they are written; tables
+    """Models, hyperparameters, metrics, authors, errors, rows, output, code, files: shown as they are written; tables
     of figures and texts under the pointer, too."""
     complaints = Complaints()
     complaints.listen(page)

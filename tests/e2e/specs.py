@@ -55,7 +55,7 @@ class TinyTraining(SubEpochSpec):
 
     Args:
         gate: port of the test's gate.
-        holds: (tag, sub-epoch) pairs that knock before their first batch; `tag` is a hyper-parameter.
+        holds: (tag, sub-epoch) pairs that knock before their first batch; `tag` is a hyperparameter.
         trouble: tag -> what that model does instead of training; ``raise until PATH``: until that file is there.
     """
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 class Tracked(TinyTraining):
-    """Trains by an optimizer that is tracked; a hyper-parameter `plain` has it restored by `load_state_dict`."""
+    """Trains by an optimizer that is tracked; a hyperparameter `plain` has it restored by `load_state_dict`."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """See `SubEpochSpec`."""

@@ -70,7 +70,7 @@ class TrackingContract:
         assert export(address, of, log) == 0
 
     def test_a_model_is_a_run_below_that_of_its_fit(self, address: str, of: ExperimentRecord) -> None:
-        """With its hyper-parameters, its end and who asked for it."""
+        """With its hyperparameters, its end and who asked for it."""
         export(address, of, story().log)
         found = check_rows(address, of, story().log)
         fit = found[PageKey("fit-1")]

@@ -1,4 +1,4 @@
-"""Which axis a hyper-parameter gets."""
+"""Which axis a hyperparameter gets."""
 
 from __future__ import annotations
 

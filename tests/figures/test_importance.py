@@ -39,7 +39,7 @@ def test_on_a_grid_only_what_decides_matters() -> None:
 
 
 def test_in_a_random_search_numbers_and_words_are_compared_fairly() -> None:
-    """A hyper-parameter with many values does not look important because of that."""
+    """A hyperparameter with many values does not look important because of that."""
     random = Random(5)
     found = []
     for seed in range(20):
@@ -77,7 +77,7 @@ def test_noise_has_no_importance() -> None:
 
 
 def test_what_chance_explains_has_no_part_in_what_does_not() -> None:
-    """Beside one that decides, hyper-parameters that do not matter mostly have no share at all."""
+    """Beside one that decides, hyperparameters that do not matter mostly have no share at all."""
     random, without = Random(8), 0
     for _ in range(50):
         given: list[tuple[Hyperparameters, float]] = [
@@ -106,7 +106,7 @@ def test_quantiles_are_those_of_the_tables(freedom: int, probability: float, qua
     ("given", "reason"),
     [
         ([({"lr": float(i)}, float(i)) for i in range(MINIMUM - 1)], "needs 16 models with a value that"),
-        ([({"lr": 0.1}, float(i)) for i in range(20)], "no hyper-parameter varies"),
+        ([({"lr": 0.1}, float(i)) for i in range(20)], "no hyperparameter varies"),
         ([({"lr": float(i % 4)}, 1.0) for i in range(20)], "equally good"),
         ([({"lr": float(i)}, float(i % 5)) for i in range(20)], "better than chance"),
     ],

@@ -94,9 +94,7 @@ def test_of_thousands_of_models_the_best_and_a_stated_sample_are_drawn() -> None
     drawn = {model for trace in traces(found, "scored") for (model,) in trace["customdata"]}
     assert len(drawn) <= MOST_PARALLEL
     assert {f"m{i:02}" for i in range(800)} <= drawn
-    assert title(found).startswith(
-        "Hyper-parameters and loss: 1,000 of 5,000 models, the best and every 21th"
-    )
+    assert title(found).startswith("Hyperparameters and loss: 1,000 of 5,000 models, the best and every 21th")
 
 
 @pytest.mark.parametrize(

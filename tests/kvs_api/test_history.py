@@ -55,7 +55,7 @@ def test_a_row_that_cannot_be_read_is_left_out_and_counted(
 
 
 def test_keys_say_nothing_of_what_they_are_made_of() -> None:
-    """And are the same for the same, in whatever order hyper-parameters stand."""
+    """And are the same for the same, in whatever order hyperparameters stand."""
 
     def made(
         code: str = "c0de", dataset: str = "mnist-1", device: DeviceKind | None = GPU, **values: float

@@ -92,7 +92,7 @@ def test_models_that_differ_in_what_is_harmless_are_alike(change: dict[str, Any]
     ],
 )
 def test_models_that_differ_in_anything_that_may_matter_are_not_alike(change: dict[str, Any]) -> None:
-    """Shapes, types, what is trained, the batch size, and every hyper-parameter that nobody knows to be harmless."""
+    """Shapes, types, what is trained, the batch size, and every hyperparameter that nobody knows to be harmless."""
     models = {"m00": BASE, "m01": {**BASE, **change}}
     assert [group.models for group in grouped(Spec(), models, seed=0)] == [["m00"], ["m01"]]
 

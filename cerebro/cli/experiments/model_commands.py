@@ -34,7 +34,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         return parser
 
     add = command("add", "train one more model in a fit", _add, has_model=False)
-    _add_values(add, "hyper-parameters of the model, such as lr=0.01 batch_size=32", count="+")
+    _add_values(add, "hyperparameters of the model, such as lr=0.01 batch_size=32", count="+")
     _add_epochs(add)
     clone = command("clone", "add a copy of a model with some values changed", _clone)
     _add_values(clone, "changed values, such as lr=0.001", count="*")

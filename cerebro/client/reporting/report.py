@@ -149,7 +149,7 @@ def _figures(drawings: Drawings) -> Iterable[tuple[str, str, Figure | None]]:
     """Yield element id, heading and figure."""
     metric = drawings.request.metric
     yield "figure-curves", f"Learning curves of {metric}", drawings.curves()
-    yield "figure-parallel", "Hyper-parameters side by side", drawings.parallel()
+    yield "figure-parallel", "Hyperparameters side by side", drawings.parallel()
     yield "figure-scatter", f"{metric} over each hyperparameter", drawings.scatter()
     yield "figure-heatmap", f"Best {metric} by two hyperparameters", drawings.heatmap()
     yield "figure-importance", "Importance of hyperparameters", drawings.importance()

@@ -39,7 +39,7 @@ HARMLESS = (
     "dropout_*",
     "*_dropout",
 )
-"""Hyper-parameters that neither time nor memory depend on, as patterns of `fnmatch`."""
+"""Hyperparameters that neither time nor memory depend on, as patterns of `fnmatch`."""
 
 
 def made_on_meta(spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str) -> Trainee:
@@ -117,7 +117,7 @@ def signature_of(modules: Sequence[nn.Module], hyperparams: Mapping[str, Any]) -
     """Return a hash shared by models with the same time and memory needs.
 
     It covers modules, parameters and buffers with names, shapes, types, training and sharing, and all
-    hyper-parameters that matter.
+    hyperparameters that matter.
     """
     visited: dict[int, str] = {}
     facts: list[Any] = []
@@ -137,7 +137,7 @@ def signature_of(modules: Sequence[nn.Module], hyperparams: Mapping[str, Any]) -
 
 
 def mattering(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyper-parameters that time or memory may depend on."""
+    """The hyperparameters that time or memory may depend on."""
     return {
         name: value
         for name, value in hyperparams.items()

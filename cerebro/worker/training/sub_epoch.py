@@ -246,7 +246,7 @@ def train_sub_epoch(
 
     Raises:
         MetricError, NonFiniteMetricError: invalid result of `train`.
-        SpecError: a hyper-parameter was changed without effect; see `tracked_checkpoint`.
+        SpecError: a hyperparameter was changed without effect; see `tracked_checkpoint`.
     """
     drawn = sub_epoch_seed(seed, model, epoch, partition)
     seed_everything(drawn)
@@ -280,7 +280,7 @@ def _one_row_named(loader: DataLoader, hyperparams: Mapping[str, Any], partition
             raise
         raise SpecError(
             f"batch normalization cannot train on one row: the last batch of partition {partition} has one, because it "
-            f"has {rows} rows and batch_size is {size}. Leave such a batch out with the hyper-parameter "
+            f"has {rows} rows and batch_size is {size}. Leave such a batch out with the hyperparameter "
             f"'drop_last': [True], or choose another batch_size. ({error})"
         ) from error
 

@@ -5,9 +5,9 @@ ways produce the same files, and code may switch between sub-epochs.
 
 The learning-rate trap: an optimizer created with a new learning rate silently gets the old one back when it
 loads its saved state. So the initial plain numbers of a tracked object are saved with its state. If the
-model's hyper-parameters change and the object is created with other numbers, the new ones are kept
+model's hyperparameters change and the object is created with other numbers, the new ones are kept
 (`_with_changes`). The initial numbers of an untracked optimizer are unknown: after the sub-epoch its values
-named like hyper-parameters are checked (`stale`).
+named like hyperparameters are checked (`stale`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ InitialValues = dict[str, dict[str, Any]]
 """Initial plain values of tracked objects, by name and then by path in the state."""
 
 _UNLISTED = "params"
-"""Key of an optimizer group's parameter numbers, which depend on no hyper-parameter."""
+"""Key of an optimizer group's parameter numbers, which depend on no hyperparameter."""
 
 
 class Checkpoint(dict[str, Any], spec.Checkpoint):
@@ -40,7 +40,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
     Args:
         kept: content from earlier sub-epochs.
         initial_values: latest initial values of tracked objects.
-        changes: hyper-parameters changed since: name -> (before, now).
+        changes: hyperparameters changed since: name -> (before, now).
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         }
 
     def _guessed(self, saved: Any, made: Mapping[str, Any]) -> dict[str, Any]:
-        """Guess an untracked object's initial values by name: the changed hyper-parameters."""
+        """Guess an untracked object's initial values by name: the changed hyperparameters."""
         found = _numbers(saved)
         names = {path: path.rpartition("/")[2].removeprefix("initial_") for path in made}
         return {path: found[path] for path, name in names.items() if name in self.changes and path in found}
@@ -245,7 +245,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         """End the sub-epoch: store the states of tracked objects and drop the objects.
 
         Raises:
-            SpecError: a hyper-parameter was changed, but user code's content has the old value.
+            SpecError: a hyperparameter was changed, but user code's content has the old value.
         """
         for name, (previous, now) in self.changes.items():
             values = {key: value for key, value in self.items() if key not in self._tracked}
@@ -265,7 +265,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
 
 
 def changes(before: Mapping[str, Any] | None, now: Hyperparameters) -> dict[str, tuple[Any, Any]]:
-    """Return changed hyper-parameters: name -> (before, now). Unknown earlier values are ignored."""
+    """Return changed hyperparameters: name -> (before, now). Unknown earlier values are ignored."""
     return {
         name: (value, now[name])
         for name, value in (before or {}).items()
@@ -317,7 +317,7 @@ def _moved(value: Any, before: Any, now: Any) -> Any:
 
 
 def _stale(value: Any, name: str, before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Yield the optimizer groups in a state that still have a hyper-parameter's old value."""
+    """Yield the optimizer groups in a state that still have a hyperparameter's old value."""
     if isinstance(value, Mapping):
         groups = cast("Mapping[str, Any]", value).get("param_groups")
         if isinstance(groups, list):

@@ -39,7 +39,7 @@ def prose(report: str) -> str:
 
 
 def test_the_answer_comes_first(report: str, story: Story) -> None:
-    """Best model, value, hyper-parameters, checkpoint, and how to load it; before any table or figure."""
+    """Best model, value, hyperparameters, checkpoint, and how to load it; before any table or figure."""
     best = story.run.best_model()
     assert best is not None
     words = prose(report)
@@ -95,7 +95,7 @@ def test_it_says_where_everything_came_from(report: str, story: Story) -> None:
 
 
 def test_nobodys_name_is_markup(report: str) -> None:
-    """Metric, hyper-parameter, message or address: it is shown as it is written."""
+    """Metric, hyperparameter, message or address: it is shown as it is written."""
     assert NASTY not in report
     assert prose(report).count(NASTY) >= 3
     data = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', report, re.DOTALL)[0]

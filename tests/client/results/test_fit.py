@@ -46,7 +46,7 @@ def test_the_leaderboard_is_sorted_in_the_metrics_direction(
 
 
 def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
-    """A hyper-parameter called `model` or like the metric, a metric called `seconds`: both columns are there."""
+    """A hyperparameter called `model` or like the metric, a metric called `seconds`: both columns are there."""
     story = Story()
     story.fit(models=1, hyperparams={"m00": {"batch_size": 8, "model": "cnn", "loss": "mse", "epochs": 99}})
     story.epoch(1, loss=2.0, seconds=7.0, attempt=3.0)

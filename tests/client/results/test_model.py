@@ -29,7 +29,7 @@ from tests.state.stories import Story, sub_epoch
 
 @pytest.mark.parametrize("validated", [False, True])
 def test_the_best_model_is_told_with_its_checkpoint(volumes: Volumes, validated: bool) -> None:
-    """Id, hyper-parameters, epoch, value and the file: of validation where there is one."""
+    """Id, hyperparameters, epoch, value and the file: of validation where there is one."""
     best = fit_result(fitted(validated=validated), volumes).best
     assert (best.id, best.epoch, best.metric, best.value) == ("m01", 1, "loss", 10.0 if validated else 1.0)
     assert best.hyperparams == {"batch_size": 1, "lr": 0.2}
@@ -186,7 +186,7 @@ def test_each_archive_has_its_own_modules(
 
 
 def test_a_model_whose_checkpoint_was_removed_is_known_all_the_same(volumes: Volumes) -> None:
-    """Its hyper-parameters, epoch and value; only what reads the checkpoint says that it is gone."""
+    """Its hyperparameters, epoch and value; only what reads the checkpoint says that it is gone."""
     story = fitted()
     reference = story.model("m00").epoch_checkpoint(2)
     assert reference is not None

@@ -1,4 +1,4 @@
-"""TensorBoard's HParams plugin knows each model's hyper-parameters, and which models trained to their end."""
+"""TensorBoard's HParams plugin knows each model's hyperparameters, and which models trained to their end."""
 
 from __future__ import annotations
 

@@ -161,11 +161,15 @@ def test_queue_says_why() -> None:
     rows = cluster(told(summaries={"digits": seen}, queue=full), now=NOW).queue
     assert (rows[1].queue_position.place, rows[1].reason) == (1, UNKNOWN)
     rows = cluster(told(summaries={"digits": seen}, queue=queue), now=NOW).queue
-    first = rows[0].told
+    first = rows[0].run_summary
     assert (first.state, first.done, first.total, first.author) == ("running", 10, 42, "ada")
-    assert (rows[1].told.state, rows[1].told.author, rows[1].reason) == ("queued", "bob", UNKNOWN)
-    assert (rows[2].told.state, rows[2].reason) == ("queued", "")
-    assert (rows[3].told.state, rows[3].reason) == (
+    assert (rows[1].run_summary.state, rows[1].run_summary.author, rows[1].reason) == (
+        "queued",
+        "bob",
+        UNKNOWN,
+    )
+    assert (rows[2].run_summary.state, rows[2].reason) == ("queued", "")
+    assert (rows[3].run_summary.state, rows[3].reason) == (
         "queued",
         "3 runs are open before it; 3 may be open at once",
     )

@@ -14,7 +14,7 @@ def test_cursor_of_runs_that_go_on() -> None:
     the same moment."""
     state, query = running_story().state, LogQuery()
     chosen = sources(state, query)
-    cursor = Cursor.parse(str(Cursor.after(chosen, {each.key: 7 for each in chosen})))
+    cursor = Cursor.parse(str(Cursor.from_page(chosen, {each.key: 7 for each in chosen})))
     assert cursor is not None
     pending = unread(state, query, cursor)
     assert {(each.task, offset) for each, offset in pending} == {("fit-1/train/m04/e1/p1", 7), (M05, 7)}

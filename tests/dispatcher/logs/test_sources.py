@@ -61,7 +61,7 @@ def test_only_what_is_shown_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made.clear()
     assert len(growing(state, query)) == 2
     assert made == []
-    cursor = Cursor.after(chosen, {})
+    cursor = Cursor.from_page(chosen, {})
     made.clear()
     unread(state, query, cursor)
     assert len(made) == 1

@@ -12,7 +12,7 @@ from tests.dispatcher.stories import Story, running_story, status
 
 
 def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None:
-    """Best model, its hyper-parameters, the code that loads it; then what runs and what failed."""
+    """Best model, its hyperparameters, the code that loads it; then what runs and what failed."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits").text)
     assert "Best model so far: m00 accuracy 0.9405 at epoch 2 (higher is better, training)" in page

@@ -39,7 +39,7 @@ def test_a_query_of_an_old_address_is_still_answered() -> None:
 
 
 def test_comparison_tells_lines_that_differ() -> None:
-    """Of hyper-parameters and of results; a value that one model lacks is a difference."""
+    """Of hyperparameters and of results; a value that one model lacks is a difference."""
     story = running_story()
     table = ModelTable(story.state.runs["fit-1"])
     found = comparison(table, ("m00", "m02", "nobody"))

@@ -13,7 +13,7 @@ class Handler(BaseHandler):
     """See `BaseHandler`."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Fails where the hyper-parameters say so."""
+        """Fails where the hyperparameters say so."""
         channel, leave = int(sys.argv[sys.argv.index("--channel") + 1]), os._exit
 
         def say_and_leave(status: int) -> None:

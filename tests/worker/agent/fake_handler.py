@@ -1,4 +1,4 @@
-"""A handler that does what a task's hyper-parameters say: stands for user code of every kind."""
+"""A handler that does what a task's hyperparameters say: stands for user code of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What user code tracks is saved and restored with the model; a hyper-parameter that was changed takes effect."""
+"""What user code tracks is saved and restored with the model; a hyperparameter that was changed takes effect."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def new(hyperparams: Hyperparameters = OLD, spec: Spec = TRACKS) -> Trainee:
 
 
 def hopped(trainee: Trainee, folder: Path, hyperparams: Hyperparameters = OLD) -> Trainee:
-    """The model after it was saved, and loaded by another worker with these hyper-parameters."""
+    """The model after it was saved, and loaded by another worker with these hyperparameters."""
     arrived = new(hyperparams)
     restore(arrived, load(folder, save(folder, "u.pt", trainee.state()), CPU))
     return arrived
@@ -197,7 +197,7 @@ def test_a_learning_rate_that_was_changed_takes_effect(tmp_path: Path) -> None:
 
 
 def test_what_was_not_changed_is_restored_as_it_was(tmp_path: Path) -> None:
-    """A rate that user code has set on the way is no hyper-parameter: another one's change leaves it alone."""
+    """A rate that user code has set on the way is no hyperparameter: another one's change leaves it alone."""
 
     def halving(
         network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]

@@ -44,7 +44,7 @@ def digest(state: object) -> str:
 
 
 def trained(state: State) -> State:
-    """The result of training, without the hyper-parameters."""
+    """The result of training, without the hyperparameters."""
     return {name: state[name] for name in ("models", "checkpoint")}
 
 

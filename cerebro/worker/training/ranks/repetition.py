@@ -109,7 +109,7 @@ class Repeat:
         for sub_epoch, visit in enumerate(model.visits):
             now = self._owned(model, sub_epoch)
             if visit.parallel_plan is not None and not self.is_single:
-                # The state contains earlier hyper-parameters, so the ranks notice changes.
+                # The state contains earlier hyperparameters, so the ranks notice changes.
                 start = checkpoints.save(folder, f"u{sub_epoch}.pt", trainee.state()) if sub_epoch else None
                 found = self._by_parallel_plan(model, sub_epoch, visit.parallel_plan, folder, start)
                 trainee = self._new(model, sub_epoch)
