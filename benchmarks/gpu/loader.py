@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -52,7 +51,6 @@ def measure(setting: Setting) -> Iterator[Row]:
         measured=f"{max(host) * images[0].nbytes / GB:.2f} GB/s",
         values={"bytes_per_s": max(host) * images[0].nbytes},
     )
-    yield _steps(setting, rows, batch_size, "images")
     yield _by_threads(setting, rows, batch_size, "images")
     yield _same(setting, rows, batch_size)
     count, batch_size = (4000, 128) if setting.is_small else (40_000, 128)
@@ -60,7 +58,6 @@ def measure(setting: Setting) -> Iterator[Row]:
     write_rows(setting.folder / "short", [(row, n % 2) for n, row in enumerate(numbers)], _SOURCE)
     rows = MappedRows.open([setting.folder / "short"])
     yield _short_rows(setting, rows, batch_size)
-    yield _steps(setting, rows, batch_size, "short rows")
     yield _by_threads(setting, rows, batch_size, "short rows")
 
 
@@ -132,31 +129,6 @@ def _short_rows(setting: Setting, rows: MappedRows, batch_size: int) -> Row:
         measured=f"{rate:,.0f} rows/s, {1e6 * batch_size / rate:.0f} us a batch, {threads} threads; in host memory "
         f"{max(host):,.0f} rows/s",
         values={"rows_per_s": rate, "host_rows_per_s": max(host)},
-    )
-
-
-def _steps(setting: Setting, rows: MappedRows, batch_size: int, what: str) -> Row:
-    """Time the three steps of a batch one after another: gather, pin, copy."""
-    order = np.random.default_rng(0).permutation(rows.num_rows)
-    bounds = np.arange(0, rows.num_rows + 1, batch_size)
-    times: dict[str, list[float]] = {"gather": [], "pin": [], "copy": []}
-    for planned in rows.planned(order, bounds, (0, 1)):
-        began = time.perf_counter()
-        columns = [torch.from_numpy(each) for each in planned.columns() if isinstance(each, np.ndarray)]
-        gathered = time.perf_counter()
-        pinned = [each.pin_memory() for each in columns] if setting.is_gpu else columns
-        ready = time.perf_counter()
-        copies = [each.to(setting.device, non_blocking=True) for each in pinned]
-        setting.synchronize()
-        times["gather"].append(gathered - began)
-        times["pin"].append(ready - gathered)
-        times["copy"].append(time.perf_counter() - ready)
-        del copies
-    middle = {name: statistics.median(each[len(each) // 4 :]) for name, each in times.items()}
-    return Row(
-        what=f"a batch of {what}, step by step",
-        measured=", ".join(f"{name} {1e3 * seconds:.3f} ms" for name, seconds in middle.items()),
-        values={**middle, "first_pin": times["pin"][0]},
     )
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from benchmarks.gpu.local import one_worker, tables
 from benchmarks.gpu.section import Row, Setting
 from benchmarks.training import CLASSES, FEATURES, TableETL, run_events
-from cerebro import Experiment, SubEpochSpec
+from cerebro import Experiment, Limits, Parallelism, SubEpochSpec
 from cerebro.contract.events import TaskFailed
 from cerebro.techniques import Offload
 
@@ -128,9 +128,10 @@ def measure(setting: Setting) -> Iterator[Row]:
             mode="min",
             progress=False,
             seed=1,
-            hours=hours,
-            techniques=["single", Offload(checkpointing=False, activations=False)],
-            trials="never",
+            limits=Limits(hours=hours),
+            parallelism=Parallelism(
+                techniques=["single", Offload(checkpointing=False, activations=False)], trials="never"
+            ),
         )
         late.cancel()
         seconds = time.monotonic() - began
