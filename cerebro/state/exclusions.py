@@ -54,7 +54,7 @@ class Exclusion:
     def stops(self, key: TaskKey) -> bool:
         """True if the exclusion stops a new task with this key.
 
-        The keys of copies and of lost partitions are equal: who makes copies asks for the scope.
+        False for `REPLICAS` and `COPIES`: who makes partitions again asks for the scope.
 
         >>> key = TaskKey(run="fit-1", kind="train", model="m-0", epoch=1, partition=0)
         >>> Exclusion("worker-0", Scope.MODEL, "too little memory", name="m-0").stops(key)
@@ -65,9 +65,7 @@ class Exclusion:
         match self.scope:
             case Scope.EVERYTHING | Scope.NEW_TASKS:
                 return True
-            case Scope.REPLICAS:
-                return key.kind == "etl"
-            case Scope.COPIES:
+            case Scope.REPLICAS | Scope.COPIES:
                 return False
             case Scope.RUN:
                 return key.run == self.name

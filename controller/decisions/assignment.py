@@ -20,7 +20,6 @@ that preempt choose interrupted sub-epochs by priority score like all others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.rest import api
@@ -28,7 +27,7 @@ from cerebro.contract.tasks import MEASURING
 from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.scheduling.policies.following import Following
-from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, TaskState, Worker
+from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.decisions.device_ends import due_s, end_of
 from controller.decisions.fit_dispatch import FitDispatch
@@ -37,11 +36,17 @@ from controller.exclusions.memory_retries import reserved, runs_alone
 from controller.exclusions.model_exclusions import feasible_workers
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.sharing.arbiter import Place
-from controller.sources import gangs, replication, search_tasks
-from controller.sources import measurement as measuring
-from controller.sources import verification as auditing
+from controller.sources.etl_and_evaluation import EtlAndEvaluation
+from controller.sources.gangs import Gangs
+from controller.sources.measurement import Measurements
 from controller.sources.parallel_plans import as_sent
+from controller.sources.replication import Replicas
 from controller.sources.search import Searching
+from controller.sources.search_tasks import SearchRequests
+from controller.sources.task_source import Offer, Proposal
+from controller.sources.verification import Verifications
+
+_Choose = Callable[[list[int]], Choice | None]
 
 
 def assign(
@@ -61,39 +66,57 @@ def assign(
     draft = AssignmentDraft(record, state, run, fit, snapshot)
     if fit is not None and fit.run != run.id:
         fit = None
-    made = replication.making(
-        state,
-        run,
-        fit,
-        draft.places,
-        draft.exclusions,
-        is_filling=snapshot.is_filling,
-    )
-    for worker, key in made:
-        draft.give(worker, key, ())
-    if search is not None and run.state is RunState.RUNNING:
-        search_tasks.give(record, run, search, draft, depth=snapshot.depth)
+    draft.accept(Replicas(state, run, fit))
+    draft.accept(SearchRequests(record, run, search), Offer(snapshot.depth))
     if run.kind != "fit" or fit is None:
         for depth in range(1, snapshot.depth + 1):
-            draft.give_ready(depth)
+            draft.accept(EtlAndEvaluation(state, run), Offer(depth))
         return [*draft.steps]
-    if run.state is RunState.RUNNING:
-        measuring.measure(record, run, fit, draft)
-    sub_epochs = _SubEpochs(draft, fit, snapshot, partial(auditing.give, record, state, run, draft))
+    draft.accept(Measurements(record, run, fit))
+    sub_epochs = _SubEpochs(record, state, draft, fit, snapshot)
     try:
         return sub_epochs.decide()
     finally:
         sub_epochs.undo()
 
 
+class Training:
+    """Proposes training sub-epochs on one worker each, chosen by the policy.
+
+    Args:
+        sub_epochs: the choices of this decision.
+        chooser: returns a function that chooses for one of these workers; called once per pass.
+    """
+
+    reason = "its model needs no sub-epoch"
+
+    def __init__(self, sub_epochs: _SubEpochs, chooser: Callable[[], _Choose]) -> None:
+        self._sub_epochs, self._chooser = sub_epochs, chooser
+
+    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
+        """Yield sub-epochs for the offered devices."""
+        return self._sub_epochs.propose(offer, self._chooser())
+
+    def is_still_needed(self, task: Task) -> bool:
+        """True: `controller.decisions.decide` revokes the sub-epochs of ended models."""
+        return True
+
+
 class _SubEpochs:
     """Chooses training sub-epochs with the policy, tentatively on the dispatch state."""
 
     def __init__(
-        self, draft: AssignmentDraft, fit: FitDispatch, snapshot: ClusterSnapshot, audit: auditing.Give
+        self,
+        record: ExperimentRecord,
+        state: ExperimentState,
+        draft: AssignmentDraft,
+        fit: FitDispatch,
+        snapshot: ClusterSnapshot,
     ) -> None:
-        self._draft, self._fit, self._now, self._audit = draft, fit, snapshot.now, audit
-        self._snapshot, self._depth = snapshot, snapshot.depth
+        self._draft, self._fit, self._now, self._depth = draft, fit, snapshot.now, snapshot.depth
+        self._evaluation = EtlAndEvaluation(state, draft.run)
+        self._verifications = Verifications(record, state, draft.run)
+        self._overdue = Verifications(record, state, draft.run, is_overdue=True)
         self._training_workers = [w for w in draft.alive if w.trains]
         self._dispatch_draft = DispatchDraft(fit)
         self._exclude_models()
@@ -117,30 +140,30 @@ class _SubEpochs:
 
     def decide(self) -> list[api.Assign | api.Revoke | api.Preempt]:
         """Return the steps of `assign` for an open fit run."""
-        left = self._fit.dispatch_state.worker_left
+        draft, remaining = self._draft, self._fit.dispatch_state.worker_left
         if not self._fit.preempts:
-            self._fill(1, self._interrupted)
+            draft.accept(Training(self, lambda: self._interrupted))
         # Validation delays training, so it goes to the worker with the least remaining training.
         calmest_first = sorted(
-            self._draft.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
+            draft.alive, key=lambda w: remaining[self._fit.worker(w.name)] if w.trains else 0.0
         )
-        self._draft.give_ready(1, calmest_first)
-        self._audit(depth=1, is_overdue=True)
-        gangs.form(self._fit, self._draft, self._dispatch_draft, self._snapshot)
-        self._fill(1, self._in_turn())
+        draft.accept(self._evaluation, Offer(order=calmest_first))
+        draft.accept(self._overdue)
+        draft.accept(Gangs(self._fit, self._dispatch_draft))
+        draft.accept(Training(self, self._in_turn))
         taken_back = self._taken_back()
         if taken_back is not None:
-            return [*self._draft.steps, taken_back]
+            return [*draft.steps, taken_back]
         if self._depth > 1:
             soon = [w for w in calmest_first if w.name in self._soon]
-            self._draft.give_ready(self._depth, soon, self._soon)
-            self._audit(depth=self._depth, among=self._soon, is_overdue=True)
-            self._fill(self._depth, self._in_turn(), self._soon)
+            offer = Offer(self._depth, self._soon, soon)
+            for source in (self._evaluation, self._overdue, Training(self, self._in_turn)):
+                draft.accept(source, offer)
             outranked = self._outranked()
             if outranked is not None:
-                return [*self._draft.steps, outranked]
-        self._audit(depth=1, is_overdue=False)
-        return [*self._draft.steps] or self._preempted()
+                return [*draft.steps, outranked]
+        draft.accept(self._verifications)
+        return [*draft.steps] or self._preempted()
 
     def _preempted(self) -> list[api.Assign | api.Revoke | api.Preempt]:
         workers = [w for w in self._training_workers if not self._draft.exclusions.stops_all(w.name)]
@@ -166,19 +189,15 @@ class _SubEpochs:
                 if held & dispatch_state.open[model] and worker not in able and times[worker] != NEVER:
                     self._dispatch_draft.exclude(model, worker)
 
-    def _fill(
-        self,
-        depth: int,
-        choose: Callable[[list[int]], Choice | None],
-        among: Mapping[str, Sequence[int]] | None = None,
-    ) -> None:
-        """Assign sub-epochs to devices with fewer than `depth` open tasks, restricted to `among`."""
+    def propose(self, offer: Offer, choose: _Choose) -> Iterator[Proposal]:
+        """Yield sub-epochs for the offered devices."""
+        depth, among = offer.depth, offer.among
         dispatch_state, places = self._fit.dispatch_state, self._draft.places
         room = {
             self._fit.worker(w.name): count
             for w in self._training_workers
             if not self._draft.exclusions.stops_all(w.name)
-            and (count := places.num_free(w.name, depth, None if among is None else among.get(w.name, ())))
+            and (count := places.num_free(w.name, depth, offer.devices(w.name)))
         }
         workers = sorted(room)
         # Queued sub-epochs count as running, so their device slots are free for the next ones.
@@ -201,7 +220,7 @@ class _SubEpochs:
             assert parallel_plan is not None
             key = self._fit.key(choice)
             self._dispatch_draft.start(choice)
-            self._draft.give(name, key, devices, as_sent(parallel_plan))
+            yield Proposal(key, name, devices, as_sent(parallel_plan))
             if choice.model in self._fit.memory_retries:
                 self._draft.exclusions.add(runs_alone(name, key))
             room[choice.worker] = places.num_free(name, depth, among[name] if among else None)
@@ -283,7 +302,7 @@ class _SubEpochs:
                 return choice._replace(partition=partition)
         return choice
 
-    def _in_turn(self) -> Callable[[list[int]], Choice | None]:
+    def _in_turn(self) -> _Choose:
         """Return a function like `_choose`, for repeated calls with shrinking sets of workers."""
         policy = self._policy()
         if not isinstance(policy, CriticalFirst):

@@ -7,7 +7,7 @@ The next attempt of a task that ran out of memory runs alone on a worker
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import ExperimentRecord
@@ -23,9 +23,8 @@ from controller.decisions.places import Places
 from controller.exclusions import memory_retries
 from controller.exclusions.collection import Exclusions
 from controller.exclusions.memory_needs import without_memory
-from controller.exclusions.memory_retries import calmest, reserved, runs_alone
 from controller.scaling.cluster_snapshot import ClusterSnapshot
-from controller.sources.ready_tasks import made_elsewhere, may_run, ready
+from controller.sources.task_source import Offer, Proposal, TaskSource
 
 
 class AssignmentDraft:
@@ -36,7 +35,8 @@ class AssignmentDraft:
         places: device slots, with the open tasks and the new assignments.
         views: current worker views, by name.
         fitted: return value of `ETLSpec.fit` for the run's data set, or `None`.
-        exclusions: where the run's tasks may not run; `give` and the sources add to them.
+        exclusions: where the run's tasks may not run; sources add to them.
+        snapshot: the present workers.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class AssignmentDraft:
         fit: FitDispatch | None,
         snapshot: ClusterSnapshot,
     ) -> None:
-        self._record, self._state, self.run = record, state, run
+        self._record, self._state, self.run, self.snapshot = record, state, run, snapshot
         self.views = snapshot.workers
         self.alive = [w for w in state.workers.values() if w.is_alive]
         self.places = Places(self.alive)
@@ -63,12 +63,23 @@ class AssignmentDraft:
         made = state.datasets.get(plan.dataset) if plan is not None else None
         self.fitted = made.fitted if made is not None else None
         self._taken: set[str] = set()
-        self._fit = fit if fit is not None and fit.run == run.id else None
         self.steps: list[api.Assign] = []
         request = run.request
         seed = request.seed if isinstance(request, FitRequest) else 0
         # Seeded by the log's length: equal states decide equally, and two decisions are independent.
         self.rng = random.Random(f"{seed}/{run.id}/{state.seq}")
+
+    def accept(self, source: TaskSource, offer: Offer = Offer()) -> None:  # noqa: B008
+        """Assign the tasks that a source proposes for the offered slots."""
+        for proposal in source.propose(self, offer):
+            if proposal.gang is None:
+                self._give(proposal)
+            else:
+                self._give_gang(proposal, proposal.gang)
+
+    def has(self, key: TaskKey) -> bool:
+        """True if this decision assigns the task."""
+        return str(key) in self._taken
 
     def given_to(self, worker: str) -> list[str]:
         """Return the keys of the tasks that this decision assigns to `worker`."""
@@ -78,23 +89,8 @@ class AssignmentDraft:
         """Return an alive worker by name."""
         return self._state.workers[name]
 
-    def give(
-        self,
-        worker: str,
-        key: TaskKey,
-        devices: tuple[int, ...],
-        parallel_plan: ParallelPlan | None = None,
-        body: TaskBody | None = None,
-    ) -> None:
-        """Assign a task.
-
-        Args:
-            worker: name of the worker.
-            key: key of the task.
-            devices: devices the task takes.
-            parallel_plan: plan of a sub-epoch.
-            body: task body, if the key does not determine it.
-        """
+    def _give(self, proposal: Proposal) -> None:
+        key, worker, devices, parallel_plan, body, _ = proposal
         task = self.run.task(key)
         self._taken.add(str(key))
         self.places.take(worker, devices)
@@ -116,8 +112,8 @@ class AssignmentDraft:
             return body.model_copy(update={"shortages": self.run.task(key).shortages})
         return body
 
-    def give_gang(self, key: TaskKey, gang: Gang, parallel_plan: ParallelPlan) -> None:
-        """Assign a sub-epoch on a set of partitions to all members of the gang."""
+    def _give_gang(self, proposal: Proposal, gang: Gang) -> None:
+        key, parallel_plan = proposal.key, proposal.parallel_plan
         task, (first, *others) = self.run.task(key), gang.members
         self._taken.add(str(key))
         for member in gang.members:
@@ -146,73 +142,6 @@ class AssignmentDraft:
     def _terms(self, key: TaskKey) -> int:
         """Return the version of the training config for a sub-epoch; `tasks.body` uses the same one."""
         return self.run.models[key.model or ""].terms_for(str(key)) if key.kind == "train" else 0
-
-    def give_ready(
-        self,
-        depth: int,
-        order: Sequence[Worker] | None = None,
-        among: Mapping[str, Sequence[int]] | None = None,
-    ) -> None:
-        """Assign tasks that need no idle model: ETL, validation, test and prediction.
-
-        Args:
-            depth: slots with fewer open tasks than this get one.
-            order: workers, the preferred first.
-            among: worker -> devices that may get a task; all by default.
-        """
-        if self.run.kind == "fit" and not self.run.counts.unvalidated:
-            return
-        free = [w for w in (self.alive if order is None else order) if self._has_place(w, depth, among)]
-        if not free:
-            return
-        elsewhere = made_elsewhere(self._state, self.run)
-        for key in (key for key in ready(self.run) if str(key) not in self._taken and key not in elsewhere):
-            worker = self._worker_for(key, free)
-            if worker is None:
-                continue
-            self.give(worker.name, key, self._place(worker, depth, among))
-            if self.run.task(key).exhausted:
-                self.exclusions.add(runs_alone(worker.name, key))
-            free = [w for w in free if self._has_place(w, depth, among)]
-            if not free:
-                return
-
-    def _worker_for(self, key: TaskKey, free: Sequence[Worker]) -> Worker | None:
-        """Return the first suitable worker. A task that must run alone reserves an idle or the least loaded one."""
-        is_exhausted = self.run.task(key).exhausted
-        among = self.alive if is_exhausted else free
-        fitting = (
-            w
-            for w in among
-            if self.exclusions.feasible(key, w.name) is None and may_run(self._state, self.run, w, key)
-        )
-        if not is_exhausted:
-            failed_at = self.run.task(key).failed_at
-            return (
-                min(fitting, key=lambda w: w.name in failed_at, default=None)
-                if failed_at
-                else next(fitting, None)
-            )
-        name = calmest(fitting, self.places)
-        if name and self.places.load(name):
-            self.exclusions.add(reserved(name, key))
-            return None
-        return next((w for w in free if w.name == name), None)
-
-    def _has_place(self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None) -> bool:
-        """True if the worker can take one more of the run's own tasks."""
-        if self.exclusions.stops_all(worker.name):
-            return False
-        if self.run.kind == "etl":
-            return self.places.beside(worker.name) < depth
-        return self.places.num_free(worker.name, depth, among[worker.name] if among else None) > 0
-
-    def _place(
-        self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None
-    ) -> tuple[int, ...]:
-        if self.run.kind == "etl":
-            return ()
-        return (self.places.free(worker.name, depth, among[worker.name] if among else None),)
 
 
 class DispatchDraft:

@@ -24,7 +24,7 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.search.procedure import Refused
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.reports.schedule_report import epoch_report
-from cerebro.state.reports.wait_reasons import KIND, needed_partitions
+from cerebro.state.reports.wait_reasons import KIND
 from cerebro.state.runs.goals import spent
 from controller.decisions.assignment import assign
 from controller.decisions.fit_dispatch import FitDispatch
@@ -40,14 +40,15 @@ from controller.scaling.cluster_snapshot import (
     WorkerView,
 )
 from controller.scaling.orchestrator import Exit
-from controller.sources import search_tasks
-from controller.sources import verification as auditing
 from controller.sources.gangs import out_of_gangs
-from controller.sources.measurement import is_pointless
+from controller.sources.measurement import Measurements
 from controller.sources.parallel_plans import out_of_reach
 from controller.sources.pruning import Pruning
-from controller.sources.replication import unmakable, volume_failure
+from controller.sources.replication import Replicas, unmakable, volume_failure
 from controller.sources.search import Searching
+from controller.sources.search_tasks import SearchRequests
+from controller.sources.task_source import TaskSource
+from controller.sources.verification import Verifications, is_awaited
 
 Step = api.Assign | api.Revoke | api.Preempt | api.Note | api.Dequeue
 
@@ -106,7 +107,7 @@ def _decided(
     problem = _fatal_message(run) or _mixed_parts(run) or unmakable(state, run)
     if problem:
         return _end(run, "failed", problem, now=snapshot.now)
-    doomed = [*_revoke_cut_short(run, snapshot.now), *_revoke_unneeded(state, run)]
+    doomed = [*_revoke_cut_short(run, snapshot.now), *_revoke_unneeded(record, state, run)]
     if doomed:
         return doomed
     epoch = _completed_epoch(run)
@@ -128,8 +129,8 @@ def _go_on(
     """Return the steps of a run that neither stops nor fails."""
     if run.is_complete():
         redos = _redos(record, state, run, snapshot, fit)
-        is_awaited = not redos and auditing.is_awaited(state, run, snapshot.cordoned, snapshot.workers)
-        return redos or ([] if is_awaited else [_finished(run)])
+        waits = not redos and is_awaited(state, run, snapshot.cordoned, snapshot.workers)
+        return redos or ([] if waits else [_finished(run)])
     if search is not None and run.state is RunState.RUNNING and (decided := search.steps(run)):
         return [_note(event) for event in decided]
     full = run.storage_full or volume_failure(state, run) if run.state is RunState.RUNNING else None
@@ -366,30 +367,30 @@ def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
             yield revoke_task(task, "its model was changed")
 
 
-def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
+def _revoke_unneeded(record: ExperimentRecord, state: ExperimentState, run: Run) -> Iterator[Step]:
     """Revoke tasks with unneeded results, so that the run can end.
 
     These are ETL tasks of partitions without remaining readers, trials and verifications after the last
     sub-epoch, tasks of a finished search, and queued ETL of a partition that returned with its worker.
     """
+    sources: tuple[TaskSource, ...] = (
+        Replicas(state, run),
+        SearchRequests(record, run),
+        Measurements(record, run),
+        Verifications(record, state, run),
+    )
     for task in run.open.values():
-        if is_pointless(run, task.key):
-            yield revoke_task(task, "nothing is left to be chosen", force=True)
-        elif auditing.is_pointless(run, task.key):
-            yield revoke_task(task, "nothing is left to be compared", force=True)
-        elif search_tasks.is_pointless(run, task.key):
-            yield revoke_task(task, "the search is over", force=True)
-    making = [task for task in run.open.values() if task.key.kind == "etl"] if run.kind != "etl" else []
-    needed = needed_partitions(state, run) if making else set()
-    for task in making:
-        if task.key.partition not in needed:
-            yield revoke_task(task, "nothing is left to be done on this partition", force=True)
+        unneeded = next((source for source in sources if not source.is_still_needed(task)), None)
+        if unneeded is not None:
+            yield revoke_task(task, unneeded.reason, force=True)
         elif task.state is TaskState.ASSIGNED and _is_back(state, run, task):
             yield revoke_task(task, "a worker holds this partition again")
 
 
 def _is_back(state: ExperimentState, run: Run, task: Task) -> bool:
     """True if an alive worker holds the partition of a queued ETL task. Replica copies are never queued."""
+    if task.key.kind != "etl" or run.kind == "etl":
+        return False
     is_queued = not state.workers[task.worker or ""].is_next(str(task.key))
     assert run.plan is not None
     holders = state.holders(run.plan.dataset, task.key.partition or 0)

@@ -8,76 +8,91 @@ devices only, so a model waits for all workers of a set it needs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cerebro.contract.events import ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Gang, Member
 from cerebro.scheduling.dispatch_state import Choice, GangMember
-from cerebro.state import ExperimentState, ModelState, Run
+from cerebro.state import ExperimentState, ModelState, Run, Task
 from cerebro.state.models.parallel_plans import left
-from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.decisions.fit_dispatch import FitDispatch
-from controller.scaling.cluster_snapshot import ClusterSnapshot
+from controller.sources.task_source import Offer, Proposal
+
+if TYPE_CHECKING:
+    from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
 
 _Holder = TypeVar("_Holder", int, str)
 
 
-def form(
-    fit: FitDispatch, draft: AssignmentDraft, dispatch_draft: DispatchDraft, snapshot: ClusterSnapshot
-) -> None:
-    """Assign sub-epochs on sets of partitions to idle workers.
+class Gangs:
+    """Proposes sub-epochs on sets of partitions to idle workers.
 
     Models go by priority, then by remaining work. A model waits for all workers of a set that it still needs
     completely, unless other runs use one of these workers.
     """
-    if fit.gang_size < 2:
-        return
-    dispatch_state = fit.dispatch_state
-    addresses = {name: seen.address for name, seen in snapshot.workers.items()}
-    used_by_others = {slot.worker for slot in draft.exclusions.slots}
-    within_reach = {
-        w.name
-        for w in draft.alive
-        if w.trains and addresses.get(w.name) and not draft.exclusions.stops_all(w.name)
-    } - used_by_others
-    sets = [
-        members
-        for members in _sets(fit)
-        if all(fit.workers[member.worker] in within_reach for member in members)
-    ]
 
-    def precedence(model: int) -> tuple[int, float, int]:
-        return -dispatch_state.priority[model], -dispatch_state.model_left[model], model
+    reason = "its model needs no sub-epoch"
 
-    for model in sorted(range(len(fit.models)), key=precedence):
-        parallel_plan = fit.parallel_plans.gang_parallel_plan(model)
-        if parallel_plan is None or model in fit.memory_retries:
-            continue
-        needed = [
+    def __init__(self, fit: FitDispatch, dispatch_draft: DispatchDraft) -> None:
+        self._fit, self._dispatch_draft = fit, dispatch_draft
+
+    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
+        """Yield sub-epochs for idle devices."""
+        fit = self._fit
+        if fit.gang_size < 2:
+            return
+        dispatch_state = fit.dispatch_state
+        addresses = {name: seen.address for name, seen in view.snapshot.workers.items()}
+        used_by_others = {slot.worker for slot in view.exclusions.slots}
+        within_reach = {
+            w.name
+            for w in view.alive
+            if w.trains and addresses.get(w.name) and not view.exclusions.stops_all(w.name)
+        } - used_by_others
+        sets = [
             members
-            for members in sets
-            if all(dispatch_state.open[model] >> member.partition & 1 for member in members)
-            # A worker with too few devices is in no gang of this parallel plan, and no model waits for it.
-            and all(dispatch_state.gpus[member.worker] >= parallel_plan.size for member in members)
+            for members in _sets(fit)
+            if all(fit.workers[member.worker] in within_reach for member in members)
         ]
-        ready = [
-            members
-            for members in needed
-            if all(_is_idle(fit, draft, member, parallel_plan.size) for member in members)
-        ]
-        if ready and model not in dispatch_state.running:
-            left_at = dispatch_state.worker_left
-            members = max(ready, key=lambda members: sum(left_at[member.worker] for member in members))
-            gang = _gang(fit, draft, addresses[fit.workers[members[0].worker]], members, parallel_plan)
-            key = fit.key(Choice(members[0].worker, model, members[0].partition))
-            key = key._replace(others=tuple(member.partition for member in gang.members[1:]))
-            dispatch_draft.start_gang(model, [member._replace(gpus=parallel_plan.size) for member in members])
-            draft.give_gang(key, gang, parallel_plan)
-        # Also for a queued model: revoking it would be pointless, because it is excluded from the other workers.
-        for member in (member for members in needed for member in members):
-            dispatch_draft.exclude(model, member.worker)
+
+        def precedence(model: int) -> tuple[int, float, int]:
+            return -dispatch_state.priority[model], -dispatch_state.model_left[model], model
+
+        for model in sorted(range(len(fit.models)), key=precedence):
+            parallel_plan = fit.parallel_plans.gang_parallel_plan(model)
+            if parallel_plan is None or model in fit.memory_retries:
+                continue
+            needed = [
+                members
+                for members in sets
+                if all(dispatch_state.open[model] >> member.partition & 1 for member in members)
+                # A worker with too few devices is in no gang of this parallel plan, and no model waits for it.
+                and all(dispatch_state.gpus[member.worker] >= parallel_plan.size for member in members)
+            ]
+            ready = [
+                members
+                for members in needed
+                if all(_is_idle(fit, view, member, parallel_plan.size) for member in members)
+            ]
+            if ready and model not in dispatch_state.running:
+                left_at = dispatch_state.worker_left
+                members = max(ready, key=lambda members: sum(left_at[member.worker] for member in members))
+                gang = _gang(fit, view, addresses[fit.workers[members[0].worker]], members, parallel_plan)
+                key = fit.key(Choice(members[0].worker, model, members[0].partition))
+                key = key._replace(others=tuple(member.partition for member in gang.members[1:]))
+                self._dispatch_draft.start_gang(
+                    model, [member._replace(gpus=parallel_plan.size) for member in members]
+                )
+                yield Proposal(key, gang.members[0].worker, gang.members[0].devices, parallel_plan, gang=gang)
+            # Also for a queued model: revoking it would be pointless, because it is excluded from the other workers.
+            for member in (member for members in needed for member in members):
+                self._dispatch_draft.exclude(model, member.worker)
+
+    def is_still_needed(self, task: Task) -> bool:
+        """True: `controller.decisions.decide` revokes the sub-epochs of ended models."""
+        return True
 
 
 def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[ParallelPlansRuledOut]:

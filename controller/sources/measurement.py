@@ -8,43 +8,69 @@ ones. Each worker has at most one open trial or inspection.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
 from cerebro.contract.tasks import MEASURING, InspectTask, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace
-from cerebro.state import Run, TaskKey, Worker
-from controller.decisions.assignment_draft import AssignmentDraft
+from cerebro.state import Run, RunState, Task, TaskKey, Worker
 from controller.decisions.device_ends import end_of
 from controller.decisions.fit_dispatch import FitDispatch
+from controller.sources.task_source import Offer, Proposal
 from controller.sources.trials.known import is_worth_inspecting, situation
 from controller.sources.trials.selection import Wanted, trials
+
+if TYPE_CHECKING:
+    from controller.decisions.assignment_draft import AssignmentDraft
 
 TRIAL_S = 120.0
 """Maximum seconds of a trial; a longer one is ended and rules its parallel plan out."""
 
 
-def measure(record: ExperimentRecord, run: Run, fit: FitDispatch, draft: AssignmentDraft) -> None:
-    """Assign the inspection or trials that are worthwhile now."""
-    if run.fit_request.trials == "never" or _is_not_asked_for(run, draft):
-        return
-    workers = [worker for worker in draft.alive if worker.trains]
-    if not (run.counts.struck or run.exhausted) and all(worker.devices == 1 for worker in workers):
-        return
-    # Exclusions may change before the next decision, so they affect only the place of a trial.
-    able = [worker for worker in workers if not draft.exclusions.stops_all(worker.name)]
-    giver, of = _Giver(record, run, fit, draft, able), _queue_position(run, workers)
-    if run.inspection is None:
-        is_open = any(task.key.kind == "inspect" for task in run.open.values())
-        if not is_open and fit.again("inspect", of, lambda: is_worth_inspecting(run, fit.times, workers)):
-            giver.inspect()
-        return
-    if all(worker.devices == 1 for worker in workers):
-        return
-    for wanted in fit.again("trials", of, lambda: [*trials(situation(run, fit.times, workers))]):
-        giver.try_out(wanted)
+class Measurements:
+    """Proposes the inspection, or the trials that are worthwhile now."""
+
+    reason = "nothing is left to be chosen"
+
+    def __init__(self, record: ExperimentRecord, run: Run, fit: FitDispatch | None = None) -> None:
+        self._record, self._run, self._fit = record, run, fit
+
+    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
+        """Yield an inspection for a slot without a device, or trials for devices."""
+        run, fit = self._run, self._fit
+        if fit is None or run.state is not RunState.RUNNING:
+            return
+        if run.fit_request.trials == "never" or _is_not_asked_for(run, view):
+            return
+        workers = [worker for worker in view.alive if worker.trains]
+        if not (run.counts.struck or run.exhausted) and all(worker.devices == 1 for worker in workers):
+            return
+        # Exclusions may change before the next decision, so they affect only the place of a trial.
+        able = [worker for worker in workers if not view.exclusions.stops_all(worker.name)]
+        maker, known = _Maker(self._record, run, fit, view, able), _queue_position(run, workers)
+        if run.inspection is None:
+            is_open = any(task.key.kind == "inspect" for task in run.open.values())
+            if not is_open and fit.again(
+                "inspect", known, lambda: is_worth_inspecting(run, fit.times, workers)
+            ):
+                yield from maker.inspection()
+            return
+        if all(worker.devices == 1 for worker in workers):
+            return
+        for wanted in fit.again("trials", known, lambda: [*trials(situation(run, fit.times, workers))]):
+            yield from maker.trial(wanted)
+
+    def is_still_needed(self, task: Task) -> bool:
+        """True while sub-epochs remain that the result concerns."""
+        run = self._run
+        if task.key.kind not in MEASURING:
+            return True
+        if not run.has_known_models:
+            return not run.has_known_end or bool(run.counts.active)
+        # Stopped and failed models are not in `reached`.
+        return min(run.counts.reached, default=math.inf) < run.fit_request.epochs
 
 
 _SHARE = 20
@@ -82,19 +108,11 @@ def _is_not_asked_for(run: Run, draft: AssignmentDraft) -> bool:
     )
 
 
-def is_pointless(run: Run, key: TaskKey) -> bool:
-    """True if an open inspection or trial has no remaining use."""
-    if not run.has_known_models:
-        return key.kind in MEASURING and run.has_known_end and not run.counts.active
-    # Stopped and failed models are not in `reached`.
-    return key.kind in MEASURING and min(run.counts.reached, default=math.inf) >= run.fit_request.epochs
-
-
 # --- tasks -------------------------------------------------------------------------------------------
 
 
-class _Giver(NamedTuple):
-    """Assigns one inspection or trial."""
+class _Maker(NamedTuple):
+    """Makes one inspection or trial."""
 
     record: ExperimentRecord
     run: Run
@@ -102,8 +120,8 @@ class _Giver(NamedTuple):
     draft: AssignmentDraft
     workers: list[Worker]
 
-    def inspect(self) -> None:
-        """Assign the inspection to a worker without such a task, preferably one with data, to see the row layout."""
+    def inspection(self) -> Iterator[Proposal]:
+        """Propose the inspection to a worker without such a task, preferably one with data, to see the row layout."""
         run, request, places = self.run, self.run.fit_request, self.draft.places
         able = [w for w in self.workers if "inspect" in w.kinds and places.beside(w.name) == 0]
         worker = min(able, key=lambda w: (not _held(run, w), w.name), default=None)
@@ -118,10 +136,10 @@ class _Giver(NamedTuple):
             gpus=request.gpus,
             places=kinds,
         )
-        self.draft.give(worker.name, key, (), body=body)
+        yield Proposal(key, worker.name, body=body)
 
-    def try_out(self, wanted: Wanted) -> None:
-        """Assign a trial to the worker with the most idle devices of the right kind."""
+    def trial(self, wanted: Wanted) -> Iterator[Proposal]:
+        """Propose a trial to the worker with the most idle devices of the right kind."""
         run, size = self.run, wanted.known.parallel_plan.size
         assert run.inspection is not None
         # A changed model differs from the inspected one, and outcomes are kept for other runs.
@@ -151,7 +169,7 @@ class _Giver(NamedTuple):
             device=device,
             partition=_held(run, worker)[0],
         )
-        self.draft.give(worker.name, key, devices, body=body)
+        yield Proposal(key, worker.name, devices, body=body)
 
     def _devices(self, worker: Worker, kind: DeviceKind, size: int) -> tuple[int, ...]:
         """Return the devices a trial would take on a worker; () if it cannot run there now."""

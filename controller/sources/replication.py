@@ -25,10 +25,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import Failure
-from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
+from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.exclusions import Scope
 from cerebro.state.reports.wait_reasons import KIND, needed_partitions
 from controller.decisions.fit_dispatch import FitDispatch
@@ -36,9 +38,44 @@ from controller.decisions.places import Places
 from controller.exclusions.collection import Exclusions
 from controller.exclusions.memory_retries import reserved
 from controller.sources.relief import relief
+from controller.sources.task_source import Offer, Proposal
+
+if TYPE_CHECKING:
+    from controller.decisions.assignment_draft import AssignmentDraft
 
 _WORTH = 2.0
 """A copy must save more than its making time: afterwards both holders share the rest of the work."""
+
+
+class Replicas:
+    """Proposes ETL tasks for lost partitions and for copies."""
+
+    reason = "nothing is left to be done on this partition"
+
+    def __init__(self, state: ExperimentState, run: Run, fit: FitDispatch | None = None) -> None:
+        self._state, self._run, self._fit = state, run, fit
+
+    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
+        """Yield tasks for the slots without a device."""
+        found = making(
+            self._state,
+            self._run,
+            self._fit,
+            view.places,
+            view.exclusions,
+            is_filling=view.snapshot.is_filling,
+        )
+        for worker, key in found:
+            yield Proposal(key, worker)
+
+    def is_still_needed(self, task: Task) -> bool:
+        """True while the run reads the partition."""
+        is_own = task.key.kind == "etl" and self._run.kind != "etl"
+        return not is_own or task.key.partition in self._needed
+
+    @cached_property
+    def _needed(self) -> set[int]:
+        return needed_partitions(self._state, self._run)
 
 
 def making(

@@ -7,43 +7,73 @@ container, which is idle during a fit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.search import OwnProcedure
 from cerebro.contract.search_questions import SearchQuestion
 from cerebro.contract.tasks import SearchTask
-from cerebro.state import Run, TaskKey
+from cerebro.state import Run, RunState, Task, TaskKey
 from cerebro.state.workers import answers_searches
-from controller.decisions.assignment_draft import AssignmentDraft
 from controller.sources.search import Searching
+from controller.sources.task_source import Offer, Proposal
+
+if TYPE_CHECKING:
+    from controller.decisions.assignment_draft import AssignmentDraft
 
 
-def give(
-    record: ExperimentRecord, run: Run, search: Searching, draft: AssignmentDraft, *, depth: int
-) -> None:
-    """Assign at most one procedure request and one sampler request.
+class SearchRequests:
+    """Proposes at most one procedure request and one sampler request.
 
     Args:
-        depth: maximum number of open tasks of a slot, including the new one.
+        search: the run's search, if it has one.
     """
-    log = run.search
-    assert log is not None
-    if log.finish is not None or log.failures:
-        return
-    worker = _answering(draft, depth)
-    if worker is None:
-        return
-    asked = {(task.key.question or "").partition("-")[0] for task in run.open.values()}
-    if "orders" not in asked and (orders := search.orders_question(run)) is not None:
-        _give(record, run, draft, worker, ask=f"orders-{len(log.answers)}", question=orders)
-    is_wanted = search.is_drawn_by_workers and "draw" not in asked and log.drawn not in log.values
-    worker = _answering(draft, depth)
-    if worker is not None and is_wanted and (draw := search.question(run)) is not None:
-        _give(record, run, draft, worker, ask=f"draw-{draw.numbers[0]}", question=draw)
 
+    reason = "the search is over"
 
-def is_pointless(run: Run, key: TaskKey) -> bool:
-    """True if an open request is no longer needed."""
-    return key.kind == "search" and run.search is not None and run.search.finish is not None
+    def __init__(self, record: ExperimentRecord, run: Run, search: Searching | None = None) -> None:
+        self._record, self._run, self._search = record, run, search
+
+    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
+        """Yield requests for the slots without a device."""
+        log, search = self._run.search, self._search
+        if log is None or search is None or self._run.state is not RunState.RUNNING:
+            return
+        if log.finish is not None or log.failures:
+            return
+        worker = _answering(view, offer.depth)
+        if worker is None:
+            return
+        open_requests = {(task.key.question or "").partition("-")[0] for task in self._run.open.values()}
+        if "orders" not in open_requests and (orders := search.orders_question(self._run)) is not None:
+            yield self._proposal(worker, f"orders-{len(log.answers)}", orders)
+        is_wanted = search.is_drawn_by_workers and "draw" not in open_requests and log.drawn not in log.values
+        worker = _answering(view, offer.depth)
+        if worker is not None and is_wanted and (draw := search.question(self._run)) is not None:
+            yield self._proposal(worker, f"draw-{draw.numbers[0]}", draw)
+
+    def is_still_needed(self, task: Task) -> bool:
+        """True until the search ends."""
+        search = self._run.search
+        return task.key.kind != "search" or search is None or search.finish is None
+
+    def _proposal(self, worker: str, name: str, question: SearchQuestion) -> Proposal:
+        run, record = self._run, self._record
+        assert run.plan is not None
+        key = TaskKey(run=run.id, kind="search", question=name)
+        own = question.request.procedure if question.kind == "orders" else None
+        body = SearchTask(
+            key=str(key),
+            experiment=record.name,
+            run=run.id,
+            dataset=run.plan.dataset,
+            code=own.code if isinstance(own, OwnProcedure) else "",
+            archive=record.archive if own is not None else None,
+            hang_timeout_s=run.fit_request.hang_timeout_s,
+            question=question,
+        )
+        return Proposal(key, worker, body=body)
 
 
 def _answering(draft: AssignmentDraft, depth: int) -> str | None:
@@ -57,29 +87,3 @@ def _answering(draft: AssignmentDraft, depth: int) -> str | None:
     ]
     found = min(able, key=lambda w: (draft.places.beside(w.name), w.trains, w.name), default=None)
     return None if found is None else found.name
-
-
-def _give(
-    record: ExperimentRecord,
-    run: Run,
-    draft: AssignmentDraft,
-    worker: str,
-    *,
-    ask: str,
-    question: SearchQuestion,
-) -> None:
-    if run.plan is None:
-        return
-    key = TaskKey(run=run.id, kind="search", question=ask)
-    own = question.request.procedure if question.kind == "orders" else None
-    body = SearchTask(
-        key=str(key),
-        experiment=record.name,
-        run=run.id,
-        dataset=run.plan.dataset,
-        code=own.code if isinstance(own, OwnProcedure) else "",
-        archive=record.archive if own is not None else None,
-        hang_timeout_s=run.fit_request.hang_timeout_s,
-        question=question,
-    )
-    draft.give(worker, key, (), body=body)

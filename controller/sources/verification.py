@@ -11,27 +11,20 @@ their machines. The others are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
 from cerebro.contract.records import ExperimentRecord
-from cerebro.state import ExperimentState, Run, RunState, TaskKey, Worker
+from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, Worker
 from cerebro.state.tasks.memory_need import has_room
 from cerebro.state.tasks.verifications import Audit, AuditState, is_exact, may_redo
 from controller.decisions import tasks
-from controller.decisions.assignment_draft import AssignmentDraft
 from controller.exclusions.memory_needs import Views, limit_of
 from controller.scaling.cluster_snapshot import WorkerView
+from controller.sources.task_source import Offer, Proposal
 
-
-class Give(Protocol):
-    """The bound `give` of one decision."""
-
-    def __call__(
-        self, *, depth: int, among: Mapping[str, Sequence[int]] | None = None, is_overdue: bool
-    ) -> None:
-        """Assign re-executions to devices."""
-        ...
+if TYPE_CHECKING:
+    from controller.decisions.assignment_draft import AssignmentDraft
 
 
 PATIENCE = 2
@@ -40,44 +33,44 @@ LEAST = 8
 """Minimum number of these commits."""
 
 
-def give(
-    record: ExperimentRecord,
-    state: ExperimentState,
-    run: Run,
-    draft: AssignmentDraft,
-    *,
-    depth: int,
-    among: Mapping[str, Sequence[int]] | None = None,
-    is_overdue: bool,
-) -> None:
-    """Assign re-executions to devices, at most one per worker.
+class Verifications:
+    """Proposes re-executions, at most one per worker.
 
     Args:
-        depth: only devices with fewer open tasks.
-        among: worker -> devices that may get a task; all by default.
-        is_overdue: True to assign only overdue ones.
+        is_overdue: True to propose overdue ones only.
     """
-    if run.kind != "fit" or run.state is not RunState.RUNNING or not run.fit_request.verify:
-        return
-    asked = {str(task.key) for task in run.open.values()} | {step.task for step in draft.steps}
-    for audit in run.audits.due():
-        if str(audit.next_key) in asked or (is_overdue and not has_waited(run, audit)):
-            continue
-        worker = _worker_for(run, audit, draft, depth, among)
-        if worker is not None:
-            body = tasks.audit(record, state, run, audit, worker)
-            device = draft.places.free(worker.name, depth, among[worker.name] if among is not None else None)
-            draft.give(worker.name, audit.next_key, (device,), body=body)
+
+    reason = "nothing is left to be compared"
+
+    def __init__(
+        self, record: ExperimentRecord, state: ExperimentState, run: Run, *, is_overdue: bool = False
+    ) -> None:
+        self._record, self._state, self._run, self._is_overdue = record, state, run, is_overdue
+
+    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
+        """Yield re-executions for the offered devices."""
+        run = self._run
+        if run.kind != "fit" or run.state is not RunState.RUNNING or not run.fit_request.verify:
+            return
+        known = {str(task.key) for task in run.open.values()} | {step.task for step in view.steps}
+        for audit in run.audits.due():
+            if str(audit.next_key) in known or (self._is_overdue and not has_waited(run, audit)):
+                continue
+            worker = _worker_for(run, audit, view, offer)
+            if worker is not None:
+                body = tasks.audit(self._record, self._state, run, audit, worker)
+                device = view.places.free(worker.name, offer.depth, offer.devices(worker.name))
+                yield Proposal(audit.next_key, worker.name, (device,), body=body)
+
+    def is_still_needed(self, task: Task) -> bool:
+        """True unless the sub-epoch was retrained or the code is not repeatable."""
+        audits = self._run.audits
+        return task.key.kind != "audit" or not (audits.of(task.key) is None or audits.is_hopeless)
 
 
 def has_waited(run: Run, audit: Audit) -> bool:
     """True if the re-execution is overdue and precedes sub-epochs."""
     return run.counts.sub_epochs - audit.drawn_after >= max(LEAST, PATIENCE * len(run.models))
-
-
-def is_pointless(run: Run, key: TaskKey) -> bool:
-    """True if an open re-execution is not needed: its sub-epoch was retrained, or the code is not repeatable."""
-    return key.kind == "audit" and (run.audits.of(key) is None or run.audits.is_hopeless)
 
 
 def is_awaited(state: ExperimentState, run: Run, cordoned: Collection[str], views: Views) -> bool:
@@ -95,8 +88,7 @@ def _worker_for(
     run: Run,
     audit: Audit,
     draft: AssignmentDraft,
-    depth: int,
-    among: Mapping[str, Sequence[int]] | None,
+    offer: Offer,
 ) -> Worker | None:
     """Choose a worker, preferably one where the task has not failed and with bitwise equal results.
 
@@ -109,9 +101,9 @@ def _worker_for(
         for worker in draft.alive
         if _may(worker, run, audit, draft.views)
         and not draft.exclusions.stops_all(worker.name)
-        and (among is None or worker.name in among)
+        and (offer.among is None or worker.name in offer.among)
         and not _is_auditing(worker, draft)
-        and draft.places.num_free(worker.name, depth, among[worker.name] if among is not None else None)
+        and draft.places.num_free(worker.name, offer.depth, offer.devices(worker.name))
     ]
     return min(able, key=lambda w: (w.name in failed_at, not is_exact(audit, w), w.name), default=None)
 

@@ -159,7 +159,7 @@ CASES = {
     "no memory for a model": Case(without_memory_for(TRAIN), Scope.MODEL, TRAIN, VALID),
     "no memory for a task": Case(without_memory_for(VALID), Scope.TASK, VALID, TRAIN),
     "full volume": Case(without_room, Scope.COPIES, None, TRAIN),
-    "released by the autoscaler": Case(by_autoscaler, Scope.REPLICAS, ETL, TRAIN),
+    "released by the autoscaler": Case(by_autoscaler, Scope.REPLICAS, None, TRAIN),
     "reserved": Case(lambda is_on: [reserved("worker-0", TRAIN)] * is_on, Scope.NEW_TASKS, ETL),
 }
 

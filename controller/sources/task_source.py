@@ -1,0 +1,72 @@
+"""Task sources: who proposes tasks, in order of priority. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cerebro.contract.parallel_plans import ParallelPlan
+from cerebro.contract.tasks import Gang, TaskBody
+from cerebro.state import Task, TaskKey, Worker
+
+if TYPE_CHECKING:
+    from controller.decisions.assignment_draft import AssignmentDraft
+
+
+class Proposal(NamedTuple):
+    """A task for a worker.
+
+    Attributes:
+        key: key of the task.
+        worker: name of the worker.
+        devices: devices that the task takes.
+        parallel_plan: plan of a sub-epoch; `None` for one device.
+        body: task body, if the key does not determine it.
+        gang: the workers of a sub-epoch on a set of partitions.
+    """
+
+    key: TaskKey
+    worker: str
+    devices: tuple[int, ...] = ()
+    parallel_plan: ParallelPlan | None = None
+    body: TaskBody | None = None
+    gang: Gang | None = None
+
+
+class Offer(NamedTuple):
+    """The device slots that one pass fills.
+
+    Attributes:
+        depth: slots with fewer open tasks than this get one.
+        among: worker -> devices that may get a task; all by default.
+        order: workers, the preferred first; all alive ones by default.
+    """
+
+    depth: int = 1
+    among: Mapping[str, Sequence[int]] | None = None
+    order: Sequence[Worker] | None = None
+
+    def devices(self, worker: str) -> Sequence[int] | None:
+        """Return the devices of a worker that may get a task; `None` for all."""
+        return None if self.among is None else self.among.get(worker, ())
+
+
+class TaskSource(Protocol):
+    """Proposes the tasks of some kinds for one run.
+
+    Attributes:
+        reason: why an open task is revoked that is not needed.
+    """
+
+    reason: str
+
+    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterable[Proposal]:
+        """Yield tasks for the offered slots.
+
+        The caller assigns each proposal before it requests the next one, so `view.places` counts it.
+        """
+        ...
+
+    def is_still_needed(self, task: Task) -> bool:
+        """True if the result of an open task is still needed; true for tasks of other sources."""
+        ...
