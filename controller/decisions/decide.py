@@ -7,7 +7,8 @@ reason, and the next call decides again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from cerebro.contract.events import (
     ControllerEvent,
@@ -74,7 +75,7 @@ def decide(
     """
     if not run.is_open:
         return []
-    steps = _decided(record, state, run, snapshot, fit, search=search)
+    steps = _Decision(record=record, state=state, run=run, snapshot=snapshot, fit=fit, search=search).steps()
     if pruning is None:
         return steps
     events = [step.event for step in steps if isinstance(step, api.Note)]
@@ -87,67 +88,102 @@ def decide(
     return [_note(pruned)] if is_last else [_note(pruned), *steps]
 
 
-def _decided(
-    record: ExperimentRecord,
-    state: ExperimentState,
-    run: Run,
-    snapshot: ClusterSnapshot,
-    fit: FitDispatch | None,
-    *,
-    search: Searching | None,
-) -> list[Step]:
-    steps = list(_workers(state, snapshot))
-    if steps:
-        # The workers' abilities have changed: decide the rest after the log records it.
-        return steps
-    if run.state is RunState.STOPPING:
-        return _end(run, "stopped", "", now=snapshot.now)
-    if run.plan is None:
-        return _resumed(run, snapshot)
-    problem = _fatal_message(run) or _mixed_parts(run) or unmakable(state, run)
-    if problem:
-        return _end(run, "failed", problem, now=snapshot.now)
-    doomed = [*_revoke_cut_short(run, snapshot.now), *_revoke_unneeded(record, state, run)]
-    if doomed:
-        return doomed
-    epoch = _completed_epoch(run)
-    report = [_note(epoch_report(state, run, epoch))] if epoch else []
-    if report and run.is_complete():
-        return [*report]  # more epochs may be complete if they waited for a model that has failed
-    return [*report, *_go_on(record, state, run, snapshot, fit, search=search)]
+@dataclass(frozen=True, kw_only=True)
+class _Decision:
+    """One decision of one open run.
 
+    Each phase returns its steps; `None` continues with the next phase.
+    """
 
-def _go_on(
-    record: ExperimentRecord,
-    state: ExperimentState,
-    run: Run,
-    snapshot: ClusterSnapshot,
-    fit: FitDispatch | None,
-    *,
-    search: Searching | None,
-) -> list[Step]:
-    """Return the steps of a run that neither stops nor fails."""
-    if run.is_complete():
-        redos = _redos(record, state, run, snapshot, fit)
-        waits = not redos and is_awaited(state, run, snapshot.cordoned, snapshot.workers)
+    record: ExperimentRecord
+    state: ExperimentState
+    run: Run
+    snapshot: ClusterSnapshot
+    fit: FitDispatch | None
+    search: Searching | None
+
+    def steps(self) -> list[Step]:
+        steps = _first(self.lost_workers, self.stop, self.planning, self.failure, self.cancellations)
+        if steps is not None:
+            return steps
+        epoch = _completed_epoch(self.run)
+        report = [_note(epoch_report(self.state, self.run, epoch))] if epoch else []
+        if report and self.run.is_complete():
+            return [*report]  # more epochs may be complete if they waited for a model that has failed
+        steps = _first(self.run_end, self.search_actions, self.pause, self.hopeless_tasks, self.sources)
+        return [*report, *(steps or ())]
+
+    def lost_workers(self) -> list[Step] | None:
+        """Take back the tasks of absent and excluded workers; the rest follows once the log records it."""
+        return [*_workers(self.state, self.snapshot)] or None
+
+    def stop(self) -> list[Step] | None:
+        """End a run that a user stopped."""
+        is_stopping = self.run.state is RunState.STOPPING
+        return _end(self.run, "stopped", "", now=self.snapshot.now) if is_stopping else None
+
+    def planning(self) -> list[Step] | None:
+        """Wait for the plan."""
+        return _resumed(self.run, self.snapshot) if self.run.plan is None else None
+
+    def failure(self) -> list[Step] | None:
+        """End a run that cannot succeed."""
+        problem = _fatal_message(self.run) or _mixed_parts(self.run) or unmakable(self.state, self.run)
+        return _end(self.run, "failed", problem, now=self.snapshot.now) if problem else None
+
+    def cancellations(self) -> list[Step] | None:
+        """Take back sub-epochs of ended models, and tasks with unneeded results."""
+        cut_short = _revoke_cut_short(self.run, self.snapshot.now)
+        return [*cut_short, *_revoke_unneeded(self.record, self.state, self.run)] or None
+
+    def run_end(self) -> list[Step] | None:
+        """Finish a complete run, after its verifications."""
+        run, snapshot = self.run, self.snapshot
+        if not run.is_complete():
+            return None
+        redos = _redos(self.record, self.state, run, snapshot, self.fit)
+        waits = not redos and is_awaited(self.state, run, snapshot.cordoned, snapshot.workers)
         return redos or ([] if waits else [_finished(run)])
-    if search is not None and run.state is RunState.RUNNING and (decided := search.steps(run)):
-        return [_note(event) for event in decided]
-    full = run.storage_full or volume_failure(state, run) if run.state is RunState.RUNNING else None
-    if full is not None:
-        volume = full.volume or "unknown"
-        return [
-            _note(RunPaused(run=run.id, reason=full.message, needs_bytes=full.needs_bytes, volume=volume))
-        ]
-    if run.state is RunState.RUNNING and (reason := spent(state, run, snapshot.now)):
-        return [_note(RunPaused(run=run.id, reason=reason))]
-    if run.state is RunState.PAUSED:
-        return _resumed(run, snapshot)
-    if run.exhausted and (given_up := [*hopeless(state, run, snapshot)]):
-        return [_note(event) for event in given_up]
-    if fit is not None and fit.run == run.id and (struck := _out_of_reach(state, run, fit)):
-        return [_note(event) for event in struck]
-    return [*assign(record, state, run, fit, snapshot, search=search)]
+
+    def search_actions(self) -> list[Step] | None:
+        """Add, extend and stop models of a search."""
+        if self.search is None or self.run.state is not RunState.RUNNING:
+            return None
+        return [_note(event) for event in self.search.steps(self.run)] or None
+
+    def pause(self) -> list[Step] | None:
+        """Pause a run whose volume is full or whose budget is spent; resume it once its volume has space."""
+        run = self.run
+        if run.state is RunState.PAUSED:
+            return _resumed(run, self.snapshot)
+        if run.state is not RunState.RUNNING:
+            return None
+        full = run.storage_full or volume_failure(self.state, run)
+        if full is not None:
+            volume = full.volume or "unknown"
+            event = RunPaused(run=run.id, reason=full.message, needs_bytes=full.needs_bytes, volume=volume)
+            return [_note(event)]
+        reason = spent(self.state, run, self.snapshot.now)
+        return [_note(RunPaused(run=run.id, reason=reason))] if reason else None
+
+    def hopeless_tasks(self) -> list[Step] | None:
+        """Fail tasks and rule out parallel plans that no worker can run."""
+        run, fit = self.run, self.fit
+        given_up = [*hopeless(self.state, run, self.snapshot)] if run.exhausted else []
+        if given_up:
+            return [_note(event) for event in given_up]
+        if fit is None or fit.run != run.id:
+            return None
+        return [_note(event) for event in _out_of_reach(self.state, run, fit)] or None
+
+    def sources(self) -> list[Step] | None:
+        """Assign the tasks that the sources propose, in order."""
+        return [*assign(self.record, self.state, self.run, self.fit, self.snapshot, search=self.search)]
+
+
+def _first(*phases: Callable[[], list[Step] | None]) -> list[Step] | None:
+    """Return the steps of the first phase that has some."""
+    return next((steps for phase in phases if (steps := phase()) is not None), None)
 
 
 def _resumed(run: Run, snapshot: ClusterSnapshot) -> list[Step]:
