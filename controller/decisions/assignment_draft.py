@@ -52,10 +52,10 @@ class AssignmentDraft:
         self.alive = [w for w in state.workers.values() if w.is_alive]
         self.places = Places(self.alive)
         self.exclusions = Exclusions(
-            memory_retries.exclusions(state, run, fit, self.places, snapshot), slots=snapshot.closed
+            memory_retries.exclusions(state, run, fit, self.places, snapshot), slots=snapshot.excluded_slots
         )
         self.exclusions.add(*snapshot.exclusions, *snapshot.without_room())
-        for slot in snapshot.closed:
+        for slot in snapshot.excluded_slots:
             self.places.close(slot.worker, slot.device)
         if run.exhausted:
             self.exclusions.add(*without_memory(run, snapshot.workers))

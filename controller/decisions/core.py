@@ -160,8 +160,8 @@ class Core:
 
     def _revoke_in_s(self, now: float) -> float:
         """Return the seconds until a requested release may be revoked; infinity without requests."""
-        asked = (task.attempts[-1].asked for run in self.state.open_runs() for task in run.open.values())
-        return min((max(_SOON_S, at + YIELD_S - now) for at in asked if at is not None), default=math.inf)
+        requests = (task.attempts[-1].asked for run in self.state.open_runs() for task in run.open.values())
+        return min((max(_SOON_S, at + YIELD_S - now) for at in requests if at is not None), default=math.inf)
 
     def open_runs(self) -> list[Run]:
         """Return the attended runs that wait for no other run, oldest first."""

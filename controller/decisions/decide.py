@@ -222,10 +222,10 @@ def _redos(
 def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequence[ParallelPlansRuledOut]:
     """Return models that no remaining parallel plan can train on the workers with their partitions."""
 
-    def ask(models: Iterable[str]) -> list[ParallelPlansRuledOut]:
+    def find_ruled_out(models: Iterable[str]) -> list[ParallelPlansRuledOut]:
         return [*out_of_reach(state, run, models), *out_of_gangs(state, run, models)]
 
-    return fit.of_doubtful(run, ask)
+    return fit.of_doubtful(run, find_ruled_out)
 
 
 # --- workers ------------------------------------------------------------------------------------
@@ -346,14 +346,14 @@ def _all_failed(run: Run) -> str:
     causes: dict[str, list[Model]] = {}
     for model in run.models.values():
         causes.setdefault(model.failure.line if model.failure else "", []).append(model)
-    first, *others = sorted(causes.items(), key=lambda cause: -len(cause[1]))
-    share = f", {len(first[1])} of them" if others else ""
+    first, *other_causes = sorted(causes.items(), key=lambda cause: -len(cause[1]))
+    share = f", {len(first[1])} of them" if other_causes else ""
     failure = first[1][0].failure
-    told = [f"all {len(run.models)} models failed{share}: {failure.text if failure else 'no cause'}"]
-    for cause, models in others:
+    lines = [f"all {len(run.models)} models failed{share}: {failure.text if failure else 'no cause'}"]
+    for cause, models in other_causes:
         more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""
-        told.append(f"{', '.join(model.id for model in models[:_NAMED])}{more}: {cause}")
-    return "\n".join(told)
+        lines.append(f"{', '.join(model.id for model in models[:_NAMED])}{more}: {cause}")
+    return "\n".join(lines)
 
 
 def _fatal_message(run: Run) -> str:

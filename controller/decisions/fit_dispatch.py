@@ -119,24 +119,24 @@ class FitDispatch:
     @classmethod
     def of(cls, state: ExperimentState, run: Run, times: SubEpochTimes | None = None) -> FitDispatch:
         """Build the dispatch state from a run's state. Without `times`, learn them from the committed sub-epochs."""
-        made = cls(state, run, times or SubEpochTimes.of(run))
+        dispatch = cls(state, run, times or SubEpochTimes.of(run))
         for index, model in enumerate(run.models.values()):
             is_over = model.is_trained or (model.is_cut_short and model.busy is None)
-            made.dispatch_state.epoch[index] = model.epochs if is_over else model.epoch
-            made.dispatch_state.open[index] = 0 if is_over else made._mask(model.remaining)
+            dispatch.dispatch_state.epoch[index] = model.epochs if is_over else model.epoch
+            dispatch.dispatch_state.open[index] = 0 if is_over else dispatch._mask(model.remaining)
         latest = run.newest_commit
         for task in run.open.values():
             if task.key.kind == "train":
                 newest = task.attempts[-1]
                 began = newest.started or newest.assigned
-                made._start(task.key, newest, began)
+                dispatch._start(task.key, newest, began)
                 latest = max(latest, newest.assigned)
-        made.dispatch_state.now = latest
+        dispatch.dispatch_state.now = latest
         for task in run.tasks.values():
             if task.key.kind == "train":
-                made._heed(task)
-        made._estimate()
-        return made
+                dispatch._heed(task)
+        dispatch._estimate()
+        return dispatch
 
     # --- names -----------------------------------------------------------------------------------
 
@@ -191,8 +191,8 @@ class FitDispatch:
         if not self._doubtful:
             return ()
         found = ask(self._doubtful)
-        told = {event.model for event in found}
-        for name in [n for n in self._doubtful if run.models[n].busy is None and n not in told]:
+        reported = {event.model for event in found}
+        for name in [n for n in self._doubtful if run.models[n].busy is None and n not in reported]:
             del self._doubtful[name]
         return found
 
@@ -297,9 +297,9 @@ class FitDispatch:
             return
         state = self.dispatch_state
         is_over = model.is_trained or (model.is_cut_short and model.busy is None)
-        left = 0 if is_over else self._mask(model.remaining)
+        remaining = 0 if is_over else self._mask(model.remaining)
         state.set_priority(index, model.priority)
-        state.set_epochs(index, model.epochs, model.epochs if is_over else model.epoch, left)
+        state.set_epochs(index, model.epochs, model.epochs if is_over else model.epoch, remaining)
 
     def _steer(self, run: Run, name: str) -> None:
         """Apply the effect of a user's command on a model."""
@@ -354,13 +354,18 @@ class FitDispatch:
         self.interrupted.pop(sub_epoch, None)
         if task.is_interrupted:
             self.interrupted[sub_epoch] = task.waits_until
-        for kept, workers in ((self.memory_retries, task.exhausted), (self.failed_at, task.failed_at)):
+        for partitions_of, workers in (
+            (self.memory_retries, task.exhausted),
+            (self.failed_at, task.failed_at),
+        ):
             if workers and task.state not in ENDED:
-                kept.setdefault(model, {})[partition] = frozenset(self._worker[name] for name in workers)
-            elif workers and model in kept:
-                kept[model].pop(partition, None)
-                if not kept[model]:
-                    del kept[model]
+                partitions_of.setdefault(model, {})[partition] = frozenset(
+                    self._worker[name] for name in workers
+                )
+            elif workers and model in partitions_of:
+                partitions_of[model].pop(partition, None)
+                if not partitions_of[model]:
+                    del partitions_of[model]
 
     def _start(self, key: TaskKey, given: TaskAssigned | Attempt, at: float) -> None:
         model, dispatch_state = self._model[key.model or ""], self.dispatch_state

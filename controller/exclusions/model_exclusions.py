@@ -60,8 +60,8 @@ def _causes(fit: FitDispatch, model: int, now: float) -> Iterator[_Cause]:
     found -= short
     tried_at = {
         worker
-        for kept in (fit.memory_retries, fit.failed_at)
-        for partition, workers in kept.get(model, {}).items()
+        for attempts in (fit.memory_retries, fit.failed_at)
+        for partition, workers in attempts.get(model, {}).items()
         if not workers.issuperset(state.holders(partition))
         for worker in workers
     }

@@ -32,7 +32,7 @@ class Isolation:
 
     Args:
         term: returns the term, renewing the leadership if needed; 0 without it.
-        leave_out: called with an experiment that is no longer active.
+        skip: called with an experiment that is no longer active.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Isolation:
         *,
         holder: str,
         term: Callable[[], int],
-        leave_out: Callable[[str], None],
+        skip: Callable[[str], None],
     ) -> None:
         self._kvs, self._experiments, self._reading = kvs, experiments, reading
-        self._holder, self._term, self._leave_out = holder, term, leave_out
+        self._holder, self._term, self._skip = holder, term, skip
 
     def attempt(self, experiment: str, act: Callable[[], _T], otherwise: _T) -> _T:
         """Run an action for an experiment; return `otherwise` if the experiment fails.
@@ -72,7 +72,7 @@ class Isolation:
         """Quarantine an unreadable experiment and free its workers."""
         log.exception("experiment %s is quarantined: %s", experiment, error)
         each = self._experiments.opened.pop(experiment, None)
-        self._leave_out(experiment)
+        self._skip(experiment)
         if each is not None:
             with contextlib.suppress(UnreadableError):
                 self._reading.apply(each.core, error.readable, is_news=False)
@@ -82,7 +82,7 @@ class Isolation:
         self._kvs.quarantine(experiment, why, self._term())
 
     def _set_aside(self, experiment: str) -> None:
-        self._leave_out(experiment)
+        self._skip(experiment)
         delay_s = self._experiments.set_aside(experiment, time.monotonic())
         log.warning("experiment %s is left alone for %g s; other experiments go on", experiment, delay_s)
 

@@ -50,7 +50,7 @@ from controller.scaling.membership import Membership
 from controller.scaling.orchestrator import Orchestrator
 from controller.settings import Settings
 from controller.sharing.arbiter import RunRef
-from controller.sharing.rounds import Asked, CoreFaultError, Sharing
+from controller.sharing.rounds import CoreFaultError, RunOffer, Sharing
 from controller.sharing.taken import TakenTime
 from controller.sources.suggestions.draws import Draws
 from controller.sources.trial_cache import TrialCache
@@ -143,7 +143,7 @@ class Controller:
             self._reading,
             holder=settings.holder,
             term=lambda: self._term if self._lead() else 0,
-            leave_out=self._sharing.leave_out,
+            skip=self._sharing.skip,
         )
         self.stop = threading.Event()
         self.turned = time.monotonic()
@@ -376,13 +376,13 @@ class Controller:
         """
         has_changed = False
         taken = self._experiments.taken(snapshot.workers, time.monotonic())
-        asked_now = self._sharing.round(
+        offers = self._sharing.round(
             self._experiments.ready(), self._reading.now(), taken=taken, others=not is_whole
         )
         try:
-            for asked in asked_now:
-                decide = partial(self._decide, asked, snapshot, is_whole=is_whole)
-                has_changed |= self._isolation.attempt(asked.core.state.name, decide, False)
+            for offer in offers:
+                decide = partial(self._decide, offer, snapshot, is_whole=is_whole)
+                has_changed |= self._isolation.attempt(offer.core.state.name, decide, False)
         except CoreFaultError as fault:
             self._isolation.attempt(fault.core.state.name, partial(_again, fault), None)
             return True
@@ -407,19 +407,19 @@ class Controller:
             self._isolation.attempt(name, partial(core.wake_s, now), math.inf) for name, core in cores.items()
         ]
 
-    def _decide(self, asked: Asked, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
-        core, run = asked.core, asked.run
+    def _decide(self, offer: RunOffer, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
+        core, run = offer.core, offer.run
         recalled = self._trials.recalled(run)
         if recalled is not None:
             return self._perform(core, [api.Note(event=recalled)])
         self._history.inform(core, run)
-        planned = self._planner_process.advise(core) if asked.is_alone else without_plan(run)
-        ahead = self._look_ahead(core) if asked.is_alone else None
+        planned = self._planner_process.advise(core) if offer.is_alone else without_plan(run)
+        ahead = self._look_ahead(core) if offer.is_alone else None
         if self._autoscaler is not None and (released := self._autoscaler.released(core.state)):
             snapshot = replace(snapshot, exclusions=(*snapshot.exclusions, *released))
         self._pruned.tend(core.state.name, run, self._term)
         with self._metrics.deciding():
-            steps = core.decide(asked.on(snapshot), run)
+            steps = core.decide(offer.on(snapshot), run)
         if self._pruned.is_busy(core.state.name, run.id):
             # An ended run gets no further attention, so its end waits.
             steps = [step for step in steps if not _is_end(step)]
@@ -540,7 +540,7 @@ class Controller:
             overviews = self._experiments.overviews()
             runs = {RunRef(name, run.id): run for name, each in overviews.items() for run in each.runs}
             devices = {place for each in overviews.values() for place in each.to_train}
-            told = self._sharing.told(self._told, runs, len(devices), self._waiting, self._told_before)
+            told = self._sharing.attended(self._told, runs, len(devices), self._waiting, self._told_before)
             attended = told.model_copy(update={"most_workers": self._settings.most_workers})
         settings = self._settings
         answer = self._kvs.lead(

@@ -101,7 +101,7 @@ class ClusterSnapshot:
     """Exclusions of workers from the tasks of all runs."""
     now: float = 0.0
     """Time of a new event in seconds. It may be wrong; it revokes and fails only tasks that a user stopped."""
-    closed: frozenset[Place] = frozenset()
+    excluded_slots: frozenset[Place] = frozenset()
     """Device slots that the deciding run may not fill: other runs have or get them."""
     depth: int = QUEUE_DEPTH
     """Maximum open tasks of a slot after this decision."""

@@ -27,27 +27,27 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-_NOTHING_TOLD = api.Attended()
+_NO_ATTENDED = api.Attended()
 
 
-class Asked(NamedTuple):
+class RunOffer(NamedTuple):
     """A run that may decide now.
 
     Attributes:
-        closed: slots it may not fill.
+        excluded_slots: slots it may not fill.
         depth: maximum number of open tasks of a slot.
         is_alone: True if no other run is open.
     """
 
     core: Core
     run: Run
-    closed: frozenset[Place] = frozenset()
+    excluded_slots: frozenset[Place] = frozenset()
     depth: int = QUEUE_DEPTH
     is_alone: bool = False
 
     def on(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Return the snapshot for its decision."""
-        return replace(snapshot, closed=self.closed, depth=self.depth)
+        return replace(snapshot, excluded_slots=self.excluded_slots, depth=self.depth)
 
 
 PATIENCE_S = 60.0
@@ -76,18 +76,18 @@ class Sharing:
 
     def __init__(self, weigh: claims.Weigh = claims.weight_of) -> None:
         self._arbiter, self._weigh = Arbiter(), weigh
-        self._left_out: set[str] = set()
+        self._skipped: set[str] = set()
         self._waits: dict[RunRef, _Wait] = {}
         self._rested: tuple[ExperimentState, int, str, Claim] | None = None
         """State, event number and run of the newest resting claim, and the claim."""
 
-    def told(
+    def attended(
         self,
         attended: Mapping[str, Iterable[str]],
         runs: Mapping[RunRef, Run],
         devices: int,
         waiting: tuple[api.QueueEntry, ...] = (),
-        before: api.Attended = _NOTHING_TOLD,
+        previous: api.Attended = _NO_ATTENDED,
     ) -> api.Attended:
         """Return the attended runs as clients see them, the next to be served first.
 
@@ -96,23 +96,23 @@ class Sharing:
             runs: attended runs with a loaded log.
             devices: number of devices for training.
             waiting: runs that wait for another one of their experiment, as known from loaded logs.
-            before: the last result, of this or an earlier controller. It is kept for runs without a loaded
+            previous: the last result, of this or an earlier controller. It remains for runs without a loaded
                 log.
         """
         refs = [RunRef(name, run) for name, names in attended.items() for run in names]
         found = {}
         for claim in self._arbiter.order():
             if claim.ref in refs and claim.ref in runs:
-                found[claim.ref] = _told(claim, runs[claim.ref], self._arbiter.kept_s(claim))
-        known = {RunRef(each.experiment, each.run): each for each in before.runs}
+                found[claim.ref] = _attended_run(claim, runs[claim.ref], self._arbiter.kept_s(claim))
+        known = {RunRef(each.experiment, each.run): each for each in previous.runs}
         for ref in refs:
             if ref not in found:
                 found[ref] = known.get(ref) or api.AttendedRun(experiment=ref.experiment, run=ref.run)
-        return api.Attended(runs=tuple(found.values()), devices=devices or before.devices, waiting=waiting)
+        return api.Attended(runs=tuple(found.values()), devices=devices or previous.devices, waiting=waiting)
 
-    def leave_out(self, experiment: str) -> None:
+    def skip(self, experiment: str) -> None:
         """Skip all runs of the experiment for the rest of this round."""
-        self._left_out.add(experiment)
+        self._skipped.add(experiment)
 
     def round(
         self,
@@ -121,7 +121,7 @@ class Sharing:
         *,
         taken: frozenset[Place] = frozenset(),
         others: bool = False,
-    ) -> Iterator[Asked]:
+    ) -> Iterator[RunOffer]:
         """Every open run of the experiments given, in the arbiter's order; more than once, if places are left that
         another one may use.
 
@@ -134,62 +134,62 @@ class Sharing:
             CoreFaultError: a core has failed to say what is so of its runs. The round has ended with that: where others
                 may put tasks is not known.
         """
-        self._left_out.clear()
-        runs = [(core, run) for core in cores.values() for run in _asked(core, core.open_runs)]
+        self._skipped.clear()
+        runs = [(core, run) for core in cores.values() for run in _guard(core, core.open_runs)]
         if len(runs) < 2 and not others and not taken:
             self._waits.clear()
             self._rest(runs, now)
-            yield from (Asked(core, run, is_alone=True) for core, run in runs)
+            yield from (RunOffer(core, run, is_alone=True) for core, run in runs)
             self._rest(runs, now)
             return
-        seen = _Seen(runs, now, self._weigh, self._left_out)
-        self._arbiter.see(now, seen.claims())
+        view = _RoundView(runs, now, self._weigh, self._skipped)
+        self._arbiter.see(now, view.claims())
         named = {RunRef(core.state.name, run.id): (core, run) for core, run in runs}
-        before = {ref: frozenset(run.open) for ref, (_, run) in named.items()}
-        every = seen.places()
-        kept = self._keep_free(seen, now)
-        unoffered = frozenset[Place]().union(*kept.values())
-        for turn in self._arbiter.turns(every - taken - seen.held() - unoffered):
-            if turn.places and turn.ref.experiment not in self._left_out:
-                yield Asked(*named[turn.ref], every - turn.places, depth=1)
-        self._arbiter.see(now, seen.claims())
+        previous = {ref: frozenset(run.open) for ref, (_, run) in named.items()}
+        every = view.places()
+        reserved = self._reserve(view, now)
+        unoffered = frozenset[Place]().union(*reserved.values())
+        for turn in self._arbiter.turns(every - taken - view.held() - unoffered):
+            if turn.places and turn.ref.experiment not in self._skipped:
+                yield RunOffer(*named[turn.ref], every - turn.places, depth=1)
+        self._arbiter.see(now, view.claims())
         for claim in self._arbiter.order():
             # Slots still free are open to all runs: their first run could not use them.
-            free = every - taken - seen.held()
-            own = kept.get(claim.ref, frozenset[Place]())
+            free = every - taken - view.held()
+            own = reserved.get(claim.ref, frozenset[Place]())
             offered = (free - unoffered) | (own if own <= free else frozenset[Place]())
-            if claim.ref.experiment not in self._left_out:
-                yield Asked(*named[claim.ref], every - offered, depth=1)
+            if claim.ref.experiment not in self._skipped:
+                yield RunOffer(*named[claim.ref], every - offered, depth=1)
         # Queue only now: a task that could run at once elsewhere would be revoked. Skip runs that have just
         # revoked a task, because an idle device gets it in the next round.
-        self._arbiter.see(now, seen.claims())
-        have_taken_back = {ref for ref, (_, run) in named.items() if _has_back(run, before[ref])}
-        ending = [_asked(core, _ending, core, run, now) for core, run in seen.still()]
+        self._arbiter.see(now, view.claims())
+        have_taken_back = {ref for ref, (_, run) in named.items() if _has_back(run, previous[ref])}
+        ending = [_guard(core, _ending, core, run, now) for core, run in view.still()]
         followed = {place for places in ending for place in places} - unoffered - taken
         for turn in self._arbiter.turns((), followed):
-            if turn.ref.experiment in self._left_out or turn.ref in have_taken_back:
+            if turn.ref.experiment in self._skipped or turn.ref in have_taken_back:
                 continue
             core, run = named[turn.ref]
             # Full slots where a queued sub-epoch may be replaced are added: no other run loses its turn by
             # it.
-            offered = turn.places | _asked(core, claims.giving_way, core.state, run, core.fit_of(run))
+            offered = turn.places | _guard(core, claims.giving_way, core.state, run, core.fit_of(run))
             if offered:
-                yield Asked(core, run, every - offered)
-        self._arbiter.see(now, seen.claims())
+                yield RunOffer(core, run, every - offered)
+        self._arbiter.see(now, view.claims())
 
-    def _keep_free(self, seen: _Seen, now: float) -> dict[RunRef, frozenset[Place]]:
+    def _reserve(self, view: _RoundView, now: float) -> dict[RunRef, frozenset[Place]]:
         """Reserve slots for each run that has waited too long for a whole worker or several devices.
 
         Other runs use these slots alternately, so they would never be free together.
         """
-        found = (_asked(core, _needing, core, run, now) for core, run in seen.still())
+        found = (_guard(core, _needing, core, run, now) for core, run in view.still())
         waiting = {ref: (able, size) for ref, able, size in found if able}
         self._waits = {ref: self._waits.get(ref, _Wait(since=now)) for ref in waiting}
         if not waiting:
             return {}
-        held = seen.held()
+        held = view.held()
         busy = Counter(place.worker for place in held)
-        kept = {}
+        reserved = {}
         for ref, (able, size) in waiting.items():
             wait, taken = self._waits[ref], {each.worker for each in self._waits.values()}
             by_name = {worker.name: worker for worker in able}
@@ -202,13 +202,13 @@ class Sharing:
                     devices = [place for place in places if place.device != NO_DEVICE]
                     wait.places = frozenset(devices[:size] if size else places)
             if wait.worker in by_name:
-                kept[ref] = wait.places
-        return kept
+                reserved[ref] = wait.places
+        return reserved
 
     def _rest(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
         """Update the account of a run that is alone and gets all it wants."""
         still = ((core, run) for core, run in runs if run.is_open)
-        self._arbiter.see(now, [_asked(core, self._resting, core, run) for core, run in still])
+        self._arbiter.see(now, [_guard(core, self._resting, core, run) for core, run in still])
 
     def _resting(self, core: Core, run: Run) -> Claim:
         state, known = core.state, self._rested
@@ -231,23 +231,23 @@ class CoreFaultError(Exception):
         self.core = core
 
 
-class _Seen:
+class _RoundView:
     """Claims and slots of one round, recomputed only after a log has grown.
 
     Args:
-        left_out: experiments that are skipped. They keep their slots.
+        skipped: experiments that are skipped. They keep their slots.
     """
 
     def __init__(
-        self, runs: Sequence[tuple[Core, Run]], now: float, weigh: claims.Weigh, left_out: Set[str]
+        self, runs: Sequence[tuple[Core, Run]], now: float, weigh: claims.Weigh, skipped: Set[str]
     ) -> None:
-        self._runs, self._now, self._weigh, self._left_out = runs, now, weigh, left_out
+        self._runs, self._now, self._weigh, self._skipped = runs, now, weigh, skipped
         self._claims: dict[RunRef, tuple[int, Claim]] = {}
 
     def still(self) -> Iterator[tuple[Core, Run]]:
         """Return the runs that are still open and not skipped."""
         return (
-            (core, run) for core, run in self._runs if run.is_open and core.state.name not in self._left_out
+            (core, run) for core, run in self._runs if run.is_open and core.state.name not in self._skipped
         )
 
     def claims(self) -> list[Claim]:
@@ -257,7 +257,7 @@ class _Seen:
     def places(self) -> frozenset[Place]:
         """Return all slots of the workers."""
         cores = {core.state.name: core for core, _ in self._runs}
-        found = (_asked(core, claims.places_of, core.state) for core in cores.values())
+        found = (_guard(core, claims.places_of, core.state) for core in cores.values())
         return frozenset[Place]().union(*found)
 
     def held(self) -> frozenset[Place]:
@@ -270,14 +270,14 @@ class _Seen:
         ref, seq = RunRef(core.state.name, run.id), core.state.seq
         known = self._claims.get(ref)
         if known is None or known[0] != seq:
-            known = self._claims[ref] = seq, _asked(core, self._made, core, run)
+            known = self._claims[ref] = seq, _guard(core, self._new_claim, core, run)
         return known[1]
 
-    def _made(self, core: Core, run: Run) -> Claim:
+    def _new_claim(self, core: Core, run: Run) -> Claim:
         return claims.claim(core.state, run, core.fit_of(run), self._now, weigh=self._weigh)
 
 
-def _asked(core: Core, ask: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T:
+def _guard(core: Core, ask: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T:
     try:
         return ask(*given, **named)
     except Exception as error:
@@ -288,7 +288,7 @@ _KEPT_S = 5.0
 """Round the remaining hold time up to 5 s so pages can be cached."""
 
 
-def _told(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
+def _attended_run(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
     beside = {place.worker for place in claim.holds if place.device == NO_DEVICE}
     return api.AttendedRun(
         experiment=claim.ref.experiment,
@@ -349,9 +349,9 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
             )
 
 
-def _has_back(run: Run, before: Set[str]) -> bool:
+def _has_back(run: Run, previous: Set[str]) -> bool:
     """True if an open task became pending again. A task that was committed during the round does not count."""
-    return any(run.find(key).state is TaskState.PENDING for key in before - run.open.keys())
+    return any(run.find(key).state is TaskState.PENDING for key in previous - run.open.keys())
 
 
 def _ending(core: Core, run: Run, now: float) -> set[Place]:

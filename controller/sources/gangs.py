@@ -44,7 +44,7 @@ class Gangs:
         if fit.gang_size < 2:
             return
         dispatch_state = fit.dispatch_state
-        addresses = {name: seen.address for name, seen in view.snapshot.workers.items()}
+        addresses = {name: known.address for name, known in view.snapshot.workers.items()}
         used_by_others = {slot.worker for slot in view.exclusions.slots}
         within_reach = {
             w.name

@@ -62,14 +62,14 @@ class SearchRequests:
         run, record = self._run, self._record
         assert run.plan is not None
         key = TaskKey(run=run.id, kind="search", question=name)
-        own = question.request.procedure if question.kind == "orders" else None
+        procedure = question.request.procedure if question.kind == "orders" else None
         body = SearchTask(
             key=str(key),
             experiment=record.name,
             run=run.id,
             dataset=run.plan.dataset,
-            code=own.code if isinstance(own, OwnProcedure) else "",
-            archive=record.archive if own is not None else None,
+            code=procedure.code if isinstance(procedure, OwnProcedure) else "",
+            archive=record.archive if procedure is not None else None,
             hang_timeout_s=run.fit_request.hang_timeout_s,
             question=question,
         )

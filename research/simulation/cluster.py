@@ -46,7 +46,7 @@ from controller.scaling.cluster_log import ClusterLog
 from controller.scaling.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.scaling.orchestrator import Memory
 from controller.sharing.arbiter import RunRef
-from controller.sharing.rounds import Asked, Sharing
+from controller.sharing.rounds import RunOffer, Sharing
 from controller.sharing.taken import TakenTime
 from controller.sources.suggestions.draws import Draws
 from research.simulation.inline import InlineSampler
@@ -243,10 +243,10 @@ class Simulation:
             return True
         if self._rest_or_wake(cores, snapshot):
             return True
-        for asked in self.sharing.round(cores, self.now):
-            steps = self._steps(asked, snapshot)
+        for offer in self.sharing.round(cores, self.now):
+            steps = self._steps(offer, snapshot)
             open_runs = ((core, run) for core in cores.values() for run in core.open_runs())
-            for core, written in self.taken.noted(asked.core, asked.run, steps, open_runs, self.now):
+            for core, written in self.taken.noted(offer.core, offer.run, steps, open_runs, self.now):
                 if not written:
                     continue
                 if self.dies():
@@ -335,15 +335,15 @@ class Simulation:
         self.writes += 1
         return True
 
-    def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
-        core, run = asked.core, asked.run
+    def _steps(self, offer: RunOffer, snapshot: ClusterSnapshot) -> list[Step]:
+        core, run = offer.core, offer.run
         if self._scenario.history is not None and run.models and not core.expects(run):
             core.expect(run, priors(self._scenario.history, core.state, run))
-        planned, ahead = self._planned(asked), self._look_ahead(asked)
+        planned, ahead = self._planned(offer), self._look_ahead(offer)
         if self._autoscaler is not None:
             released = self._autoscaler.released(core.state)
             snapshot = replace(snapshot, exclusions=(*snapshot.exclusions, *released))
-        steps = core.decide(asked.on(snapshot), run)
+        steps = core.decide(offer.on(snapshot), run)
         self.limits.grow(core.to_grow(snapshot, run))
         steps = [*(api.Note(event=event) for event in (planned, ahead) if event is not None), *steps]
         if not steps and run.state is RunState.QUEUED and core.state.workers:
@@ -354,22 +354,22 @@ class Simulation:
             steps += self._draws.steps(core, run) or self._draws.steps(core, run)
         return steps
 
-    def _look_ahead(self, asked: Asked) -> ForecastMade | None:
-        if self._autoscaler is None or asked.core is not self.core:
+    def _look_ahead(self, offer: RunOffer) -> ForecastMade | None:
+        if self._autoscaler is None or offer.core is not self.core:
             return None
-        ahead = self._autoscaler.look(asked.core, self.now, lambda: self.seen)
+        ahead = self._autoscaler.look(offer.core, self.now, lambda: self.seen)
         if ahead is not None and ahead.asked_for is not None:
             self.asked_for(ahead.asked_for)
         return ahead
 
-    def _planned(self, asked: Asked) -> SchedulePlanned | None:
-        if not asked.is_alone:
+    def _planned(self, offer: RunOffer) -> SchedulePlanned | None:
+        if not offer.is_alone:
             if self.planner_process:
                 self.planner_process.forget()
-            return without_plan(asked.run)
+            return without_plan(offer.run)
         return (
-            self.planner_process.advise(asked.core)
-            if self.planner_process and asked.core is self.core
+            self.planner_process.advise(offer.core)
+            if self.planner_process and offer.core is self.core
             else None
         )
 

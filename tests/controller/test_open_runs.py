@@ -43,7 +43,7 @@ from controller.preparation.plan_maker import PlanMaker
 from controller.scaling import cluster_decision
 from controller.settings import Settings
 from controller.sharing import claims
-from controller.sharing.rounds import Asked
+from controller.sharing.rounds import RunOffer
 from research.simulation.store import VirtualStore
 from tests.controller.preparations import prepared_by
 from tests.controller.test_loop import Nobody
@@ -394,7 +394,7 @@ def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
         pages.pop()
         return True
 
-    def asked(self: loop.Controller, asked: Asked, *given: Any, **named: Any) -> bool:
+    def asked(self: loop.Controller, asked: RunOffer, *given: Any, **named: Any) -> bool:
         alone.append(asked.is_alone)
         return decide(self, asked, *given, **named)
 

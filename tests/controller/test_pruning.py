@@ -33,7 +33,7 @@ from cerebro.state.runs import pruning
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
 from controller.scaling.cluster_snapshot import ClusterSnapshot
-from controller.sharing.rounds import Asked
+from controller.sharing.rounds import RunOffer
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, WorkerOutage
 from tests.controller.pruned_disk import PrunedDisk
@@ -52,7 +52,7 @@ class _WithTests(Simulation):
         ended = [each.run for each in self.store.queue() if each.run in runs and not runs[each.run].is_open]
         return bool(ended) and self._perform(self.core, [api.Dequeue(run=ended[0])])
 
-    def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
+    def _steps(self, asked: RunOffer, snapshot: ClusterSnapshot) -> list[Step]:
         run = asked.run
         if isinstance(run.request, EvaluateRequest) and run.state is RunState.QUEUED:
             return [api.Note(event=_planned(asked.core, run, run.request))]

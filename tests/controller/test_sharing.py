@@ -149,7 +149,7 @@ def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, 
     ended, queueing = False, frozenset[Place]()
     for each in Sharing().round(cores, story.time):
         if each.core is cores["one"] and each.depth == QUEUE_DEPTH:
-            queueing = frozenset(places_of(story.state) - each.closed)
+            queueing = frozenset(places_of(story.state) - each.excluded_slots)
         if not ended:
             ended = True
             if is_taken_back:
