@@ -1,7 +1,7 @@
 """Exclusions: why a worker or a device slot gets no task. Pure.
 
-Producers return them, for example `cerebro.state.quarantine.exclusions`. The controller collects those of a decision
-(`controller.exclusions.collection`). `cerebro status`, pages and logs print the same reason.
+Producers return them, for example `cerebro.state.quarantine.machine_exclusions`. The controller collects them for each
+decision (`controller.exclusions.collection`). `cerebro status`, pages and logs print the same reason.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Scope(StrEnum):
     NEW_TASKS = "new tasks"
     """All tasks that are not assigned yet."""
     REPLICAS = "new replicas"
-    """ETL tasks that make a partition again, or a copy of it."""
+    """ETL tasks that make lost partitions or copies."""
     COPIES = "new copies"
-    """Copies of partitions that other workers hold. Lost partitions are made."""
+    """Copies of partitions that other workers hold. The worker still makes lost partitions."""
     RUN = "run"
     MODEL = "model"
     """Sub-epochs of a model."""
@@ -39,7 +39,7 @@ class Exclusion:
         worker: name of the worker.
         scope: tasks that it stops.
         reason: for people.
-        until: time at which it ends, in seconds since the epoch; `None` if it ends with its cause.
+        until: its end, in seconds since the epoch; `None` if it ends with its cause.
         name: the run, model or task of the scope; empty for the wider scopes.
         device: number of the device slot; `None` for the whole worker.
     """

@@ -1,1 +1,1 @@
-"""Reasons to give a worker no task: broken or slow machines, lack of memory."""
+"""Exclusions: why a worker gets no task, such as a broken machine or lack of memory."""

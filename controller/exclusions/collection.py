@@ -1,4 +1,4 @@
-"""The exclusions of one decision: the one place that says where a task may not run. Pure."""
+"""The exclusions of one decision, by worker, device slot and task. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Exclusions:
     Args:
         found: the first exclusions.
         slots: device slots of the run's workers that other runs use or get next. There may be thousands, so
-            their exclusions are made on demand.
+            `feasible` builds their exclusions on demand.
 
     Attributes:
         slots: as given.

@@ -122,17 +122,16 @@ class Sharing:
         taken: frozenset[Place] = frozenset(),
         others: bool = False,
     ) -> Iterator[RunOffer]:
-        """Every open run of the experiments given, in the arbiter's order; more than once, if places are left that
-        another one may use.
+        """Yield each open run in the arbiter's order, again if it may use slots that others left free.
 
         Args:
-            now: the time that an event would have.
-            taken: places that nobody here may use.
-            others: whether runs are open that are not asked here.
+            now: time of a new event.
+            taken: slots that no run may use.
+            others: True if other runs are open.
 
         Raises:
-            CoreFaultError: a core has failed to say what is so of its runs. The round has ended with that: where others
-                may put tasks is not known.
+            CoreFaultError: a core failed to describe its runs. This ends the round, because the free slots are
+                unknown.
         """
         self._skipped.clear()
         runs = [(core, run) for core in cores.values() for run in _guard(core, core.open_runs)]

@@ -1,4 +1,4 @@
-"""Sources of tasks: gangs, trials, replicas, verifications, searches.
+"""Task sources: replicas, searches, trials, verifications, gangs, ETL and evaluation.
 
-One module per kind of task. Pure.
+One module per kind of task; `task_source` has their protocol, `controller.decisions.assignment` their order. Pure.
 """

@@ -43,7 +43,7 @@ class EtlAndEvaluation:
                 return
 
     def is_still_needed(self, task: Task) -> bool:
-        """True: such a task runs to its end unless the run stops."""
+        """True: only the end of the run cancels such a task."""
         return True
 
     def _worker_for(self, view: AssignmentDraft, key: TaskKey, free: Sequence[Worker]) -> Worker | None:

@@ -1,4 +1,4 @@
-"""The contract of exclusions: each producer gives a reason, a scope and an end, and no task goes where one applies."""
+"""The contract of exclusions: each producer gives a reason, a scope and an end, and stops its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of task sources: what each of them proposes may be assigned, and is needed."""
+"""The contract of task sources: their proposals can be assigned and are needed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def two_devices_each() -> Simulation:
 
 
 def a_broken_machine() -> Simulation:
-    """A worker is quarantined, and its partition is made elsewhere."""
+    """A worker is quarantined; another one makes its partition."""
     scenario = Scenario(replicas=own_partition(3), outcome=test_machines.at("worker-1"))
     return test_machines.simulate(scenario, models=8)
 
