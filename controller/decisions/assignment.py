@@ -88,6 +88,7 @@ class Training:
         chooser: returns a function that chooses for one of these workers; called once per pass.
     """
 
+    kinds = frozenset({"train"})
     reason = "its model needs no sub-epoch"
 
     def __init__(self, sub_epochs: _SubEpochs, chooser: Callable[[], _Choose]) -> None:

@@ -415,10 +415,11 @@ def _revoke_unneeded(record: ExperimentRecord, state: ExperimentState, run: Run)
         Measurements(record, run),
         Verifications(record, state, run),
     )
+    by_kind = {kind: source for source in sources for kind in source.kinds}
     for task in run.open.values():
-        unneeded = next((source for source in sources if not source.is_still_needed(task)), None)
-        if unneeded is not None:
-            yield revoke_task(task, unneeded.reason, force=True)
+        source = by_kind.get(task.key.kind)
+        if source is not None and not source.is_still_needed(task):
+            yield revoke_task(task, source.reason, force=True)
         elif task.state is TaskState.ASSIGNED and _is_back(state, run, task):
             yield revoke_task(task, "a worker holds this partition again")
 

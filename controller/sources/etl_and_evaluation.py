@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class EtlAndEvaluation:
     """Proposes the tasks of a run that need no idle model: ETL, validation, test and prediction."""
 
+    kinds = frozenset({"etl", "fitting", "valid", "test", "predict"})
     reason = "its result is not needed"
 
     def __init__(self, state: ExperimentState, run: Run) -> None:

@@ -33,6 +33,7 @@ class Gangs:
     completely, unless other runs use one of these workers.
     """
 
+    kinds = frozenset({"train"})
     reason = "its model needs no sub-epoch"
 
     def __init__(self, fit: FitDispatch, dispatch_draft: DispatchDraft) -> None:

@@ -32,6 +32,7 @@ TRIAL_S = 120.0
 class Measurements:
     """Proposes the inspection, or the trials that are worthwhile now."""
 
+    kinds = frozenset(MEASURING)
     reason = "nothing is left to be chosen"
 
     def __init__(self, record: ExperimentRecord, run: Run, fit: FitDispatch | None = None) -> None:
@@ -65,8 +66,6 @@ class Measurements:
     def is_still_needed(self, task: Task) -> bool:
         """True while sub-epochs remain that the result concerns."""
         run = self._run
-        if task.key.kind not in MEASURING:
-            return True
         if not run.has_known_models:
             return not run.has_known_end or bool(run.counts.active)
         # Stopped and failed models are not in `reached`.

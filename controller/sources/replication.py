@@ -50,6 +50,7 @@ _WORTH = 2.0
 class Replicas:
     """Proposes ETL tasks for lost partitions and for copies."""
 
+    kinds = frozenset({"etl"})
     reason = "nothing is left to be done on this partition"
 
     def __init__(self, state: ExperimentState, run: Run, fit: FitDispatch | None = None) -> None:
@@ -70,8 +71,7 @@ class Replicas:
 
     def is_still_needed(self, task: Task) -> bool:
         """True while the run reads the partition."""
-        is_own = task.key.kind == "etl" and self._run.kind != "etl"
-        return not is_own or task.key.partition in self._needed
+        return self._run.kind == "etl" or task.key.partition in self._needed
 
     @cached_property
     def _needed(self) -> set[int]:

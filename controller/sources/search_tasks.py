@@ -30,6 +30,7 @@ class SearchRequests:
         search: the run's search, if it has one.
     """
 
+    kinds = frozenset({"search"})
     reason = "the search is over"
 
     def __init__(self, record: ExperimentRecord, run: Run, search: Searching | None = None) -> None:
@@ -56,7 +57,7 @@ class SearchRequests:
     def is_still_needed(self, task: Task) -> bool:
         """True until the search ends."""
         search = self._run.search
-        return task.key.kind != "search" or search is None or search.finish is None
+        return search is None or search.finish is None
 
     def _proposal(self, worker: str, name: str, question: SearchQuestion) -> Proposal:
         run, record = self._run, self._record

@@ -55,9 +55,11 @@ class TaskSource(Protocol):
     """Proposes the tasks of some kinds for one run.
 
     Attributes:
+        kinds: kinds of its tasks.
         reason: why an open task is revoked that is not needed.
     """
 
+    kinds: frozenset[str]
     reason: str
 
     def propose(self, view: AssignmentDraft, offer: Offer) -> Iterable[Proposal]:
@@ -68,5 +70,5 @@ class TaskSource(Protocol):
         ...
 
     def is_still_needed(self, task: Task) -> bool:
-        """True if the result of an open task is still needed; true for tasks of other sources."""
+        """True if the result of an open task of these kinds is still needed."""
         ...

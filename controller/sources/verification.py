@@ -40,6 +40,7 @@ class Verifications:
         is_overdue: True to propose overdue ones only.
     """
 
+    kinds = frozenset({"audit"})
     reason = "nothing is left to be compared"
 
     def __init__(
@@ -65,7 +66,7 @@ class Verifications:
     def is_still_needed(self, task: Task) -> bool:
         """True unless the sub-epoch was retrained or the code is not repeatable."""
         audits = self._run.audits
-        return task.key.kind != "audit" or not (audits.of(task.key) is None or audits.is_hopeless)
+        return not (audits.of(task.key) is None or audits.is_hopeless)
 
 
 def has_waited(run: Run, audit: Audit) -> bool:

@@ -76,6 +76,7 @@ def test_a_source_proposes_tasks_that_can_be_assigned(
             assert not view.has(key)
             assert worker in {each.name for each in view.alive}
             assert view.exclusions.feasible(key, worker, devices) is None
+            assert key.kind in source.kinds
             assert source.is_still_needed(Task(key=key))
             if not isinstance(source, Measurements | Training):  # they also take the first devices to end
                 assert all(view.places.count(worker, device) < offer.depth for device in devices)
