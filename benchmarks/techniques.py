@@ -153,11 +153,9 @@ def benchmark() -> list[Figure]:
 
 
 def _fit(experiment: Experiment, side: str, spec: Perceptron, space: _Space, epochs: int) -> list[Event]:
-    parallel_plans: dict[str, Any] = (
-        {} if side == "single" else {"techniques": [side], "gpus": [2], "trials": "never"}
-    )
+    parallelism = None if side == "single" else Parallelism(techniques=[side], gpus=[2], trials="never")
     result = experiment.run_fit(
-        spec, space, epochs=epochs, metric="loss", mode="min", progress=False, **parallel_plans
+        spec, space, epochs=epochs, metric="loss", mode="min", progress=False, parallelism=parallelism
     )
     return run_events(experiment, result.run)
 
