@@ -46,15 +46,15 @@ def main() -> None:
         settings = Settings.from_environment(os.environ)
         logs.set_up("worker", os.environ, secrets=(settings.token,), worker=settings.worker)
         process_hardening.forget_secrets(os.environ)
-        if settings.sandbox:
-            sandbox.check(settings.volumes, settings.sandbox_writable)
+        if settings.sandbox.is_on:
+            sandbox.check(settings.volumes, settings.sandbox.writable_folders)
         if settings.pod is not None:
             process_hardening.hide_process()
         gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
         devices = WorkerDevices(settings.cores, settings.devices, gpus.found, settings.device_memory)
         endpoint = None
-        if settings.address:
-            endpoint = GangEndpoint(settings.address, settings.gang_port, settings.token)
+        if settings.gangs.address:
+            endpoint = GangEndpoint(settings.gangs.address, settings.gangs.port, settings.token)
     except CerebroError as error:
         sys.exit(f"worker: {error}")
     handlers: dict[str, str] = {}

@@ -35,7 +35,7 @@ from cerebro.worker.agent.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 2.0
+_VOLUME_WAIT_S = 2.0
 """Maximum seconds that a report waits for a volume; far shorter than a lease."""
 
 
@@ -79,11 +79,14 @@ class _PendingReport:
 
 
 class Reports:
-    """Safe for several threads: one report at a time, because a point that arrives after its attempt's commit is not
-    kept. What threads have to tell while one is under way goes into the next one, together.
+    """Sends reports, one at a time. Thread-safe.
+
+    The store drops a point that arrives after its attempt's commit, so requests must not overtake each other.
+    Reports that threads submit during a request share the next request.
 
     Args:
-        leases: of all attempts that may run here.
+        leases: returns the leases of all attempts that may run here.
+        on_saved: called with each savepoint that the store has accepted.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class Reports:
         log.info("registered %s with %d partitions", record.worker, len(record.replicas))
 
     def changed(self) -> None:
-        """Report the worker's replicas again after the next look at the volume."""
+        """Check the volume again, and report the worker's replicas if they have changed."""
         self._replicas.request()
 
     def send(
@@ -167,7 +170,7 @@ class Reports:
         return report.outcomes
 
     def _send(self, batch: Sequence[_PendingReport]) -> None:
-        """Tell the store what several threads have to tell, in one request."""
+        """Send the reports of several threads in one request."""
         for report in batch:
             report.is_sent = True
         try:
@@ -180,9 +183,9 @@ class Reports:
             report.outcomes = tuple(islice(outcomes, len(report.steps)))
 
     def _request(self, batch: Sequence[_PendingReport]) -> tuple[api.StepOutcome, ...]:
-        """The outcomes of the steps, in their order."""
+        """Send one request. Return the outcomes of the steps, in order."""
         steps = tuple(step for report in batch for step in report.steps)
-        # First: an attempt that ends in the same report has them before.
+        # Savepoints come first: an attempt may end in the same report.
         saves = {lease: save for lease in self._leases() if (save := lease.unsaved) is not None}
         ended = {name_of(step) for step in steps if isinstance(step, api.Commit)}
         saves = {lease: save for lease, save in saves.items() if name_of(save) not in ended}
@@ -213,7 +216,7 @@ class Reports:
         return answer.outcomes[len(saves) :]
 
     def _take_points(self) -> dict[str, tuple[LivePoint, ...]]:
-        """What all attempts said since the last report, by experiment."""
+        """Take all unsent points of the attempts, by experiment."""
         found: dict[str, tuple[LivePoint, ...]] = defaultdict(tuple)
         for lease in self._leases():
             item, points = lease.take_points()
@@ -229,9 +232,9 @@ class Reports:
         """
         number = self._free_bytes.request()
         if any(isinstance(s, api.Fail) and s.failure.kind is FailureKind.STORAGE_FULL for s in steps):
-            self._free_bytes.wait(number, _LOOK_S)
+            self._free_bytes.wait(number, _VOLUME_WAIT_S)
         if any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps):
-            self._replicas.wait(self._replicas.request(), _LOOK_S)
+            self._replicas.wait(self._replicas.request(), _VOLUME_WAIT_S)
 
     def _query_free_bytes(self) -> int | None:
         try:

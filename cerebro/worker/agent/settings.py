@@ -32,6 +32,35 @@ SECRETS = ("CEREBRO_TOKEN",)
 
 
 @dataclass(frozen=True, kw_only=True)
+class GangSettings:
+    """Where a worker listens for other workers of a gang.
+
+    Attributes:
+        address: address to listen on (``CEREBRO_ADDRESS``). Default: a local address; in a pod none, which
+            excludes the worker from gangs.
+        port: port of that address (``CEREBRO_GANG_PORT``); 0, the default, means any free port.
+    """
+
+    address: str = "127.0.0.1"
+    port: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxSettings:
+    """File access of user code.
+
+    Attributes:
+        is_on: True if user code cannot access files of other experiments (``CEREBRO_SANDBOX``, ``on`` or
+            ``off``, the default).
+        writable_folders: further folders that user code may change (``CEREBRO_SANDBOX_WRITABLE``, separated
+            by colons).
+    """
+
+    is_on: bool = False
+    writable_folders: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """A worker's settings, from environment variables.
 
@@ -54,16 +83,12 @@ class Settings:
         grace_s: seconds for the running task of a draining worker to reach its next batch or row, or to save
             completed work (``CEREBRO_GRACE_S``). 20 s: two thirds of Kubernetes' default grace period.
         health_bind: host:port of the health endpoint (``CEREBRO_HEALTH_BIND``); "" disables it.
-        address: address to listen on for other workers of a gang (``CEREBRO_ADDRESS``). Default: a local
-            address; in a pod none, which excludes it from gangs.
-        gang_port: port of that address (``CEREBRO_GANG_PORT``); 0, the default, means any free port.
+        gangs: address for other workers of a gang.
         savepoint_s: seconds between savepoints of a resumable sub-epoch, 0 for only at the worker's end
             (``CEREBRO_SAVEPOINT_S``, default automatic, see `cerebro.worker.training.checkpoints.savepoints.Timer`).
         task_log_bytes: maximum bytes of an attempt's log, its beginning and its end
             (``CEREBRO_TASK_LOG_MIB``, default 64 MiB); 0 for no limit.
-        sandbox: True if user code cannot access files of other experiments (``CEREBRO_SANDBOX``, ``on`` or
-            ``off``, the default).
-        sandbox_writable: further folders it may write to (``CEREBRO_SANDBOX_WRITABLE``, separated by colons).
+        sandbox: file access of user code.
         failure_rules: the cluster's rules, before a run's (``CEREBRO_FAILURE_RULES``, JSON: a list of objects
             with ``name``, ``pattern`` and ``action``); default: no rules.
         etl_hang_timeout_s: seconds without a new row after which an ETL task is ended. 600 s.
@@ -82,12 +107,10 @@ class Settings:
     lease_s: float = 10.0
     grace_s: float = 20.0
     health_bind: str = ""
-    address: str = "127.0.0.1"
-    gang_port: int = 0
+    gangs: GangSettings = GangSettings()
     savepoint_s: float | None = None
     task_log_bytes: int = 64 << 20
-    sandbox: bool = False
-    sandbox_writable: tuple[Path, ...] = ()
+    sandbox: SandboxSettings = SandboxSettings()
     failure_rules: tuple[FailureRule, ...] = ()
     etl_hang_timeout_s: float = 600.0
 
@@ -119,12 +142,16 @@ class Settings:
             lease_s=real(LEASE_S, environment, 10.0),
             grace_s=real(GRACE_S, environment, 20.0),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
-            address=environment.get("CEREBRO_ADDRESS") or ("" if pod else "127.0.0.1"),
-            gang_port=integer(GANG_PORT, environment, 0),
+            gangs=GangSettings(
+                address=environment.get("CEREBRO_ADDRESS") or ("" if pod else "127.0.0.1"),
+                port=integer(GANG_PORT, environment, 0),
+            ),
             savepoint_s=SAVEPOINT_S.of(environment),
             task_log_bytes=integer(TASK_LOG_MIB, environment, 64) << 20,
-            sandbox=sandbox_settings.mode(environment),
-            sandbox_writable=sandbox_settings.writable(environment),
+            sandbox=SandboxSettings(
+                is_on=sandbox_settings.mode(environment),
+                writable_folders=sandbox_settings.writable(environment),
+            ),
             failure_rules=cluster_rules(environment),
         )
 

@@ -155,8 +155,8 @@ class Context:
     def raise_if_ending(self) -> None:
         """Leave the task if the agent preempts it. Call after `listen` if more batches or rows follow.
 
-        After its last batch, a task finishes and saves instead. All ranks leave at the same batch, later than
-        the batch at which rank 0 received the request.
+        After its last batch, a task finishes and saves instead. All ranks leave at the same batch, a later one
+        than rank 0's at the request.
 
         Raises:
             PreemptedError: the task ends here.

@@ -92,7 +92,7 @@ def _content(descriptor: int) -> bytes:
 
 
 def _end_others() -> None:
-    """Kill leftover processes of user code: this group's others, and those that left the group."""
+    """Kill leftover processes of user code: all others of this group, and marked ones that left it."""
     pid = os.getpid()
     if os.getpgrp() == pid:  # otherwise the processes may belong to others
         end_leftovers(pid, os.environ.get(MARK, ""), but=pid)

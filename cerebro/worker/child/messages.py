@@ -57,7 +57,7 @@ class Run(Contract):
     Attributes:
         codes: encoded user code that the child lacks, by hash.
         log: file for the output of user code.
-        received_at: monotonic time at which the agent received the task; all processes share the clock.
+        received_at: monotonic time when the agent received the task; all processes share the clock.
         ranks: rank group of the task, if several processes train together.
         depth: set by a child that hands the task to its next process.
     """
@@ -94,7 +94,7 @@ class Preempt(Contract):
 
 
 class Rendezvous(Contract):
-    """Address at which the ranks of a gang connect. Rank 0 reports it; the agent forwards it to other ranks."""
+    """Rendezvous address of a gang. Rank 0 reports it; the agent forwards it to other ranks."""
 
     address: str
 

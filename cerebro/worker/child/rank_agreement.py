@@ -1,4 +1,4 @@
-"""Agreement of a task's ranks on what they do at a batch boundary."""
+"""Agreement of a task's ranks on a common action at a batch boundary."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ from cerebro.worker.agent.settings import SECRETS, Settings
 log = logging.getLogger(__name__)
 
 SLOW_S = 20.0
-"""Seconds after which a check is reported as slow."""
+"""Duration in seconds from which a check is reported as slow."""
 KILLED_S = 60.0
-"""Seconds after which a check is killed."""
+"""Maximum duration of a check in seconds; then it is killed."""
 _MOST_WAITING = 4
 _TAIL = 300
 
@@ -43,7 +43,7 @@ class NodeChecker:
     Args:
         incarnation: the worker's incarnation.
         command: command that runs the probes; for tests.
-        killed_s: seconds after which the command is killed.
+        killed_s: maximum duration of the command in seconds.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class NodeChecker:
         try:
             self._requests.put_nowait(reason)
         except queue.Full:
-            log.warning("not checked once more: checks wait already")
+            log.warning("this check is dropped, because others wait already")
 
     def end(self) -> None:
         """Make `run` return after the current check."""
@@ -88,7 +88,7 @@ class NodeChecker:
                 )
                 self._kvs.report_check(self._settings.worker, result)
             except (CerebroError, OSError) as error:
-                log.warning("what the check found could not be told: %s", error)
+                log.warning("the result of the check could not be reported: %s", error)
 
     def check(self) -> CheckResult:
         """Run all probes. Takes up to a minute."""

@@ -1,8 +1,7 @@
-"""Finds which failure rule matches a text, in a process: ``python -P -m cerebro.worker.health.rule_matching``.
+"""Find the failure rule that matches a text: ``python -P -m cerebro.worker.health.rule_matching``.
 
-A regular expression can take for ever on a short text, and nothing within a process can stop it; so the process is
-killed when its time is over. A line is written for each rule that was tried, so that it is known which one took so
-long. Imports little: it starts at once.
+A regular expression may take forever on a short text, and only killing its process stops it. The process prints a line
+for each pattern, which shows the slow one. It imports few modules, so it starts quickly.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from cerebro.runtime.kvs.client import KvsClient
 log = logging.getLogger(__name__)
 
 _MOST_WAITING = 16
-"""Questions that wait; of more, askers are not answered, and ask again."""
+"""Maximum queued requests. Further ones get no answer; the requester repeats them."""
 _ENDED = "the attempt has ended meanwhile"
 
 
@@ -29,18 +29,18 @@ class _Slot(Protocol):
 
 
 class StackReporter:
-    """`run` is the thread's; `request` may be called by any."""
+    """Reports stacks to the store. One thread calls `run`; any thread may call `request`."""
 
     def __init__(self, kvs: KvsClient, worker: str) -> None:
         self._kvs, self._worker = kvs, worker
         self._requests: queue.Queue[tuple[InboxItem, tuple[_Slot, ...]] | None] = queue.Queue(_MOST_WAITING)
 
     def request(self, item: InboxItem, slots: Iterable[_Slot]) -> None:
-        """A question about an attempt has come."""
+        """Queue a request for the stacks of an attempt."""
         try:
             self._requests.put_nowait((item, tuple(slots)))
         except queue.Full:
-            log.warning("%s: too many ask at once where processes are", item.task)
+            log.warning("%s: its stacks are not reported, because too many requests wait", item.task)
 
     def end(self) -> None:
         """Make `run` return after the current answer."""
@@ -58,4 +58,4 @@ class StackReporter:
                 )
                 self._kvs.report_stacks(self._worker, report)
             except (CerebroError, OSError) as error:
-                log.warning("where %s is could not be told: %s", item.task, error)
+                log.warning("the stacks of %s could not be reported: %s", item.task, error)

@@ -64,7 +64,7 @@ def test_a_new_partition_is_told_with_its_commit_and_once() -> None:
 
 def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found when it answers again is told by the next report."""
-    monkeypatch.setattr(reports, "_LOOK_S", 0.05)
+    monkeypatch.setattr(reports, "_VOLUME_WAIT_S", 0.05)
     let_go, store = threading.Event(), Store()
     told = made(store, lambda: let_go.wait(HANG_S) and HELD)
     told.send([COMMIT])

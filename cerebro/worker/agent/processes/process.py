@@ -1,7 +1,6 @@
-"""A child process seen from the agent: started, spoken to, ended.
+"""Start, use and end a child process of the agent.
 
-Must be started from a thread that lives as long as the agent: the kernel ties the child's life to the thread that
-forked it.
+The kernel ends a child with the thread that forked it, so that thread must live as long as the agent.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class ChildProcess:
         """Hash of the latest task's user code, the only code it is sure to have."""
         self._known: frozenset[str] = frozenset()
         """Hashes of all user code in the process of that task."""
-        self.is_sandboxed = settings.sandbox
+        self.is_sandboxed = settings.sandbox.is_on
         """True if each experiment and data set also has its own fork."""
         self.tasks = 0
         """Number of started tasks."""
@@ -322,8 +321,8 @@ def _command(setting: ChildSpec, settings: Settings, channel: int) -> list[str]:
         command.append("--has-gpu")
     if settings.savepoint_s is not None:
         command += ["--savepoint-s", str(settings.savepoint_s)]
-    if settings.sandbox:
-        command += ["--sandbox", *(f"--writable={path}" for path in settings.sandbox_writable)]
+    if settings.sandbox.is_on:
+        command += ["--sandbox", *(f"--writable={path}" for path in settings.sandbox.writable_folders)]
     return command
 
 

@@ -54,8 +54,8 @@ def load_together(
 
     Args:
         find: called on rank 0; returns the file.
-        is_optional: True if the sub-epoch can continue without the checkpoint. All ranks then raise if one
-            of them cannot read it.
+        is_optional: True if the sub-epoch can continue without the checkpoint. All ranks then raise if any
+            rank cannot read it.
 
     Raises:
         CheckpointCorruptError: the file is damaged. See `read_together` for the ranks that raise.

@@ -160,7 +160,7 @@ class _Rank:
     # --- checks --------------------------------------------------------------------------------------
 
     def gradient(self) -> None:
-        """Compare the gradients at the first optimizer step with those of one device."""
+        """Compare the gradients at the first optimizer step with the gradients on one device."""
         found = self._first_gradient(is_single=False)
         if self.group.rank == 0:
             _compare(self._first_gradient(is_single=True), found, "the gradient of ")
