@@ -270,7 +270,7 @@ class AttemptRunner:
         if not (self._has_asked or self._gang_leaves):
             # Reported as a preemption, it would tell the controller that this worker shuts down.
             reason = "user code raised PreemptedError, though nobody asked this worker to end"
-            hint = "That error is Cerebro's own: raise another one. The task's log says where it was raised"
+            hint = "That error is Cerebro's own: raise another one. The task's log has the traceback"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
         how = "goes on from there" if self._has_saved else "is done again from its start, or a savepoint"
         why = self._drain.why or self._lease.release_reason or self._gang_leaves

@@ -31,7 +31,7 @@ def offer() -> None:
 
 @contextmanager
 def offered() -> Iterator[None]:
-    """`offer`, for as long as this lasts."""
+    """Dump stacks at a signal within the block."""
     offer()
     try:
         yield

@@ -121,7 +121,7 @@ class Preprocessor:
     def _halved(
         self, batch: pa.RecordBatch, ids: list[RowId], places: NDArray[np.int64], objects: ShardObjects
     ) -> Iterator[_Call]:
-        """Calls for all rows, in their order: one, unless it raises."""
+        """Yield results for all rows, in order: one call, or calls on halves if it raises."""
         pending = [slice(0, len(ids))] if ids else []
         while pending:
             rows = pending.pop()
@@ -166,7 +166,7 @@ _Call: TypeAlias = "tuple[int, Sequence[RowId], _Prepared]"
 def begin(
     job: EtlJob, metadata: Metadata, source: Source, make_spec: SpecFactory, *, process: int
 ) -> Preprocessor:
-    """Make the preprocessor of a job for this process, which has this number.
+    """Create the preprocessor of a job in process number `process`.
 
     Raises:
         SpecError: the spec cannot be restored or initialised, or names columns that the metadata lacks.

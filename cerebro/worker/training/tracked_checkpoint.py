@@ -38,32 +38,32 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
     """A `cerebro.spec.Checkpoint`: a dict with tracked objects. Copies are plain dicts.
 
     Args:
-        kept: content from earlier sub-epochs.
+        content: content from earlier sub-epochs.
         initial_values: latest initial values of tracked objects.
-        changes: hyperparameters changed since: name -> (before, now).
+        changes: hyperparameters that have changed: name -> (previous value, new value).
     """
 
     def __init__(
         self,
-        kept: Mapping[str, Any] | None = None,
+        content: Mapping[str, Any] | None = None,
         *,
         initial_values: InitialValues | None = None,
         changes: Mapping[str, tuple[Any, Any]] | None = None,
     ) -> None:
-        super().__init__(kept or {})
+        super().__init__(content or {})
         self.initial_values: InitialValues = dict(initial_values or {})
         self.changes = dict(changes or {})
         self._tracked: dict[str, Any] = {}
         self._rates: list[schedules.Rates] = []
         """New rates of optimizers, for schedules whose length changed."""
         self.closed = ""
-        """Why nothing more can be tracked in this sub-epoch; empty while it can."""
+        """Reason why `track` is refused now; empty while it is accepted."""
         self.overwritten: set[str] = set()
-        """Names of tracked objects under which user code has put something else."""
+        """Names of tracked objects that user code has overwritten with another value."""
         self._reader = ""
-        """The user's method that may only read, if one runs."""
+        """Name of the running method of user code that may only read; empty if none runs."""
 
-    # --- what user code does with it as a dict ---------------------------------------------------------
+    # --- dict methods of user code --------------------------------------------------------------------
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._require_writable()
@@ -86,31 +86,30 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         return self[name]
 
     def update(self, *values: Any, **named: Any) -> None:
-        """Put values in."""
+        """Set several values."""
         self._require_writable()
         super().update(*values, **named)
 
     def pop(self, *arguments: Any) -> Any:
-        """Take a value out."""
+        """Remove a value and return it."""
         self._require_writable()
         return super().pop(*arguments)
 
     def popitem(self) -> tuple[str, Any]:
-        """Take the newest value out."""
+        """Remove the newest value and return it."""
         self._require_writable()
         return super().popitem()
 
     def clear(self) -> None:
-        """Take all values out."""
+        """Remove all values."""
         self._require_writable()
         super().clear()
 
     def _require_writable(self) -> None:
         if self._reader:
             raise SpecError(
-                f"{self._reader}() writes into checkpoint, which is saved after train() alone, so nobody would see "
-                "what is written. Return a metric from test(): the next calls of train() have it in "
-                "dataloader.validation"
+                f"{self._reader}() writes into checkpoint, which is saved only after train(), so the value would be "
+                "lost. Return a metric from test(): the next calls of train() have it in dataloader.validation"
             )
 
     @contextmanager
@@ -135,11 +134,11 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
 
     @property
     def tracked(self) -> Mapping[str, Any]:
-        """Objects by name, of this sub-epoch."""
+        """Objects tracked in this sub-epoch, by name."""
         return self._tracked
 
     def track(self, **objects: Any) -> None:
-        """Take objects that user code names by `cerebro.spec.Checkpoint.track`, and give each the state it had."""
+        """Track objects, and restore their saved states; see `cerebro.spec.Checkpoint.track`."""
         if self.closed:
             raise SpecError(
                 f"checkpoint.track() was called {self.closed}: call it before the loop over dataloader"
@@ -155,10 +154,10 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
             schedules.apply(rates)  # also over what an optimizer has loaded since
 
     def _state(self, name: str, value: Any) -> Any:
-        """What would be saved of an object.
+        """Return the state to save of an object.
 
         Raises:
-            SpecError: it cannot be tracked.
+            SpecError: the object cannot be tracked.
         """
         if self._tracked.get(name, value) is not value:
             raise SpecError(

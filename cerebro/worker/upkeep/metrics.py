@@ -87,7 +87,7 @@ class Metrics:
 
 
 class _Idle:
-    """Seconds without a task, including the current wait, which may take minutes."""
+    """Counts seconds without a task, including the current wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class _Idle:
 
 
 class _Used:
-    """The latest measurement as a unit: GPUs no longer measured disappear."""
+    """Exposes the latest usage measurement. GPUs that it lacks disappear from the metrics."""
 
     def __init__(self) -> None:
         self.newest: WorkerUsage | None = None

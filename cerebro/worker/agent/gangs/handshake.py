@@ -60,9 +60,9 @@ def answer(end: socket.socket, token: str) -> dict[str, Any]:
     try:
         hello = json.loads(said)
     except ValueError as error:
-        raise HandshakeError(f"what it says is no JSON: {error}") from error
+        raise HandshakeError(f"its introduction is not JSON: {error}") from error
     if not isinstance(hello, dict):
-        raise HandshakeError("what it says is no object")
+        raise HandshakeError("its introduction is not a JSON object")
     end.sendall(_proof(token, b"answer", ours, theirs, said))
     end.settimeout(None)
     return hello

@@ -22,7 +22,7 @@ _NAMED = 3
 
 
 def joined(part: DTensor, group: Group) -> torch.Tensor | None:
-    """The full tensor, on rank 0's host; nothing on others. Collective."""
+    """Return the full tensor on rank 0's host, and `None` on other ranks. Collective."""
     local = part.to_local().detach()
     if group.size > 1 and local.device.type == "cpu" and part.placements == (Shard(0),):
         # Received in place: no rank needs memory for more than its own part.

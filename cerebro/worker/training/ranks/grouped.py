@@ -69,7 +69,7 @@ class GroupTrainee(Trainee):
 
     @property
     def device(self) -> str:
-        """The rank's, or the first of a process that uses several."""
+        """Device of this rank; the first one if the process uses several."""
         return self.group.device
 
     @property

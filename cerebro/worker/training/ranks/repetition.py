@@ -124,7 +124,7 @@ class Repeat:
         return trainee
 
     def _owned(self, model: Model, sub_epoch: int) -> tuple[str, Hyperparameters]:
-        """The model as which it was trained in a sub-epoch, itself or one before it, and with what."""
+        """Return the owner of a sub-epoch (the model or an ancestor) and the hyperparameters."""
         owner = model
         while sub_epoch < owner.inherited:
             owner = self.models[owner.parent]
