@@ -18,7 +18,7 @@ from controller.loop.loop import Controller
 from controller.loop.snapshot_process import SnapshotQuestion, made
 from controller.metrics import Metrics
 from controller.planning import ChildHelper
-from controller.projections.tensorboard import Projection
+from controller.projections.tensorboard import TensorBoardFiles
 from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules
 from controller.scaling.orchestrator import Orchestrator
 from controller.settings import Settings
@@ -50,7 +50,7 @@ def main() -> None:
     leading = KvsClient(
         settings.server, settings.token, retry_for_s=10.0, write_headers=lambda: fence(controller.newest_term)
     )
-    projection = Projection(kvs, settings.volumes, open_runs=settings.open_runs)
+    projection = TensorBoardFiles(kvs, settings.volumes, open_runs=settings.open_runs)
     metrics = Metrics()
     metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})
     rules = Rules(mode=settings.autoscaler, most=settings.most_workers, can_act=orchestrator is not None)
@@ -59,7 +59,7 @@ def main() -> None:
         kvs=kvs,
         make=made,
         leadership=lambda: controller.term,
-        is_settled=lambda name, seq: projection.is_settled(name, seq) and controller.is_told(name, seq),
+        is_settled=lambda name, seq: controller.is_settled(name, seq),  # noqa: PLW0108 - created below
         show=projection.show,
         question=SnapshotQuestion(
             server=settings.server, token=settings.token, experiment="", until=0, least=0, term=0

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cerebro.contract.events import EpochCompleted, Event, TaskCommitted
+from cerebro.contract.events import Event
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, TaskKey
 from cerebro.state.reports import state_words
-from cerebro.state.tasks.committed_values import Values, values_of_commit, values_of_epoch
+from cerebro.state.reports.committed_values import committed_values
 
 Status = Literal["running", "finished", "failed", "stopped"]
 
@@ -85,7 +85,7 @@ class Projection:
         self._with_rows: set[str] = set()
         """Validations and epochs with rows. The state tracks repeated sub-epochs."""
         self._changed: dict[PageKey, float] = {}
-        """Time of the last event of each page."""
+        """Time of the last event of each model's page."""
 
     @property
     def identity(self) -> str:
@@ -102,37 +102,24 @@ class Projection:
             self.state.apply(event)
         except IllegalEventError as cause:
             raise UnreadableError.for_event(self.record.name, event.seq, str(cause)) from cause
-        if isinstance(event, EpochCompleted):
-            page_key = PageKey(event.run)
-            yield from self._rows(page_key, f"{event.run}/e{event.epoch}", event, (values_of_epoch(event),))
+        self._note_change(event)
+        committed = committed_values(self.state, event)
+        if committed is None or committed.key in self._with_rows:
             return
-        task = getattr(event, "task", "")
-        if not task:
-            if run := getattr(event, "run", ""):
-                self._changed[PageKey(run)] = event.time
-                if model := getattr(event, "model", ""):
-                    self._changed[PageKey(run, model)] = event.time
-            return
-        key = TaskKey.parse(task)
-        if key.kind not in ("train", "valid") or key.model is None:
-            return
-        page_key = PageKey(key.run, key.model)
-        self._changed[page_key] = event.time
-        if isinstance(event, TaskCommitted):
-            model = self.state.runs[key.run].models[key.model]
-            values = values_of_commit(event, key, model)
-            if key.kind == "valid":
-                yield from self._rows(page_key, task, event, values)
-            elif (key.epoch, key.partitions) not in model.taken_back:
-                yield from _rows(page_key, event, values)
+        if not committed.is_sub_epoch:
+            self._with_rows.add(committed.key)
+        page_key = PageKey(committed.run, committed.model)
+        for prefix, step, values in committed.parts:
+            for name in sorted(values):
+                yield page_key, Row(event.seq, f"{prefix}/{name}", step, event.time, values[name])
 
-    def _rows(
-        self, page_key: PageKey, source: str, event: Event, parts: tuple[Values, ...]
-    ) -> Iterator[tuple[PageKey, Row]]:
-        if source in self._with_rows:
-            return
-        self._with_rows.add(source)
-        yield from _rows(page_key, event, parts)
+    def _note_change(self, event: Event) -> None:
+        run, model = getattr(event, "run", ""), getattr(event, "model", "")
+        if task := getattr(event, "task", ""):
+            key = TaskKey.parse(task)
+            run, model = key.run, key.model if key.kind in ("train", "valid") else ""
+        if run and model:
+            self._changed[PageKey(run, model)] = event.time
 
     # --- pages -----------------------------------------------------------------------------------
 
@@ -219,12 +206,6 @@ def params(values: Hyperparameters) -> dict[str, str]:
     return {
         name: value if isinstance(value, str) else json.dumps(value) for name, value in sorted(values.items())
     }
-
-
-def _rows(page_key: PageKey, event: Event, parts: tuple[Values, ...]) -> Iterator[tuple[PageKey, Row]]:
-    for prefix, step, values in parts:
-        for name in sorted(values):
-            yield page_key, Row(event.seq, f"{prefix}/{name}", step, event.time, values[name])
 
 
 def _status(run: Run, model: Model) -> Status:

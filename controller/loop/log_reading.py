@@ -1,11 +1,10 @@
-"""Events applied to the folds of experiments, and passed to observers, metrics and the service log."""
+"""Events applied to the folds of experiments, and passed to projections, metrics and the service log."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from cerebro.contract.events import (
     Event,
@@ -17,35 +16,19 @@ from cerebro.contract.events import (
 )
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
-from cerebro.state import ExperimentState
 from controller.decisions.core import Core
 from controller.loop.event_logging import fields, line
 from controller.metrics import Metrics
+from controller.projections.projection import Projections
 
 log = logging.getLogger(__name__)
-
-
-class Observer(Protocol):
-    """Receives each event; must return at once."""
-
-    def observe(self, state: ExperimentState, event: Event) -> None:
-        """Receive `event` after it was applied to `state`."""
-        ...
-
-    def begin(self, state: ExperimentState) -> None:
-        """Continue a log from here; an observer of an earlier process saw the events before."""
-        ...
-
-    def forget(self, experiment: str) -> None:
-        """Stop writing for a deleted experiment until a new one has its name."""
-        ...
 
 
 class LogReading:
     """Applies events. Owned by the loop; not thread-safe."""
 
-    def __init__(self, observers: Sequence[Observer], metrics: Metrics) -> None:
-        self._observers, self._metrics = observers, metrics
+    def __init__(self, projections: Projections, metrics: Metrics) -> None:
+        self._projections, self._metrics = projections, metrics
         self._store_ahead_s = time.time() - time.monotonic()
 
     def now(self) -> float:
@@ -79,8 +62,7 @@ class LogReading:
                 core.start_over()
             if is_news:
                 self._tell(core, event)
-            for observer in self._observers:
-                observer.observe(core.state, event)
+            self._projections.apply(core.state, event)
         if events and not is_news:
             # After the wall clock was set back, the log's times are ahead.
             self._store_ahead_s = max(self._store_ahead_s, events[-1].time - time.monotonic())

@@ -35,12 +35,13 @@ from controller.loop.fold_cache import FoldCache
 from controller.loop.isolation import Isolation
 from controller.loop.leadership import SOON_S
 from controller.loop.log_keeper import LogKeeper, Progress
-from controller.loop.log_reading import LogReading, Observer
+from controller.loop.log_reading import LogReading
 from controller.loop.open_runs import Experiments, Opened, Overview, is_busy
 from controller.metrics import Metrics
 from controller.planning import Helper, PlannerProcess, without_plan
 from controller.preparation.plan_maker import PlanMaker
 from controller.projections.history import RunHistory
+from controller.projections.projection import Projection, Projections
 from controller.scaling.autoscaler.autoscaler import Autoscaler
 from controller.scaling.autoscaler.rest import RestRules
 from controller.scaling.autoscaler.use import use_of
@@ -87,7 +88,7 @@ class Controller:
         self,
         kvs: KvsClient,
         settings: Settings,
-        observer: Observer,
+        tensorboard: Projection,
         helper: Helper,
         orchestrator: Orchestrator | None = None,
         *,
@@ -116,7 +117,7 @@ class Controller:
         self._queue_read = -settings.tick_s
         self._queued: int | None = None
         """Runs in the queue at the last read; `None` before."""
-        self._observer = observer
+        self._projections = Projections((tensorboard, self._history))
         self._deletion = Deletion(kvs, settings.volumes, self._forget, self._renew)
         self._pruned = PrunedFiles(settings.volumes, self._leads_for_certain)
         self._membership = Membership(
@@ -136,7 +137,7 @@ class Controller:
         self._cluster_log, self._machines = ClusterLog(kvs), Machines(kvs)
         if autoscaler is not None:
             autoscaler.see_workers(lambda: self._cluster_log.state.absences)
-        self._reading = LogReading((observer, self._history), self._metrics)
+        self._reading = LogReading(self._projections, self._metrics)
         self._isolation = Isolation(
             kvs,
             self._experiments,
@@ -242,7 +243,7 @@ class Controller:
 
     def _restored(self, name: str) -> ExperimentState:
         state = restored(self._kvs, name)
-        self._observer.begin(state)
+        self._projections.begin(state)
         return state
 
     def _read_on(self) -> bool:
@@ -517,9 +518,9 @@ class Controller:
         term = self._term
         return term if self._leads_for_certain(term) else 0
 
-    def is_told(self, experiment: str, seq: int) -> bool:
-        """True if the history has the sub-epochs of a log's first `seq` events."""
-        return self._history.is_told(experiment, seq)
+    def is_settled(self, experiment: str, seq: int) -> bool:
+        """True if the data of all projections of a log's first `seq` events are stored. Thread-safe."""
+        return self._projections.is_settled(experiment, seq)
 
     def _leads_for_certain(self, term: int) -> bool:
         """True if no other controller can have led since that term began. Thread-safe."""
@@ -528,8 +529,7 @@ class Controller:
     def _forget(self, experiment: str) -> None:
         if self._keeper is not None:
             self._keeper.forget(experiment)
-        self._observer.forget(experiment)
-        self._history.forget(experiment)
+        self._projections.forget(experiment)
         self._pruned.forget(experiment)
 
     def _renew(self) -> int:

@@ -152,7 +152,7 @@ class RunHistory:
         if experiment not in self._logs:
             self._count(experiment, HistoryRequest(term=term, experiment=experiment, after=0, upto=0))
 
-    def observe(self, state: ExperimentState, event: Event) -> None:
+    def apply(self, state: ExperimentState, event: Event) -> None:
         """Collect the result in `event`, which was applied to `state`."""
         known = self._logs.get(state.name)
         if known is None or event.seq <= known.upto:
@@ -163,9 +163,9 @@ class RunHistory:
             known.waiting.append(found)
 
     def begin(self, state: ExperimentState) -> None:
-        """Continue a log from this fold; its events were reported before (`is_told`)."""
+        """Continue a log from this fold; its events were reported before (`is_settled`)."""
 
-    def is_told(self, experiment: str, seq: int) -> bool:
+    def is_settled(self, experiment: str, seq: int) -> bool:
         """True if no result of a log's first `seq` events is unreported. Thread-safe."""
         known = self._logs.get(experiment)
         try:

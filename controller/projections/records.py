@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cerebro.contract.events import EpochCompleted, Event, TaskCommitted, TaskFailed, TaskRevoked
 from cerebro.figures.downsample import FEWEST, kept_indices
 from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey
-from cerebro.state.tasks.committed_values import Values, values_of_commit, values_of_epoch
+from cerebro.state.reports.committed_values import Committed, Values, committed_values
 from controller.projections.event_file import Last, Record, Scalar, SessionEnd, SessionStart
 
 LIVE_VALUES = 500
@@ -123,8 +123,10 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
 
     Skip keys added before. A sub-epoch repeated after the loss of its checkpoint adds nothing.
     """
+    committed = committed_values(state, event)
     if isinstance(event, EpochCompleted):
-        yield _epoch(state, event)
+        assert committed is not None
+        yield Addition(state.name, event.run, "", committed.key, event.time, committed.parts)
     elif isinstance(event, ADDING):
         key = TaskKey.parse(event.task)
         ended = Ended(state.name, event.task, event.attempt, event.time)
@@ -135,9 +137,8 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
         if isinstance(event, TaskCommitted):
             if model.own_sub_epochs == 1:
                 yield _start(state, key.run, model)
-            # The first commit of a repeated sub-epoch counts.
-            if key.kind == "valid" or (key.epoch, key.partitions) not in model.taken_back:
-                yield _commit(state, event, key, model, ended)
+            if committed is not None:
+                yield _commit(state, committed, model, ended)
         yield ended
         if _is_at_end(state.runs[key.run], model):
             key_of_end = f"{key.run}/{model.id}/end"
@@ -171,23 +172,21 @@ def _start(state: ExperimentState, run: str, model: Model) -> Addition:
     return Addition(state.name, run, model.id, f"{run}/{model.id}/start", start.time, start)
 
 
-def _commit(
-    state: ExperimentState, event: TaskCommitted, key: TaskKey, model: Model, ended: Ended
-) -> Addition:
+def _commit(state: ExperimentState, committed: Committed, model: Model, ended: Ended) -> Addition:
     sub_epoch = len(model.visits) - 1
-    epochs = max(model.epochs, state.runs[key.run].fit_request.epochs)
+    epochs = max(model.epochs, state.runs[committed.run].fit_request.epochs)
     return Addition(
         state.name,
-        key.run,
+        committed.run,
         model.id,
-        event.task,
-        event.time,
-        values_of_commit(event, key, model),
+        committed.key,
+        ended.time,
+        committed.parts,
         # A model's curves continue its parent's.
         rows_before=model.inherited_rows + model.rows - model.visits[-1].rows,
         live_values=live_share(sub_epoch, epochs * len(model.partitions)),
         ended=ended,
-        is_sub_epoch=key.kind == "train",
+        is_sub_epoch=committed.is_sub_epoch,
     )
 
 
@@ -198,8 +197,3 @@ def live_share(sub_epoch: int, sub_epochs: int) -> int:
         return share
     every = -(-FEWEST * sub_epochs // LIVE_VALUES)
     return 0 if sub_epoch % every else FEWEST
-
-
-def _epoch(state: ExperimentState, event: EpochCompleted) -> Addition:
-    key = f"{event.run}/epochs/e{event.epoch}"
-    return Addition(state.name, event.run, "", key, event.time, (values_of_epoch(event),))

@@ -66,7 +66,7 @@ class _Entry(NamedTuple):
     since: float
 
 
-class Projection:
+class TensorBoardFiles:
     """Writes the metrics of commits to TensorBoard's event files, in the background."""
 
     def __init__(self, kvs: KvsClient, volumes: Volumes, *, open_runs: int = 1) -> None:
@@ -105,7 +105,7 @@ class Projection:
         self._entries.put(None)
         self._thread.join()
 
-    def observe(self, state: ExperimentState, event: Event, life: int | None = None) -> None:
+    def apply(self, state: ExperimentState, event: Event, life: int | None = None) -> None:
         """Queue the additions of an event. A sub-epoch repeated after the loss of its checkpoint adds
         nothing.
 
@@ -143,7 +143,7 @@ class Projection:
         """Continue a log from this fold; the files have all its events (`is_settled`).
 
         Args:
-            life: as for `observe`.
+            life: as for `apply`.
         """
         with self._lock:
             observed = self._observed.setdefault(state.name, _Observed())
@@ -268,7 +268,7 @@ class Projection:
         while events := self._kvs.events(experiment, state.seq):
             for event in events:
                 state.apply(event)
-                self.observe(state, event, life)
+                self.apply(state, event, life)
 
     def _write(self, entry: _Entry) -> None:
         what = entry.what

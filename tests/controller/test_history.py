@@ -135,7 +135,7 @@ class Controller:
     def read(self, events: tuple[Event, ...]) -> None:
         for event in events:
             self.state.apply(event)
-            self.history.observe(self.state, event)
+            self.history.apply(self.state, event)
 
     def tend(self) -> None:
         self.clock.now += 60.0

@@ -67,14 +67,18 @@ class Manager:
 class Nobody:
     """Looks at nothing."""
 
-    def observe(self, state: ExperimentState, event: Event) -> None:
-        """See `Observer`."""
+    def apply(self, state: ExperimentState, event: Event) -> None:
+        """See `Projection`."""
+
+    def is_settled(self, experiment: str, seq: int) -> bool:
+        """See `Projection`."""
+        return True
 
     def begin(self, state: ExperimentState) -> None:
-        """See `Observer`."""
+        """See `Projection`."""
 
     def forget(self, experiment: str) -> None:
-        """See `Observer`."""
+        """See `Projection`."""
 
 
 def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

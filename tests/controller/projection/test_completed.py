@@ -16,7 +16,7 @@ from cerebro.state.snapshots import packed
 from controller.projections import tensorboard as projection
 from controller.projections.event_file import EventFile
 from controller.projections.records import ADDING
-from controller.projections.tensorboard import Projection
+from controller.projections.tensorboard import TensorBoardFiles
 from tests.controller.projection.written import (
     LogStore,
     Once,
@@ -127,7 +127,7 @@ def test_the_thread_writes_what_an_earlier_life_left_out(written: Path, tmp_path
     """Started for real, with a client's own types, it completes the files by itself."""
     store: Any = LogStore(story().log, points())
     client: KvsClient = store
-    running = Projection(client, volumes(tmp_path / "again"))
+    running = TensorBoardFiles(client, volumes(tmp_path / "again"))
     running.start()
     whole, path = file_of(written).read_bytes(), file_of(tmp_path / "again")
     until(lambda: path.exists() and path.read_bytes() == whole, "the file is completed")

@@ -11,7 +11,7 @@ from cerebro.contract.events import Event, LivePoint
 from cerebro.errors import NotFoundError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ExperimentState
-from controller.projections.tensorboard import Projection
+from controller.projections.tensorboard import TensorBoardFiles
 from tests.controller.projection.written import (
     LogStore,
     Once,
@@ -60,7 +60,7 @@ def test_what_was_read_of_a_forgotten_life_is_not_written(written: Path) -> None
     state = ExperimentState(name="one")
     for event in story().log:
         state.apply(event)
-        own.observe(state, event)
+        own.apply(state, event)
     own.drain()
     assert contents(written) == before
 
@@ -90,7 +90,7 @@ def test_what_waits_is_told(tmp_path: Path) -> None:
             return super().live(experiment, after)
 
     store = Unreachable(story().log, points())
-    own = Projection(cast(KvsClient, store), volumes(tmp_path))
+    own = TensorBoardFiles(cast(KvsClient, store), volumes(tmp_path))
     assert own.lag_s() == 0.0
     own.start()
     assert store.is_asked.wait(HANG_S)

@@ -29,7 +29,7 @@ def test_what_was_shown_before_is_not_looked_at_again(
         state = ExperimentState(name="one")
         for event in log:
             state.apply(event)
-            own.observe(state, event)
+            own.apply(state, event)
     assert looked == [event.seq for event in log if isinstance(event, ADDING)]
 
 

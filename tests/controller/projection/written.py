@@ -17,7 +17,7 @@ from cerebro.errors import StoreUnavailableError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report
 from controller.projections.event_file import FILE_NAME
-from controller.projections.tensorboard import Projection
+from controller.projections.tensorboard import TensorBoardFiles
 from tests.state.stories import Story, sub_epoch
 
 
@@ -56,7 +56,7 @@ class LogStore:
         return tuple(self.points[after : after + 3])
 
 
-class Once(Projection):
+class Once(TensorBoardFiles):
     """A projection that writes what the log holds and returns, instead of waiting in a thread."""
 
     def __init__(self, store: LogStore, root: Path) -> None:

@@ -1,0 +1,129 @@
+"""The contract of projections: a log gives the same data in one go and in parts by several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import Event
+from cerebro.state import ExperimentState
+from cerebro.state.snapshots import packed, unpacked
+from controller.decisions.core import Core
+from controller.projections.history import RunHistory
+from controller.projections.projection import Projection, Projections
+from research.simulation.scenario import EXPERIMENT
+from tests.controller.projection.written import LogStore, Once, contents
+from tests.controller.test_history import Clock, Store, simulation
+
+
+@pytest.fixture(scope="module")
+def log() -> tuple[Event, ...]:
+    made = simulation()
+    made.run()
+    return made.log
+
+
+class _TensorBoard:
+    """Event files in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def process(self) -> tuple[Projection, Callable[[], None]]:
+        """Start a process; return its projection and a function that stores what is due."""
+        files = Once(LogStore(()), self.root)
+        return files, files.drain
+
+    def data(self) -> Any:
+        """Return the stored data."""
+        return contents(self.root)
+
+
+class _History:
+    """Rows of the store."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = Store()
+
+    def process(self) -> tuple[Projection, Callable[[], None]]:
+        """See `_TensorBoard`."""
+        clock = Clock()
+        history = RunHistory(self.store, clock)
+        history.open(EXPERIMENT, self.store.term)
+
+        def settle() -> None:
+            clock.now += 60.0
+            history.tend(self.store.term)
+
+        return history, settle
+
+    def data(self) -> Any:
+        """See `_TensorBoard`."""
+        found = self.store.inner.history().sub_epochs
+        return {
+            key: {name: f"{number:.9g}" for name, number in row.model_dump().items()}
+            for key, row in found.items()
+        }
+
+
+def apply_log(kind: _TensorBoard | _History, log: tuple[Event, ...], cuts: tuple[int, ...]) -> Any:
+    """Apply a log, with a new process and a restored snapshot after each of these event numbers."""
+    state = ExperimentState(name=EXPERIMENT)
+    for start, end in zip((0, *cuts), (*cuts, len(log)), strict=True):
+        state = unpacked(packed(state), ExperimentState)
+        projection, settle = kind.process()
+        projections = Projections([projection])
+        if start:
+            projections.begin(state)
+        for event in log[start:end]:
+            state.apply(event)
+            projections.apply(state, event)
+        settle()
+        assert projections.is_settled(EXPERIMENT, state.seq)
+    return kind.data()
+
+
+@pytest.mark.parametrize("kind", [_TensorBoard, _History])
+@pytest.mark.parametrize("parts", [2, 5])
+def test_parts_of_a_log_give_the_same_data_as_the_whole(
+    log: tuple[Event, ...], tmp_path: Path, kind: Any, parts: int
+) -> None:
+    """Each part is applied by a new process that restores the snapshot of the state."""
+    whole = apply_log(kind(tmp_path / "whole"), log, ())
+    cuts = tuple(len(log) * number // parts for number in range(1, parts))
+    assert whole
+    assert apply_log(kind(tmp_path / "parts"), log, cuts) == whole
+
+
+@pytest.mark.parametrize("kind", [_TensorBoard, _History])
+def test_data_that_are_not_stored_yet_are_not_settled(
+    log: tuple[Event, ...], tmp_path: Path, kind: Any
+) -> None:
+    """A snapshot of the state may not contain their events."""
+    state = ExperimentState(name=EXPERIMENT)
+    projection, settle = kind(tmp_path).process()
+    for event in log:
+        state.apply(event)
+        projection.apply(state, event)
+    assert not projection.is_settled(EXPERIMENT, state.seq)
+    settle()
+    assert projection.is_settled(EXPERIMENT, state.seq)
+
+
+def test_timings_are_the_same_after_a_restored_snapshot(log: tuple[Event, ...]) -> None:
+    """The core derives them from the restored state instead of the events before it."""
+    end = len(log) * 3 // 4
+    whole = Core(simulation().store.experiment(EXPERIMENT))
+    for event in log[:end]:
+        whole.apply(event, is_news=False)
+    state = ExperimentState(name=EXPERIMENT)
+    for event in log[: end // 2]:
+        state.apply(event)
+    parts = Core(whole.record, state=unpacked(packed(state), ExperimentState))
+    for event in log[end // 2 : end]:
+        parts.apply(event, is_news=False)
+    assert whole.slowness() == {name: pytest.approx(each) for name, each in parts.slowness().items()}
+    assert whole.slowness()
