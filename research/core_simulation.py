@@ -15,7 +15,7 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.policies import DEFAULT_POLICY
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 from cerebro.state import ExperimentState
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
@@ -128,7 +128,7 @@ def _mean_seconds(problem: Problem) -> float:
 def _schedule(state: ExperimentState, models: list[str], workers: list[str]) -> Schedule:
     run = state.runs["fit-1"]
     return Schedule.of(
-        SubEpoch(
+        Placement(
             model=m,
             partition=visit.partition,
             worker=workers.index(visit.worker),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from cerebro.errors import InstanceError
 from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.problem import GangStrategy, Problem, open_shop
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 
 _HOP_LATENCY_S = 1e-4
 """Of a message between two workers."""
@@ -92,8 +92,8 @@ def _groups(problem: Problem, members: int) -> list[tuple[int, ...]]:
     return [tuple(workers[first : first + members]) for first in workers[::members]]
 
 
-def _on(problem: Problem, model: int, group: Sequence[int], start: float, epoch: int) -> SubEpoch:
-    return SubEpoch(
+def _on(problem: Problem, model: int, group: Sequence[int], start: float, epoch: int) -> Placement:
+    return Placement(
         model=model,
         partition=group[0],
         worker=group[0],

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, SubEpoch, devices
+from cerebro.scheduling.schedule import Placement, Schedule, devices
 
 # Okabe and Ito's colours, then Tol's muted ones: neighbours can be told apart by colour-blind readers, too. No black
 # and no white: one of them would vanish, on light or on dark.
@@ -157,14 +157,14 @@ class _Chart:
 
     def _models(self) -> Iterator[str]:
         """A path for all sub-epochs of a model that look alike."""
-        groups: dict[tuple[int, str], list[SubEpoch]] = defaultdict(list)
+        groups: dict[tuple[int, str], list[Placement]] = defaultdict(list)
         for sub_epoch in self.sub_epochs:
             groups[sub_epoch.model, _paint(sub_epoch)].append(sub_epoch)
         for (model, paint), sub_epochs in groups.items():
             outlines = "".join(map(self._outline, sub_epochs))
             yield f'<path d="{outlines}" {paint}>{_tooltip(self.problem.models[model])}</path>'
 
-    def _outline(self, sub_epoch: SubEpoch) -> str:
+    def _outline(self, sub_epoch: Placement) -> str:
         """A rectangle for each run of neighbouring lanes."""
         left, wide = self.x(sub_epoch.start), (sub_epoch.end - sub_epoch.start) * self.scale
         wide = max(wide - 0.6 if wide > 2 else wide, 0.3)  # so that neighbours of one colour stay apart
@@ -200,7 +200,7 @@ def _runs(lanes: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = place + 1
 
 
-def _paint(sub_epoch: SubEpoch) -> str:
+def _paint(sub_epoch: Placement) -> str:
     """Sub-epochs of even epochs are paler."""
     return f'fill="{_colour(sub_epoch.model)}"' + (' fill-opacity="0.6"' if sub_epoch.epoch % 2 == 0 else "")
 

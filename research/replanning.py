@@ -89,7 +89,7 @@ def _again(told: Problem, factors: dict[_Key, float], times: int, seconds: float
                 known[key] = factors[key]
         told, truth = rest(told, run, at), rest(truth, run, at)
         present = Schedule.of(
-            replace(sub_epoch, start=sub_epoch.start - at, end=sub_epoch.end - at)
+            sub_epoch._replace(start=sub_epoch.start - at, end=sub_epoch.end - at)
             for sub_epoch in present.sub_epochs
         )
     raise AssertionError("the last plan is followed to its end")

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 from cerebro.errors import InstanceError
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.exact import solve_exact
 from cerebro.scheduling.planning.allotment import allotments
 from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, Policy
 from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule
+from cerebro.scheduling.schedule import Placement, Schedule
 from cerebro.scheduling.validator import validate
 
 AUTO, PLANNER = "auto", "planner"
@@ -112,7 +112,7 @@ class _InTime:
         self.is_late = False
         self._policy, self._until = policy, until
 
-    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """The policy's choice while there is time, then that of critical first."""
         if not self.is_late and time.monotonic() >= self._until:
             self.is_late, self._policy = True, CriticalFirst()

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cerebro.scheduling.bounds import lower_bound
     from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
-    from cerebro.scheduling.schedule import Schedule, SubEpoch
+    from cerebro.scheduling.schedule import Placement, Schedule
     from cerebro.scheduling.validator import Report, validate
 
 __all__ = [
+    "Placement",
     "Problem",
     "Report",
     "Schedule",
     "Strategy",
-    "SubEpoch",
     "lower_bound",
     "multi_gpu",
     "open_shop",
@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Placement": "schedule",
     "Problem": "problem",
     "Report": "validator",
     "Schedule": "schedule",
     "Strategy": "problem",
-    "SubEpoch": "schedule",
     "lower_bound": "bounds",
     "multi_gpu": "problem",
     "open_shop": "problem",

@@ -13,11 +13,11 @@ import random
 
 from cerebro.errors import InstanceError
 from cerebro.scheduling.conditions import Conditions, Reality
-from cerebro.scheduling.dispatch_state import Choice, DispatchState, Running
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 
 CALM = Conditions()
 """Conditions without noise or absences: sub-epochs take their estimated time."""
@@ -64,7 +64,7 @@ class _Run:
         self._wanted = problem.all_partitions
         self._due: dict[int, float] = {}
         self._events: list[tuple[float, int, int]] = []
-        self._sub_epochs: list[SubEpoch] = []
+        self._sub_epochs: list[Placement] = []
         self._fallback = CriticalFirst()
         self._expect()
 
@@ -86,7 +86,7 @@ class _Run:
         for model, seconds in enumerate(self._problem.model_ready):
             if seconds:
                 self._events.append((seconds, _MODEL_READY, model))
-                self._state.running[model] = Running(_NOWHERE, _NOWHERE, seconds)
+                self._state.running[model] = Placement(_NOWHERE, model, _NOWHERE, start=seconds)
         heapq.heapify(self._events)
 
     def schedule(self) -> Schedule:
@@ -128,24 +128,13 @@ class _Run:
             return  # of a lost attempt
         del self._due[model]
         state = self._state
-        worker, partition, started, *_ = state.running[model]
-        parallel_plan = self._problem.strategies[model][worker][0]
-        self._sub_epochs.append(
-            SubEpoch(
-                model=model,
-                partition=partition,
-                worker=worker,
-                start=started,
-                end=now,
-                epoch=state.epoch[model],
-                gpus=parallel_plan.gpus,
-                technique=parallel_plan.technique,
-            )
-        )
+        placement = state.running[model]
+        technique = self._problem.strategies[model][placement.worker][0].technique
+        self._sub_epochs.append(placement._replace(end=now, technique=technique))
         state.finish(model, now)
-        self._visits[partition] -= 1
-        if not self._visits[partition]:
-            self._wanted &= ~(1 << partition)
+        self._visits[placement.partition] -= 1
+        if not self._visits[placement.partition]:
+            self._wanted &= ~(1 << placement.partition)
 
     def _go(self, worker: int, now: float) -> None:
         state = self._state
@@ -173,8 +162,8 @@ class _Run:
             if not free[choice.worker]:
                 idle.remove(choice.worker)
 
-    def _start(self, choice: Choice, now: float) -> None:
-        worker, model, partition = choice
+    def _start(self, choice: Placement, now: float) -> None:
+        worker, model, partition, *_ = choice
         self._state.start(choice, now)
         work = self._reality.work(model, partition, worker, self._state.epoch[model])
         self._due[model] = end = self._reality.end(worker, now, work)

@@ -14,49 +14,14 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
-from typing import NamedTuple
 
 from cerebro.scheduling.problem import Problem, shared_s
+from cerebro.scheduling.schedule import Placement
 
 NEVER = math.inf
 
 _MOST = 0.1
 """Share of partitions. If more change holders at once, all sums are computed from scratch."""
-
-
-class Choice(NamedTuple):
-    """A sub-epoch for a worker: `model` on `partition`, in the model's present epoch."""
-
-    worker: int
-    model: int
-    partition: int
-
-
-class GangMember(NamedTuple):
-    """One worker of a gang, with its partition and number of GPUs."""
-
-    worker: int
-    partition: int
-    gpus: int = 1
-
-
-class Running(NamedTuple):
-    """A sub-epoch that runs or is queued at its worker.
-
-    It keeps the GPUs it started with, even if the model's need changes. In a gang, `others` are the members
-    after the first.
-    """
-
-    worker: int
-    partition: int
-    started: float
-    gpus: int = 1
-    others: tuple[GangMember, ...] = ()
-
-    @property
-    def members(self) -> tuple[GangMember, ...]:
-        """All workers with their partitions and GPUs."""
-        return (GangMember(self.worker, self.partition, self.gpus), *self.others)
 
 
 class DispatchState:
@@ -74,7 +39,7 @@ class DispatchState:
         epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, out of ``epochs[m]``.
         priority: ``priority[m]``. Among the sub-epochs that could start on a worker, only the highest
             priority is eligible.
-        running: model -> its running sub-epoch. Idle models are absent.
+        running: model -> its running or queued sub-epoch, with the GPUs it started with. Idle models are absent.
         gpus: ``gpus[w]``, GPUs of worker `w`; in a live run, its devices.
         free: ``free[w]``, its free GPUs.
         model_left: ``model_left[m]``, estimated remaining seconds of model `m` in all epochs, each sub-epoch
@@ -166,7 +131,7 @@ class DispatchState:
         self.priority = [0] * len(time)
         self._had_priorities = False
         """True once a model had a priority other than 0. Until then `eligible` skips the comparison."""
-        self.running: dict[int, Running] = {}
+        self.running: dict[int, Placement] = {}
         self.free = list(gpus)
         self.now = 0.0
         self.model_left = [0.0] * len(time)
@@ -233,41 +198,34 @@ class DispatchState:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def start_gang(self, model: int, members: Sequence[GangMember], at: float | None = None) -> None:
-        """Start a sub-epoch of a gang: occupy the model and GPUs of all members."""
+    def start(self, chosen: Placement, at: float | None = None) -> None:
+        """Start a sub-epoch: occupy the model and its GPUs, `chosen.gpus` of each worker for a gang."""
+        worker, model, partition, *_ = chosen
         assert model not in self.running, f"model {model} is at {self.running[model]}"
         self.now = self.now if at is None else at
-        first, *others = members
-        self.running[model] = Running(first.worker, first.partition, self.now, first.gpus, tuple(others))
-        for member in members:
-            assert self.open[model] >> member.partition & 1, f"model {model} does not need {member}"
-            self.free[member.worker] -= member.gpus
-
-    def start(self, choice: Choice, at: float | None = None) -> None:
-        """Start a sub-epoch: occupy the model and its GPUs."""
-        worker, model, partition = choice
-        assert model not in self.running, f"model {model} is at {self.running[model]}"
-        assert self.open[model] >> partition & 1, f"model {model} does not need partition {partition}"
-        self.now = self.now if at is None else at
-        need = self.need[model][worker]
-        self.running[model] = Running(worker, partition, self.now, need)
-        self.free[worker] -= need
+        need = chosen.gpus if chosen.others else self.need[model][worker]
+        started = Placement(
+            worker, model, partition, self.epoch[model], self.now, gpus=need, others=chosen.others
+        )
+        for each, member in started.places:
+            assert self.open[model] >> each & 1, f"model {model} does not need partition {each}"
+            self.free[member] -= need
+        self.running[model] = started
 
     def release(self, model: int) -> None:
         """Reopen the model's running sub-epoch after a failure or release. Undoes `start` exactly."""
-        sub_epoch = self.running.pop(model)
-        self.free[sub_epoch.worker] += sub_epoch.gpus
-        for member in sub_epoch.others:
-            self.free[member.worker] += member.gpus
+        placement = self.running.pop(model)
+        for _, worker in placement.places:
+            self.free[worker] += placement.gpus
 
     def finish(self, model: int, at: float | None = None) -> None:
         """Commit the model's running sub-epoch. After its last partition the next epoch opens."""
-        members = self.running[model].members
+        places = self.running[model].places
         self.release(model)
         self.now = self.now if at is None else at
-        for member in members:
-            self._count(model, member.partition, -1)
-            self.open[model] &= ~(1 << member.partition)
+        for partition, _ in places:
+            self._count(model, partition, -1)
+            self.open[model] &= ~(1 << partition)
         if not self.open[model] and self.epoch[model] < self.epochs[model]:
             self.epoch[model] += 1
             self.open[model] = self.everything

@@ -1,26 +1,34 @@
-"""A schedule: where and when each sub-epoch runs. Data only; `cerebro.scheduling.validator` checks it."""
+"""Placements of sub-epochs, and schedules of them. Data only; `cerebro.scheduling.validator` checks schedules."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SubEpoch:
-    """One model on one partition in one epoch, from `start` to `end` (seconds).
+class Placement(NamedTuple):
+    """One model on one partition at a worker: chosen, running, or part of a plan or schedule.
 
-    It takes `gpus` GPUs of the worker, or of each worker of a gang. Indices as in `Problem`; epochs count
-    from 1. `others` are a gang's pairs (partition, worker) after the first.
+    Indices as in `Problem`. A policy sets only the first three fields; `DispatchState.start` sets the others
+    from the model's state. A named tuple, because simulations create millions of them.
+
+    Attributes:
+        epoch: epoch of the model, from 1.
+        start, end: seconds; infinite if unknown.
+        gpus: GPUs of the worker, or of each worker of a gang.
+        technique: name of the parallel plan's technique.
+        others: a gang's pairs (partition, worker) after the first.
     """
 
+    worker: int
     model: int
     partition: int
-    worker: int
-    start: float
-    end: float
     epoch: int = 1
+    start: float = math.inf
+    end: float = math.inf
     gpus: int = 1
     technique: str = ""
     others: tuple[tuple[int, int], ...] = ()
@@ -35,10 +43,10 @@ class SubEpoch:
 class Schedule:
     """Sub-epochs, ordered by start and then worker."""
 
-    sub_epochs: tuple[SubEpoch, ...]
+    sub_epochs: tuple[Placement, ...]
 
     @classmethod
-    def of(cls, sub_epochs: Iterable[SubEpoch]) -> Schedule:
+    def of(cls, sub_epochs: Iterable[Placement]) -> Schedule:
         """Sort sub-epochs into a schedule."""
         return cls(
             tuple(
@@ -51,23 +59,23 @@ class Schedule:
         """Seconds until the last sub-epoch ends (C in both papers)."""
         return max((sub_epoch.end for sub_epoch in self.sub_epochs), default=0.0)
 
-    def by_worker(self) -> dict[int, list[SubEpoch]]:
+    def by_worker(self) -> dict[int, list[Placement]]:
         """Return worker -> its sub-epochs, ordered by start."""
-        found: dict[int, list[SubEpoch]] = defaultdict(list)
+        found: dict[int, list[Placement]] = defaultdict(list)
         for sub_epoch in self.sub_epochs:
             for _, worker in sub_epoch.places:
                 found[worker].append(sub_epoch)
         return dict(found)
 
 
-def devices(sub_epochs: Iterable[SubEpoch]) -> dict[SubEpoch, tuple[int, ...]]:
+def devices(sub_epochs: Iterable[Placement]) -> dict[Placement, tuple[int, ...]]:
     """Assign GPU numbers (from 0) of its worker to each sub-epoch.
 
     First fit in the order of start. This needs no more GPUs than the largest number in use at once, because a
     sub-epoch may take any free GPUs.
     """
     free_at: dict[int, list[float]] = defaultdict(list)
-    found: dict[SubEpoch, tuple[int, ...]] = {}
+    found: dict[Placement, tuple[int, ...]] = {}
     for sub_epoch in sorted(sub_epochs, key=lambda u: (u.start, u.end)):
         ends = free_at[sub_epoch.worker]
         # Ends and starts may be sums in a different order of addition.

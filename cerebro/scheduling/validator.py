@@ -19,7 +19,7 @@ from itertools import pairwise
 from cerebro.errors import ScheduleError
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.problem import GangStrategy, Problem, filled_s
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 
 _TOLERANCE = 1e-9
 """Tolerance relative to the makespan (at least 1 s).
@@ -102,7 +102,7 @@ def validate(problem: Problem, schedule: Schedule, *, actual: bool = False) -> R
     )
 
 
-def _outside(problem: Problem, sub_epoch: SubEpoch) -> str:
+def _outside(problem: Problem, sub_epoch: Placement) -> str:
     """Return why a sub-epoch cannot be placed at all, or ""."""
     for what, index, count in (
         ("model", sub_epoch.model, problem.num_models),
@@ -122,7 +122,7 @@ def _outside(problem: Problem, sub_epoch: SubEpoch) -> str:
     return ""
 
 
-def _place(problem: Problem, sub_epoch: SubEpoch, slack: float, actual: bool) -> Iterator[str]:
+def _place(problem: Problem, sub_epoch: Placement, slack: float, actual: bool) -> Iterator[str]:
     """Check that workers hold the partitions, and that a strategy matches GPUs, technique and duration."""
     name, where = (
         _name(problem, sub_epoch),
@@ -158,7 +158,7 @@ def _place(problem: Problem, sub_epoch: SubEpoch, slack: float, actual: bool) ->
         yield f"{name} takes {took:g} s on {where}, its strategy says {planned[0]:g} s"
 
 
-def _readiness(problem: Problem, sub_epoch: SubEpoch, slack: float) -> Iterator[str]:
+def _readiness(problem: Problem, sub_epoch: Placement, slack: float) -> Iterator[str]:
     for what, ready in (
         ("the model", problem.model_ready[sub_epoch.model]),
         *((problem.workers[worker], problem.ready(worker)) for _, worker in sub_epoch.places),
@@ -167,7 +167,7 @@ def _readiness(problem: Problem, sub_epoch: SubEpoch, slack: float) -> Iterator[
             yield f"{_name(problem, sub_epoch)} starts at {sub_epoch.start:g} s, but {what} is ready at {ready:g} s"
 
 
-def _visits(problem: Problem, sub_epochs: Iterable[SubEpoch]) -> Iterator[str]:
+def _visits(problem: Problem, sub_epochs: Iterable[Placement]) -> Iterator[str]:
     """Check that each model trains on each partition once per epoch.
 
     In the first epoch only where needed.
@@ -190,9 +190,9 @@ def _visits(problem: Problem, sub_epochs: Iterable[SubEpoch]) -> Iterator[str]:
         yield f"{name} runs {_times(found)}, but epochs are 1 to {problem.epochs}"
 
 
-def _isolation(problem: Problem, sub_epochs: Iterable[SubEpoch], slack: float) -> Iterator[str]:
+def _isolation(problem: Problem, sub_epochs: Iterable[Placement], slack: float) -> Iterator[str]:
     """Check that a model is in one place at a time, with epochs in sequence."""
-    chains: dict[int, list[SubEpoch]] = defaultdict(list)
+    chains: dict[int, list[Placement]] = defaultdict(list)
     for sub_epoch in sub_epochs:
         chains[sub_epoch.model].append(sub_epoch)
     for chain in chains.values():
@@ -207,12 +207,12 @@ def _isolation(problem: Problem, sub_epochs: Iterable[SubEpoch], slack: float) -
                 yield f"{_name(problem, sub_epoch)} comes after {_name(problem, before)}, a later epoch"
 
 
-def _capacity(problem: Problem, sub_epochs: Iterable[SubEpoch], slack: float) -> Iterator[str]:
+def _capacity(problem: Problem, sub_epochs: Iterable[Placement], slack: float) -> Iterator[str]:
     """Check that workers have enough GPUs at all times. A GPU that is not ready counts as used.
 
     Reports each sub-epoch that starts without enough GPUs.
     """
-    changes: dict[int, list[tuple[float, int, SubEpoch]]] = defaultdict(list)
+    changes: dict[int, list[tuple[float, int, Placement]]] = defaultdict(list)
     for sub_epoch, worker in [(each, worker) for each in sub_epochs for _, worker in each.places]:
         if worker not in changes:
             # `_readiness` checks that nothing starts before the first GPU is ready.
@@ -236,7 +236,7 @@ def _capacity(problem: Problem, sub_epochs: Iterable[SubEpoch], slack: float) ->
                 )
 
 
-def _clairvoyant(problem: Problem, sub_epochs: Iterable[SubEpoch]) -> float:
+def _clairvoyant(problem: Problem, sub_epochs: Iterable[Placement]) -> float:
     rows: dict[int, float] = defaultdict(float)
     columns: dict[int, float] = defaultdict(float)
     for sub_epoch in sub_epochs:
@@ -250,7 +250,7 @@ def _clairvoyant(problem: Problem, sub_epochs: Iterable[SubEpoch]) -> float:
     )
 
 
-def _name(problem: Problem, sub_epoch: SubEpoch) -> str:
+def _name(problem: Problem, sub_epoch: Placement) -> str:
     numbers = " and ".join(str(partition) for partition, _ in sub_epoch.places)
     return f"model {problem.models[sub_epoch.model]!r} on partition {numbers} in epoch {sub_epoch.epoch}"
 

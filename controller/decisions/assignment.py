@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.rest import api
 from cerebro.contract.tasks import MEASURING
-from cerebro.scheduling.dispatch_state import NEVER, Choice
+from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.scheduling.policies.following import Following
+from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
 from controller.decisions.device_ends import due_s, end_of
@@ -46,7 +47,7 @@ from controller.sources.search_tasks import SearchRequests
 from controller.sources.task_source import Offer, Proposal
 from controller.sources.verification import Verifications
 
-_Choose = Callable[[list[int]], Choice | None]
+_Choose = Callable[[list[int]], Placement | None]
 
 
 def assign(
@@ -235,7 +236,7 @@ class _SubEpochs:
             return room
         return max(room, len(self._draft.places.reachable(self._fit.workers[worker], self._depth)))
 
-    def _devices(self, choice: Choice, depth: int, among: Sequence[int] | None) -> tuple[int, ...] | None:
+    def _devices(self, choice: Placement, depth: int, among: Sequence[int] | None) -> tuple[int, ...] | None:
         """Return the chosen sub-epoch's devices, ascending; `None` if there are too few.
 
         Free devices come first, then those that end first.
@@ -250,7 +251,7 @@ class _SubEpochs:
         reachable.sort(key=lambda device: (places.count(name, device), ends[device]))
         return tuple(sorted(reachable[:size])) if len(reachable) >= size else None
 
-    def _waits_needlessly(self, choice: Choice, room: Mapping[int, int]) -> bool:
+    def _waits_needlessly(self, choice: Placement, room: Mapping[int, int]) -> bool:
         """True if the sub-epoch would wait here while its model could start another one elsewhere."""
         dispatch_state, model = self._fit.dispatch_state, choice.model
         need, times = dispatch_state.need[model], dispatch_state.time[model]
@@ -262,7 +263,7 @@ class _SubEpochs:
             if not self._draft.exclusions.stops_all(self._fit.workers[w])
         )
 
-    def _may_be_alone(self, depth: int, choice: Choice) -> bool:
+    def _may_be_alone(self, depth: int, choice: Placement) -> bool:
         """True if a model that ran out of memory can have the worker to itself now.
 
         Otherwise reserves the least loaded suitable worker for it, and keeps the model off busy workers.
@@ -289,12 +290,12 @@ class _SubEpochs:
                 self._dispatch_draft.exclude(choice.model, worker)
         return False
 
-    def _choose(self, workers: list[int]) -> Choice | None:
+    def _choose(self, workers: list[int]) -> Placement | None:
         if self._fit.preempts:
             return self._at_savepoint(self._by_policy(workers))
         return self._interrupted(workers) or self._by_policy(workers)
 
-    def _at_savepoint(self, choice: Choice | None) -> Choice | None:
+    def _at_savepoint(self, choice: Placement | None) -> Placement | None:
         """Continue the model's interrupted sub-epoch, if it has one, instead of starting another one."""
         if choice is None:
             return None
@@ -309,9 +310,9 @@ class _SubEpochs:
         if not isinstance(policy, CriticalFirst):
             return self._choose
         dispatch_state = self._fit.dispatch_state
-        ahead: Iterator[Choice] = iter(())
+        ahead: Iterator[Placement] = iter(())
 
-        def choose(workers: list[int]) -> Choice | None:
+        def choose(workers: list[int]) -> Placement | None:
             nonlocal ahead
             interrupted = self._interrupted(workers)
             if interrupted is not None:
@@ -329,13 +330,15 @@ class _SubEpochs:
 
         return choose
 
-    def _interrupted(self, workers: list[int]) -> Choice | None:
+    def _interrupted(self, workers: list[int]) -> Placement | None:
         """Choose an interrupted sub-epoch, on the suitable worker with the least remaining training."""
         dispatch_state = self._fit.dispatch_state
         for model, partition, holders in self._bound():
             able = [w for w in holders if w in workers]
             if able:
-                return Choice(min(able, key=lambda w: (dispatch_state.worker_left[w], w)), model, partition)
+                return Placement(
+                    min(able, key=lambda w: (dispatch_state.worker_left[w], w)), model, partition
+                )
         return None
 
     def _bound(self) -> Iterator[tuple[int, int, list[int]]]:
@@ -350,7 +353,7 @@ class _SubEpochs:
             if is_open and (holders or until > self._now) and model not in dispatch_state.running:
                 yield model, partition, holders
 
-    def _by_policy(self, workers: list[int]) -> Choice | None:
+    def _by_policy(self, workers: list[int]) -> Placement | None:
         dispatch_state, rng = self._fit.dispatch_state, self._draft.rng
         choice = self._policy().choose(dispatch_state, workers, rng)
         if choice is None and not dispatch_state.running:

@@ -15,7 +15,8 @@ from cerebro.contract.rest import api
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.steps import AssignedMember
 from cerebro.contract.tasks import Gang, TaskBody
-from cerebro.scheduling.dispatch_state import NEVER, Choice, GangMember
+from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from controller.decisions import tasks
 from controller.decisions.fit_dispatch import FitDispatch
@@ -159,15 +160,10 @@ class DispatchDraft:
         """True if a model is excluded from a worker that the run's plan may have chosen for it."""
         return bool(self._excluded)
 
-    def start(self, choice: Choice) -> None:
+    def start(self, choice: Placement) -> None:
         """Mark the model and devices of a chosen sub-epoch as busy."""
         self._state.start(choice)
         self._started.append(choice.model)
-
-    def start_gang(self, model: int, members: Sequence[GangMember]) -> None:
-        """Mark the model and devices of a gang's sub-epoch as busy."""
-        self._state.start_gang(model, members)
-        self._started.append(model)
 
     def exclude(self, model: int, worker: int) -> None:
         """Exclude this pair of model and worker for the rest of this decision."""

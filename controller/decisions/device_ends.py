@@ -42,9 +42,9 @@ def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
     if not estimates.knows(fit.models[index], technique):
         return math.inf
     if not sub_epoch.others:
-        return sub_epoch.started + dispatch_state.seconds(index, sub_epoch.partition, sub_epoch.worker)
-    rows = fit.mean_rows * sum(dispatch_state.sizes[member.partition] for member in sub_epoch.members)
-    return sub_epoch.started + estimates.seconds(
+        return sub_epoch.start + dispatch_state.seconds(index, sub_epoch.partition, sub_epoch.worker)
+    rows = fit.mean_rows * sum(dispatch_state.sizes[partition] for partition, _ in sub_epoch.places)
+    return sub_epoch.start + estimates.seconds(
         fit.models[index], fit.workers[sub_epoch.worker], rows=rows, technique=technique
     )
 

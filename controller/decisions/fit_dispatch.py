@@ -38,10 +38,11 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.errors import IllegalEventError
-from cerebro.scheduling.dispatch_state import Choice, DispatchState, GangMember
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, ByPriorityScore
-from cerebro.scheduling.policies.following import Entry, Following
+from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.policies.policy import Policy
+from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey
 from cerebro.state.tasks.task import ENDED, Attempt
 from cerebro.state.workers import Worker
@@ -144,7 +145,7 @@ class FitDispatch:
         """Return the index of a worker."""
         return self._worker[name]
 
-    def key(self, choice: Choice) -> TaskKey:
+    def key(self, choice: Placement) -> TaskKey:
         """Return the key of a choice's task."""
         return TaskKey(
             run=self.run,
@@ -322,9 +323,8 @@ class FitDispatch:
                 case TaskAssigned():
                     self._start(key, event, event.time)
                 case TaskStarted():
-                    self.dispatch_state.running[index] = self.dispatch_state.running[index]._replace(
-                        started=event.time
-                    )
+                    running = self.dispatch_state.running
+                    running[index] = running[index]._replace(start=event.time)
                 case TaskCommitted():
                     self.dispatch_state.finish(index, at=event.time)
                     self._learn(name)
@@ -368,22 +368,19 @@ class FitDispatch:
                     del partitions_of[model]
 
     def _start(self, key: TaskKey, given: TaskAssigned | Attempt, at: float) -> None:
-        model, dispatch_state = self._model[key.model or ""], self.dispatch_state
-        devices = len(given.devices)
-        if given.others:
-            first = GangMember(self._worker[given.worker], self._partition[key.partition or 0], devices)
-            others = (
-                GangMember(self._worker[m.worker], self._partition[m.partition], len(m.devices))
-                for m in given.others
-            )
-            dispatch_state.start_gang(model, (first, *others), at=at)
-            return
-        choice = Choice(self._worker[given.worker], model, self._partition[key.partition or 0])
-        dispatch_state.start(choice, at=at)
-        sub_epoch = dispatch_state.running[choice.model]
-        if sub_epoch.gpus != devices:  # the model has another parallel plan now
-            dispatch_state.free[choice.worker] += sub_epoch.gpus - devices
-            dispatch_state.running[choice.model] = sub_epoch._replace(gpus=devices)
+        dispatch_state, devices = self.dispatch_state, len(given.devices)
+        placement = Placement(
+            self._worker[given.worker],
+            self._model[key.model or ""],
+            self._partition[key.partition or 0],
+            gpus=devices,
+            others=tuple((self._partition[m.partition], self._worker[m.worker]) for m in given.others),
+        )
+        dispatch_state.start(placement, at=at)
+        started = dispatch_state.running[placement.model]
+        if started.gpus != devices:  # the model has another parallel plan now
+            dispatch_state.free[placement.worker] += started.gpus - devices
+            dispatch_state.running[placement.model] = started._replace(gpus=devices)
 
     def _take_back(self, run: Run, model: Model, index: int) -> None:
         """Reopen sub-epochs after a checkpoint was lost: one partition or set, or several if earlier
@@ -436,7 +433,7 @@ class FitDispatch:
         self.policy = self.dispatch = POLICIES.get(run.scheduler, POLICIES[DEFAULT_POLICY])
         if run.planned is not None and run.planned.order:
             self.policy = Following(
-                Entry(
+                Placement(
                     worker=self._worker[u.worker],
                     model=self._model[u.model],
                     epoch=u.epoch,

@@ -11,10 +11,10 @@ from cerebro.scheduling.exact import solve_exact
 from cerebro.scheduling.planning import advice, planner
 from cerebro.scheduling.planning.allotment import Allotment, of_schedule
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
-from cerebro.scheduling.policies.following import Entry, Following
+from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule
+from cerebro.scheduling.schedule import Placement, Schedule
 from controller.planning.planner_query import from_json, order_from_json
 from controller.scaling.autoscaler import forecast
 
@@ -58,7 +58,7 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
         told = {"source": f"planner/{found.source}", "seconds": found.seconds, "is_last": is_last}
     else:
         schedule, told = _solved(problem, present, followed, solve_s)
-    order = tuple(Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.sub_epochs)
+    order = schedule.sub_epochs
     parallel_plans = _allotted(problem, schedule, present)
     proposals = {"planned_s": _Proposal(order, parallel_plans)}
     if parallel_plans != present:
@@ -74,7 +74,7 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
 class _Proposal(NamedTuple):
     """A possible future: parallel plans and an order; without an order, dispatch."""
 
-    order: Sequence[Entry]
+    order: Sequence[Placement]
     parallel_plans: Allotment
 
 
@@ -91,7 +91,7 @@ def _allotted(problem: Problem, schedule: Schedule, present: Allotment) -> list[
 
 
 def _solved(
-    problem: Problem, table: Allotment, followed: Sequence[Entry] | None, limit_s: float
+    problem: Problem, table: Allotment, followed: Sequence[Placement] | None, limit_s: float
 ) -> tuple[Schedule, dict[str, Any]]:
     """Improve the present schedule with an exact solver."""
     policy = Following(followed) if followed else POLICIES[DEFAULT_POLICY]
@@ -106,7 +106,7 @@ def _compared(
     problem: Problem,
     proposals: Mapping[str, _Proposal],
     present: Allotment,
-    followed: Sequence[Entry] | None,
+    followed: Sequence[Placement] | None,
     sigma: float,
 ) -> dict[str, Any]:
     """Simulate each proposal, the present schedule, and dispatch with the present parallel plans."""

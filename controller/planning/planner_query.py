@@ -14,8 +14,8 @@ from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.runs import PlannedSubEpoch
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.scheduling.planning.allotment import NOT_HERE, Allotment
-from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.problem import Problem, Strategy
+from cerebro.scheduling.schedule import Placement
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.projections.sub_epoch_times import technique_of
 
@@ -85,7 +85,7 @@ class PlannerQuery:
             )
         return found
 
-    def planned(self, order: Sequence[Entry]) -> tuple[PlannedSubEpoch, ...]:
+    def planned(self, order: Sequence[Placement]) -> tuple[PlannedSubEpoch, ...]:
         """Return a plan in the names of the log."""
         return tuple(
             PlannedSubEpoch(
@@ -98,7 +98,7 @@ class PlannerQuery:
             for entry in order
         )
 
-    def order(self, planned: Sequence[PlannedSubEpoch], *, since: float) -> tuple[Entry, ...]:
+    def order(self, planned: Sequence[PlannedSubEpoch], *, since: float) -> tuple[Placement, ...]:
         """Return the inverse of `planned` for a plan with zero time `since`, without completed parts."""
         models = {name: m for m, name in enumerate(self.models)}
         workers = {name: w for w, name in enumerate(self.workers)}
@@ -114,7 +114,9 @@ class PlannerQuery:
                 epoch = sub_epoch.epoch - self.first_epochs[m] + 1
                 if epoch > 1 or (epoch == 1 and self.problem.left[m] >> p & 1):
                     found.append(
-                        Entry(workers[sub_epoch.worker], m, epoch, p, sub_epoch.start_s - (self.now - since))
+                        Placement(
+                            workers[sub_epoch.worker], m, p, epoch, sub_epoch.start_s - (self.now - since)
+                        )
                     )
         return tuple(found)
 
@@ -218,11 +220,11 @@ def ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[tuple[float, ...], 
     # Ascending: (time when free, True if it runs something until then).
     free = [[(0.0, False)] * gpus for gpus in dispatch_state.gpus]
     models: dict[int, float] = {}
-    for model, running in sorted(dispatch_state.running.items(), key=lambda item: item[1].started):
+    for model, running in sorted(dispatch_state.running.items(), key=lambda item: item[1].start):
         expected = dispatch_state.seconds(model, running.partition, running.worker)
         devices = free[running.worker]
         begin, is_queued = max(devices[: running.gpus])
-        end = begin + expected if is_queued else max(0.0, running.started + expected - dispatch_state.now)
+        end = begin + expected if is_queued else max(0.0, running.start + expected - dispatch_state.now)
         free[running.worker] = sorted([(end, True)] * running.gpus + devices[running.gpus :])
         models[model] = end
     return models, tuple(tuple(at for at, _ in devices) for devices in free)
@@ -277,6 +279,6 @@ def from_json(value: Mapping[str, Any]) -> Problem:
     )
 
 
-def order_from_json(value: Sequence[tuple[int, int, int, int, float]]) -> tuple[Entry, ...]:
-    """Return a plan from JSON lists."""
-    return tuple(Entry(*entry) for entry in value)
+def order_from_json(value: Sequence[Sequence[Any]]) -> tuple[Placement, ...]:
+    """Return a plan from JSON lists, without `others`: plans have no gangs."""
+    return tuple(Placement(*fields[: Placement._fields.index("others")]) for fields in value)

@@ -14,7 +14,7 @@ from cerebro.contract.events import ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Gang, Member
-from cerebro.scheduling.dispatch_state import Choice, GangMember
+from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, ModelState, Run, Task
 from cerebro.state.models.parallel_plans import left
 from controller.decisions.fit_dispatch import FitDispatch
@@ -53,9 +53,9 @@ class Gangs:
             if w.trains and addresses.get(w.name) and not view.exclusions.stops_all(w.name)
         } - used_by_others
         sets = [
-            members
-            for members in _sets(fit)
-            if all(fit.workers[member.worker] in within_reach for member in members)
+            places
+            for places in _sets(fit)
+            if all(fit.workers[worker] in within_reach for _, worker in places)
         ]
 
         def precedence(model: int) -> tuple[int, float, int]:
@@ -66,30 +66,31 @@ class Gangs:
             if parallel_plan is None or model in fit.memory_retries:
                 continue
             needed = [
-                members
-                for members in sets
-                if all(dispatch_state.open[model] >> member.partition & 1 for member in members)
+                places
+                for places in sets
+                if all(dispatch_state.open[model] >> partition & 1 for partition, _ in places)
                 # A worker with too few devices is in no gang of this parallel plan, and no model waits for it.
-                and all(dispatch_state.gpus[member.worker] >= parallel_plan.size for member in members)
+                and all(dispatch_state.gpus[worker] >= parallel_plan.size for _, worker in places)
             ]
             ready = [
-                members
-                for members in needed
-                if all(_is_idle(fit, view, member, parallel_plan.size) for member in members)
+                places
+                for places in needed
+                if all(_is_idle(fit, view, worker, parallel_plan.size) for _, worker in places)
             ]
             if ready and model not in dispatch_state.running:
                 left_at = dispatch_state.worker_left
-                members = max(ready, key=lambda members: sum(left_at[member.worker] for member in members))
-                gang = _gang(fit, view, addresses[fit.workers[members[0].worker]], members, parallel_plan)
-                key = fit.key(Choice(members[0].worker, model, members[0].partition))
-                key = key._replace(others=tuple(member.partition for member in gang.members[1:]))
-                self._dispatch_draft.start_gang(
-                    model, [member._replace(gpus=parallel_plan.size) for member in members]
+                places = max(ready, key=lambda places: sum(left_at[worker] for _, worker in places))
+                (partition, worker), *others = places
+                placement = Placement(worker, model, partition, gpus=parallel_plan.size, others=tuple(others))
+                gang = _gang(fit, view, addresses[fit.workers[worker]], places, parallel_plan)
+                key = fit.key(placement)._replace(
+                    others=tuple(member.partition for member in gang.members[1:])
                 )
+                self._dispatch_draft.start(placement)
                 yield Proposal(key, gang.members[0].worker, gang.members[0].devices, parallel_plan, gang=gang)
             # Also for a queued model: revoking it would be pointless, because it is excluded from the other workers.
-            for member in (member for members in needed for member in members):
-                self._dispatch_draft.exclude(model, member.worker)
+            for _, worker in (place for places in needed for place in places):
+                self._dispatch_draft.exclude(model, worker)
 
     def is_still_needed(self, task: Task) -> bool:
         """True: `controller.decisions.decide` revokes the sub-epochs of ended models."""
@@ -127,14 +128,12 @@ def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
             yield ParallelPlansRuledOut(run=run.id, model=name, parallel_plans=parallel_plans, reason=reason)
 
 
-def _sets(fit: FitDispatch) -> list[tuple[GangMember, ...]]:
-    """Return the run's sets, by the present replicas."""
+def _sets(fit: FitDispatch) -> list[list[tuple[int, int]]]:
+    """Return the run's sets of (partition, worker), by the present replicas."""
     dispatch_state = fit.dispatch_state
 
-    def made() -> list[tuple[GangMember, ...]]:
-        holders = ((p, dispatch_state.holders(p)) for p in range(len(fit.partitions)))
-        sets = _in_sets(holders, fit.gang_size)
-        return [tuple(GangMember(worker, partition) for partition, worker in each) for each in sets]
+    def made() -> list[list[tuple[int, int]]]:
+        return _in_sets(((p, dispatch_state.holders(p)) for p in range(len(fit.partitions))), fit.gang_size)
 
     return fit.again("sets of gangs", tuple(dispatch_state.held), made)
 
@@ -165,20 +164,20 @@ def _gang(
     fit: FitDispatch,
     draft: AssignmentDraft,
     address: str,
-    members: Sequence[GangMember],
+    places: Sequence[tuple[int, int]],
     parallel_plan: ParallelPlan,
 ) -> Gang:
     named = tuple(
         Member(
-            worker=(name := fit.workers[member.worker]),
-            partition=fit.partitions[member.partition],
+            worker=(name := fit.workers[worker]),
+            partition=fit.partitions[partition],
             devices=tuple(sorted(draft.places.reachable(name, 1)[: parallel_plan.size])),
         )
-        for member in members
+        for partition, worker in places
     )
     return Gang(address=address, members=named, rows=tuple(fit.rows[each.partition] for each in named))
 
 
-def _is_idle(fit: FitDispatch, draft: AssignmentDraft, member: GangMember, size: int) -> bool:
+def _is_idle(fit: FitDispatch, draft: AssignmentDraft, worker: int, size: int) -> bool:
     """True if `size` devices of the worker are idle."""
-    return len(draft.places.reachable(fit.workers[member.worker], 1)) >= size
+    return len(draft.places.reachable(fit.workers[worker], 1)) >= size

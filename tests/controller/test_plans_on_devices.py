@@ -10,7 +10,6 @@ from cerebro.contract.events import SchedulePlanned
 from cerebro.contract.rest import api
 from cerebro.contract.tasks import TaskBody, TrainTask
 from cerebro.scheduling.planning import planner
-from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.validator import validate
 from cerebro.state import RunState
 from controller.planning.planner_query import PlannerQuery, planner_query
@@ -54,7 +53,7 @@ def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
         assert any(ready[0] != ready[-1] for ready in asked.problem.gpu_ready)
         schedule = planner.plan(asked.problem, time_limit_s=30, clock=Ticking()).schedule
         validate(asked.problem, schedule).check()
-        order = [Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.sub_epochs]
+        order = schedule.sub_epochs
         event = SchedulePlanned(
             run="fit-1",
             source="test",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, open_shop
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 from research.gantt import draw
 from tests.scheduling.instances import open_shops
 
@@ -38,7 +38,7 @@ def _problem(*, models: Sequence[str] = ("m",), worker: str = "w", gpus: int = 1
 def _one(problem: Problem, *, title: str = "", **changes: float) -> str:
     """A drawing of one sub-epoch, from 1 s to 2.5 s."""
     values: dict[str, float] = {"model": 0, "partition": 0, "worker": 0, "start": 1.0, "end": 2.5}
-    sub_epoch = SubEpoch(**{**values, **changes})  # type: ignore[arg-type]
+    sub_epoch = Placement(**{**values, **changes})  # type: ignore[arg-type]
     return draw(problem, Schedule.of([sub_epoch]), title=title)
 
 

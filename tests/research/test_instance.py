@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.errors import InstanceError
 from cerebro.scheduling.problem import multi_gpu, open_shop
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 from research.instance import answer, parse
 from research.solve import Solution
 
@@ -61,7 +61,7 @@ def test_whatever_is_given_is_an_instance_or_an_error(value: dict[str, Any]) -> 
 )
 def test_an_answer_tells_the_schedule(text: str, label: int | str) -> None:
     """Makespan, bound, proof, who and how long, and for each sub-epoch where it runs when."""
-    sub_epochs = [SubEpoch(model=m, partition=0, worker=0, start=float(m), end=m + 1.0) for m in (0, 1)]
+    sub_epochs = [Placement(model=m, partition=0, worker=0, start=float(m), end=m + 1.0) for m in (0, 1)]
     solution = Solution(
         schedule=Schedule.of(sub_epochs), lower_bound=2.0, is_optimal=True, source="fifo", seconds=0.25
     )

@@ -19,7 +19,7 @@ import math
 from typing import NamedTuple
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 
 
 class _State(NamedTuple):
@@ -79,7 +79,7 @@ class _Search:
         self.floor = _floor(problem, _first(problem))
         self.seen: set[tuple[_State, float]] = set()
 
-    def descend(self, state: _State, sub_epochs: list[SubEpoch]) -> None:
+    def descend(self, state: _State, sub_epochs: list[Placement]) -> None:
         makespan = max((sub_epoch.end for sub_epoch in sub_epochs), default=0.0)
         if max(makespan, _floor(self.problem, state)) >= self.makespan or (state, makespan) in self.seen:
             return
@@ -91,7 +91,7 @@ class _Search:
         earliest_end = min(choice.end for choice in choices)
         for choice in sorted(choices):
             if choice.start < earliest_end and (choice.start, choice.model) > state.last:
-                sub_epoch = SubEpoch(
+                sub_epoch = Placement(
                     model=choice.model,
                     partition=choice.partition,
                     worker=choice.worker,

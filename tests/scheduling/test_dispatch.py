@@ -9,7 +9,7 @@ from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Str
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, open_shop
-from cerebro.scheduling.schedule import SubEpoch
+from cerebro.scheduling.schedule import Placement
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
 
@@ -38,7 +38,7 @@ def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
     return problem, conditions
 
 
-def overlaps(sub_epoch: SubEpoch, start: float, end: float) -> bool:
+def overlaps(sub_epoch: Placement, start: float, end: float) -> bool:
     return sub_epoch.start < end - 1e-9 and start < sub_epoch.end - 1e-9
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
+from cerebro.scheduling.dispatch_state import NEVER, DispatchState
 from cerebro.scheduling.planning.decoder import Decoder
 from cerebro.scheduling.policies import CriticalFirst
 from cerebro.scheduling.problem import Problem, Strategy, open_shop
+from cerebro.scheduling.schedule import Placement
 from tests.scheduling.instances import problems
 
 SINGLE = problems(max_gpus=2)
@@ -36,7 +37,7 @@ def snapshot(state: DispatchState) -> tuple[object, ...]:
 def step(state: DispatchState, data: st.DataObject) -> None:
     """One thing that may happen to a run."""
     eligible = [
-        Choice(worker, model, partition)
+        Placement(worker, model, partition)
         for worker in range(len(state.held))
         for model, mask in state.eligible(worker)
         for partition in range(len(state.sizes))
@@ -107,7 +108,7 @@ def test_a_copy_goes_its_own_parallel_plan(problem: Problem, data: st.DataObject
     assert snapshot(copy) == before
     for choice in [(w, m, mask) for w in range(len(copy.held)) for m, mask in copy.eligible(w)][:1]:
         worker, model, mask = choice
-        copy.start(Choice(worker, model, mask.bit_length() - 1), at=99.0)
+        copy.start(Placement(worker, model, mask.bit_length() - 1), at=99.0)
         copy.finish(model)
     copy.set_held(0, 0)
     copy.drop(0)
@@ -122,7 +123,7 @@ def test_a_release_undoes_a_start(problem: Problem, data: st.DataObject) -> None
     eligible = [(w, m, mask) for w in range(len(state.held)) for m, mask in state.eligible(w)]
     before = snapshot(state)
     for worker, model, mask in eligible:
-        state.start(Choice(worker, model, mask.bit_length() - 1))
+        state.start(Placement(worker, model, mask.bit_length() - 1))
         state.release(model)
         assert snapshot(state) == before
 
@@ -137,7 +138,7 @@ def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
         worker, model, mask = next(
             (w, m, mask) for w in range(problem.num_workers) for m, mask in state.eligible(w)
         )
-        state.start(Choice(worker, model, mask.bit_length() - 1))
+        state.start(Placement(worker, model, mask.bit_length() - 1))
         assert all(other != model for w in range(problem.num_workers) for other, _ in state.eligible(w))
         state.finish(model)
         sub_epochs += 1

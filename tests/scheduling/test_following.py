@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from cerebro.scheduling.conditions import Conditions, Outage
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.policies.following import Entry, Following
+from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.schedule import Placement
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
 
@@ -22,7 +23,7 @@ def planned(draw: st.DrawFn) -> tuple[Problem, Following]:
     """A problem and a plan of some of its sub-epochs in any order, sensible or not."""
     problem = draw(problems(max_partitions=3, max_gpus=2))
     sub_epochs = [
-        Entry(draw(st.sampled_from(problem.places(model, partition))), model, epoch, partition)
+        Placement(draw(st.sampled_from(problem.places(model, partition))), model, partition, epoch)
         for model in range(problem.num_models)
         for partition in range(problem.num_partitions)
         for epoch in range(1, problem.epochs + 1)
@@ -55,7 +56,7 @@ def test_no_plan_can_stop_a_run(case: tuple[Problem, Following], sigma: float, d
 
 def test_a_worker_waits_for_its_models_turn() -> None:
     """Worker 1 could take the idle model 0, but in the plan worker 0 comes first."""
-    following = Following([Entry(0, 1, 1, 0), Entry(0, 0, 1, 0), Entry(1, 0, 1, 1), Entry(1, 1, 1, 1)])
+    following = Following([Placement(0, 1, 0), Placement(0, 0, 0), Placement(1, 0, 1), Placement(1, 1, 1)])
     schedule = dispatch(TWO, following)
     assert [(sub_epoch.worker, sub_epoch.model, sub_epoch.start) for sub_epoch in schedule.sub_epochs] == [
         (0, 1, 0.0),
@@ -68,7 +69,7 @@ def test_a_worker_waits_for_its_models_turn() -> None:
 def test_sub_epochs_of_a_lost_worker_are_dispatched_to_other_holders() -> None:
     """The plan has both on worker 0; when it is lost for good, worker 1 holds the partition too."""
     problem = open_shop([[10.0, 10.0], [10.0, 10.0]], available=[[0, 1]])
-    plan = Following([Entry(0, 0, 1, 0), Entry(0, 1, 1, 0)])
+    plan = Following([Placement(0, 0, 0), Placement(0, 1, 0)])
     assert dispatch(problem, plan).makespan == 20.0
     lost = dispatch(problem, plan, conditions=Conditions(outages=(Outage(worker=0, start=5.0),)))
     assert [(sub_epoch.worker, sub_epoch.start) for sub_epoch in lost.sub_epochs] == [(1, 5.0), (1, 15.0)]

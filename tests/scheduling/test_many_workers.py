@@ -8,9 +8,10 @@ from operator import or_
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
+from cerebro.scheduling.dispatch_state import NEVER, DispatchState
 from cerebro.scheduling.policies import critical_first
 from cerebro.scheduling.policies.critical_first import CriticalFirst, by_level, levels, most_left
+from cerebro.scheduling.schedule import Placement
 
 WORKERS = 12
 """More than are asked one by one."""
@@ -44,7 +45,7 @@ def test_models_that_are_sorted_once_are_chosen_as_by_each_worker_alone(state: D
         model = most_left(alone, worker)
         if model is not None:
             mask = alone.open[model] & alone.held[worker]
-            expected.append(Choice(worker, model, (mask & -mask).bit_length() - 1))
+            expected.append(Placement(worker, model, (mask & -mask).bit_length() - 1))
             alone.start(expected[-1])
     found = []
     if not critical_first._is_scarce(state, workers):

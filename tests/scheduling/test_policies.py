@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
+from cerebro.scheduling.dispatch_state import NEVER, DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.pairing import pair
 from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.schedule import Placement
 from tests.scheduling.instances import open_shops, problems
 
 SIZES = [(1, 1), (2, 5), (4, 3), (5, 5), (7, 7), (8, 6), (9, 13), (16, 16), (18, 13), (24, 18), (40, 16)]
@@ -50,7 +51,7 @@ def test_a_choice_is_eligible_repeatable_and_leaves_the_board_alone(
         choices = [(w, m, mask) for w in range(problem.num_workers) for m, mask in state.eligible(w)]
         if choices and (not state.running or data.draw(st.booleans())):
             worker, model, mask = data.draw(st.sampled_from(choices))
-            state.start(Choice(worker, model, mask.bit_length() - 1), state.now)
+            state.start(Placement(worker, model, mask.bit_length() - 1), state.now)
         elif state.running:
             state.finish(data.draw(st.sampled_from(sorted(state.running))), state.now + 1.0)
     before = copy.deepcopy(state.__dict__)
@@ -109,10 +110,10 @@ def test_cyclic_always_goes_on_by_itself(problem: Problem) -> None:
 def test_critical_first_leaves_long_sub_epochs_to_fast_holders() -> None:
     """A worker ten times slower than the other holder takes the short model, or none: the long one would end last."""
     state = DispatchState(open_shop([[1.0, 10.0], [0.1, 1.0]], available=[[0, 1], [0, 1]]))
-    assert POLICIES["lrptw"].choose(state, [1], random.Random(0)) == Choice(1, 1, 0)
+    assert POLICIES["lrptw"].choose(state, [1], random.Random(0)) == Placement(1, 1, 0)
     state.drop(1)
     assert POLICIES["lrptw"].choose(state, [1], random.Random(0)) is None
-    assert POLICIES["lrptw"].choose(state, [0, 1], random.Random(0)) == Choice(0, 0, 0)
+    assert POLICIES["lrptw"].choose(state, [0, 1], random.Random(0)) == Placement(0, 0, 0)
 
 
 def test_dry_runs_are_better_than_random_and_no_worse_than_critical_first() -> None:
@@ -203,13 +204,13 @@ def states(draw: st.DrawFn) -> DispatchState:
         found = list(state.startable(worker))
         if found:
             model, mask = draw(st.sampled_from(found))
-            state.start(Choice(worker, model, (mask & -mask).bit_length() - 1))
+            state.start(Placement(worker, model, (mask & -mask).bit_length() - 1))
     return state
 
 
-def begun(policy: str, state: DispatchState, idle: set[int]) -> list[Choice]:
+def begun(policy: str, state: DispatchState, idle: set[int]) -> list[Placement]:
     """A round: sub-epochs are begun until the policy has no more for the workers that are idle."""
-    rng, found = random.Random(0), list[Choice]()
+    rng, found = random.Random(0), list[Placement]()
     while choice := POLICIES[policy].choose(state, sorted(idle - {each.worker for each in found}), rng):
         state.start(choice)
         found.append(choice)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import SubEpoch, devices
+from cerebro.scheduling.schedule import Placement, devices
 from tests.scheduling.brute import optimum
 from tests.scheduling.instances import multi_gpu_problems
 
 
-def sub_epoch(start: float, end: float, *, worker: int = 0, model: int = 0, gpus: int = 1) -> SubEpoch:
-    return SubEpoch(model=model, partition=worker, worker=worker, start=start, end=end, gpus=gpus)
+def sub_epoch(start: float, end: float, *, worker: int = 0, model: int = 0, gpus: int = 1) -> Placement:
+    return Placement(model=model, partition=worker, worker=worker, start=start, end=end, gpus=gpus)
 
 
 @given(multi_gpu_problems())

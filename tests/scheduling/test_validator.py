@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.problem import GangStrategy, Problem, Strategy, multi_gpu, open_shop
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
 
 ANY = problems(max_gpus=3, max_strategies=2)
 SQUARE = open_shop([[1.0, 2.0], [2.0, 1.0]])
 SUB_EPOCHS = (
-    SubEpoch(model=0, partition=0, worker=0, start=0.0, end=1.0),
-    SubEpoch(model=1, partition=1, worker=1, start=0.0, end=1.0),
-    SubEpoch(model=0, partition=1, worker=1, start=1.0, end=3.0),
-    SubEpoch(model=1, partition=0, worker=0, start=1.0, end=3.0),
+    Placement(model=0, partition=0, worker=0, start=0.0, end=1.0),
+    Placement(model=1, partition=1, worker=1, start=0.0, end=1.0),
+    Placement(model=0, partition=1, worker=1, start=1.0, end=3.0),
+    Placement(model=1, partition=0, worker=0, start=1.0, end=3.0),
 )
 
 
@@ -37,7 +37,7 @@ def one_after_the_other(problem: Problem) -> Schedule:
                     parallel_plan = problem.strategies[model][worker][-1]
                     end = now + parallel_plan.seconds * problem.sizes[partition] + parallel_plan.fixed
                     sub_epochs.append(
-                        SubEpoch(
+                        Placement(
                             model=model,
                             partition=partition,
                             worker=worker,
@@ -51,7 +51,7 @@ def one_after_the_other(problem: Problem) -> Schedule:
     return Schedule.of(sub_epochs)
 
 
-def complaints(problem: Problem, sub_epochs: tuple[SubEpoch, ...], *, actual: bool = False) -> str:
+def complaints(problem: Problem, sub_epochs: tuple[Placement, ...], *, actual: bool = False) -> str:
     return "\n".join(validate(problem, Schedule.of(sub_epochs), actual=actual).violations)
 
 
@@ -86,7 +86,7 @@ def test_a_sub_epoch_that_runs_twice_is_named(problem: Problem, data: st.DataObj
     schedule = one_after_the_other(problem)
     assume(schedule.sub_epochs)
     again = data.draw(st.sampled_from(schedule.sub_epochs))
-    later = replace(again, start=schedule.makespan, end=schedule.makespan + again.end - again.start)
+    later = again._replace(start=schedule.makespan, end=schedule.makespan + again.end - again.start)
     said = complaints(problem, (*schedule.sub_epochs, later))
     name = f"model 'm{again.model}' on partition {again.partition} in epoch {again.epoch}"
     assert f"{name} runs 2 times, expected once" in said
@@ -99,7 +99,7 @@ def test_a_model_in_two_places_is_named(problem: Problem, data: st.DataObject) -
     sub_epochs = one_after_the_other(problem).sub_epochs
     assume(len(sub_epochs) > 1 and sub_epochs[1].model == sub_epochs[0].model)
     shift = data.draw(st.floats(0.01, 1.0)) * (sub_epochs[0].end - sub_epochs[0].start)
-    moved = replace(sub_epochs[1], start=sub_epochs[1].start - shift, end=sub_epochs[1].end - shift)
+    moved = sub_epochs[1]._replace(start=sub_epochs[1].start - shift, end=sub_epochs[1].end - shift)
     said = complaints(problem, (sub_epochs[0], moved, *sub_epochs[2:]))
     assert (
         f"model 'm0' on partition {sub_epochs[1].partition} in epoch {sub_epochs[1].epoch} starts at" in said
@@ -112,7 +112,7 @@ def test_a_model_in_two_places_is_named(problem: Problem, data: st.DataObject) -
 def test_overbooked_gpus_are_named(gpus: int, models: int) -> None:
     """So many models at once with one GPU each fit on a node exactly when it has as many GPUs."""
     problem = multi_gpu([gpus], {f"m{number}": {0: {1: 2.0}} for number in range(models)})
-    sub_epochs = tuple(SubEpoch(model=m, partition=0, worker=0, start=0.0, end=2.0) for m in range(models))
+    sub_epochs = tuple(Placement(model=m, partition=0, worker=0, start=0.0, end=2.0) for m in range(models))
     said = complaints(problem, sub_epochs)
     assert said.count("GPUs would be taken") == max(0, models - gpus)
 
@@ -126,7 +126,7 @@ def test_a_wrong_duration_is_named_unless_times_are_actual(
     sub_epochs = one_after_the_other(problem).sub_epochs
     assume(sub_epochs)
     last = sub_epochs[-1]
-    other = replace(last, end=last.start + (last.end - last.start) * factor)
+    other = last._replace(end=last.start + (last.end - last.start) * factor)
     said = complaints(problem, (*sub_epochs[:-1], other))
     assert said.startswith(f"model 'm{last.model}' on partition {last.partition} in epoch {last.epoch} takes")
     assert complaints(problem, (*sub_epochs[:-1], other), actual=True) == ""
@@ -141,10 +141,10 @@ def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
         strategies=(((Strategy(seconds=1.0, gpus=2, technique="fsdp"),),),),
         holders=((0,),),
     )
-    right = SubEpoch(model=0, partition=0, worker=0, start=0.0, end=1.0, gpus=2, technique="fsdp")
+    right = Placement(model=0, partition=0, worker=0, start=0.0, end=1.0, gpus=2, technique="fsdp")
     assert complaints(problem, (right,)) == ""
-    assert "runs on 1 GPUs of w by fsdp, for which" in complaints(problem, (replace(right, gpus=1),))
-    assert "runs on 2 GPUs of w by ddp, for which" in complaints(problem, (replace(right, technique="ddp"),))
+    assert "runs on 1 GPUs of w by fsdp, for which" in complaints(problem, (right._replace(gpus=1),))
+    assert "runs on 2 GPUs of w by ddp, for which" in complaints(problem, (right._replace(technique="ddp"),))
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_a_start_before_model_or_worker_are_ready_is_named(late: dict[str, Any],
 def test_epochs_out_of_order_are_named() -> None:
     """A model's second epoch begins after all of its first."""
     problem = open_shop([[1.0]], epochs=2)
-    first = SubEpoch(model=0, partition=0, worker=0, start=1.0, end=2.0)
-    second = replace(first, start=0.0, end=1.0, epoch=2)
+    first = Placement(model=0, partition=0, worker=0, start=1.0, end=2.0)
+    second = first._replace(start=0.0, end=1.0, epoch=2)
     assert "comes after model 'm0' on partition 0 in epoch 2, a later epoch" in complaints(
         problem, (first, second)
     )
@@ -178,8 +178,8 @@ def test_rounding_is_no_violation() -> None:
     end = 0.1 + 0.2
     problem = open_shop([[end], [1.0]])
     sub_epochs = (
-        SubEpoch(model=0, partition=0, worker=0, start=0.0, end=end),
-        SubEpoch(model=1, partition=0, worker=0, start=0.3, end=1.3),
+        Placement(model=0, partition=0, worker=0, start=0.0, end=end),
+        Placement(model=1, partition=0, worker=0, start=0.3, end=1.3),
     )
     assert end > 0.3
     assert complaints(problem, sub_epochs) == ""
@@ -194,10 +194,10 @@ GANGS = replace(
 )
 
 
-def together(*places: int, model: int = 0, start: float = 0.0, end: float | None = None) -> SubEpoch:
+def together(*places: int, model: int = 0, start: float = 0.0, end: float | None = None) -> Placement:
     """Of a model on these partitions, each on the worker of its number."""
     first, *others = places
-    return SubEpoch(
+    return Placement(
         model=model,
         partition=first,
         worker=first,
@@ -236,11 +236,11 @@ def test_sets_that_cover_the_partitions_once_are_right() -> None:
             "on partition 1 in epoch 1 runs 2 times",
         ),
         (
-            (replace(IN_PAIRS[0], others=((1, 0),)), *IN_PAIRS[1:]),
+            (IN_PAIRS[0]._replace(others=((1, 0),)), *IN_PAIRS[1:]),
             "runs on worker-0 and worker-0, expected another worker for each partition",
         ),
         (
-            (replace(IN_PAIRS[0], others=((1, 2),)), *IN_PAIRS[1:]),
+            (IN_PAIRS[0]._replace(others=((1, 2),)), *IN_PAIRS[1:]),
             "runs on worker-2, which does not hold partition 1",
         ),
         (
@@ -253,11 +253,11 @@ def test_sets_that_cover_the_partitions_once_are_right() -> None:
             "while model 'm1' on partition 2 and 3",
         ),
         ((IN_PAIRS[0], together(2, 3, start=4.5), *IN_PAIRS[2:]), "2 of its 1 GPUs would be taken"),
-        ((replace(IN_PAIRS[0], others=((7, 1),)), *IN_PAIRS[1:]), "names partition 7, but there are 4"),
-        ((replace(IN_PAIRS[0], others=((1, 7),)), *IN_PAIRS[1:]), "names worker 7, but there are 4"),
+        ((IN_PAIRS[0]._replace(others=((7, 1),)), *IN_PAIRS[1:]), "names partition 7, but there are 4"),
+        ((IN_PAIRS[0]._replace(others=((1, 7),)), *IN_PAIRS[1:]), "names worker 7, but there are 4"),
     ],
 )
-def test_what_is_wrong_with_a_set_is_named(sub_epochs: tuple[SubEpoch, ...], said: str) -> None:
+def test_what_is_wrong_with_a_set_is_named(sub_epochs: tuple[Placement, ...], said: str) -> None:
     """Sets that overlap or leave something out, members that are no several workers with a partition each, GPUs that
     are taken."""
     assert said in complaints(GANGS, sub_epochs)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 
 Time = TypeVar("Time", int, float)
 
@@ -70,7 +70,7 @@ def timed(problem: Problem, order: Sequence[Placed]) -> Schedule:
     """
     begins = starts(order, [p.option.seconds for p in order], problem.model_ready, problem.gpu_ready)
     return Schedule.of(
-        SubEpoch(
+        Placement(
             model=visit.model,
             partition=visit.partition,
             worker=option.worker,
@@ -160,6 +160,6 @@ def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]
     return tuple(kept)
 
 
-def _place(visit: RequiredVisit, sub_epoch: SubEpoch) -> Placed:
+def _place(visit: RequiredVisit, sub_epoch: Placement) -> Placed:
     fitting = [o for o in visit.options if o.worker == sub_epoch.worker and o.gpus <= sub_epoch.gpus]
     return Placed(visit, min(fitting, key=lambda option: option.seconds))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cerebro.scheduling.planning.allotment import NOT_HERE, Allotment, allowed
 from cerebro.scheduling.problem import Problem, shared_s
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 
 Start = tuple[float, int, int, int]
 """Start in seconds, model, partition, worker."""
@@ -259,7 +259,7 @@ def to_schedule(problem: Problem, allotment: Allotment, starts: Sequence[Start])
         parallel_plan = problem.strategies[m][w][allotment[m][w]]
         visits[m][p] += 1
         sub_epochs.append(
-            SubEpoch(
+            Placement(
                 model=m,
                 partition=p,
                 worker=w,

@@ -12,8 +12,9 @@ import random
 from collections.abc import Sequence
 
 from cerebro.scheduling.convergence import Rule
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies.fifo import Fifo
+from cerebro.scheduling.schedule import Placement
 
 
 class ByPriorityScore:
@@ -31,7 +32,7 @@ class ByPriorityScore:
         self.rule, self.preempts = rule, preempts
         self._without = Fifo()
 
-    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return the best sub-epoch of the first worker with an eligible model."""
         if len(state.priority_score) != len(state.time):
             return self._without.choose(state, workers, rng)
@@ -42,7 +43,7 @@ class ByPriorityScore:
 class RoundRobin:
     """Gives the worker with most remaining work the model with the fewest completed sub-epochs."""
 
-    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return a sub-epoch of the least trained model that some worker can take.
 
         Workers with more remaining work choose first.
@@ -56,10 +57,10 @@ class RoundRobin:
 
 def _best(
     state: DispatchState, workers: Sequence[int], worth: Sequence[tuple[float, float]]
-) -> Choice | None:
+) -> Placement | None:
     for worker in sorted(workers, key=state.worker_left.__getitem__, reverse=True):
         found = max(state.eligible(worker), key=lambda each: worth[each[0]], default=None)
         if found is not None:
             model, mask = found
-            return Choice(worker, model, (mask & -mask).bit_length() - 1)
+            return Placement(worker, model, (mask & -mask).bit_length() - 1)
     return None

@@ -13,8 +13,9 @@ from functools import reduce
 from itertools import chain
 from operator import or_
 
-from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
+from cerebro.scheduling.dispatch_state import NEVER, DispatchState
 from cerebro.scheduling.policies.pairing import pair
+from cerebro.scheduling.schedule import Placement
 
 _FEW = 8
 """Limit of idle workers for a pass over all models each.
@@ -29,11 +30,11 @@ TOLERANCE = 1e-9
 class CriticalFirst:
     """Longest remaining processing time of models and workers; see the module."""
 
-    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return the sub-epoch of the most critical worker and model that fit together."""
         return next(self.choices(state, workers), None)
 
-    def choices(self, state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
+    def choices(self, state: DispatchState, workers: Sequence[int]) -> Iterator[Placement]:
         """Yield the results of repeated `choose` calls, pairing and sorting only once.
 
         Before the next choice, the caller starts each one on the dispatch state or excludes its worker.
@@ -46,7 +47,7 @@ class CriticalFirst:
             yield from _in_turn(state, workers)
 
 
-def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
+def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Placement]:
     if workers and _is_scarce(state, workers):
         models = [model for model, mask in enumerate(state.open) if mask and model not in state.running]
         # An unsuccessful search for a worker costs as much as a successful one, and near the end of a run
@@ -153,7 +154,7 @@ def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]
     return all(abs(seconds - sub_epoch) <= TOLERANCE * sub_epoch for seconds in chain(row, column))
 
 
-def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> Iterator[Choice]:
+def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> Iterator[Placement]:
     """Yield a choice for each matched worker, the most critical first."""
     level = _levels_of_models(state, models)
     models = by_level(level)
@@ -203,17 +204,17 @@ def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -
     return found
 
 
-def _choice(state: DispatchState, worker: int, model: int | None) -> Iterator[Choice]:
+def _choice(state: DispatchState, worker: int, model: int | None) -> Iterator[Placement]:
     """Yield the choice of a model, if any, on its first open partition."""
     if model is not None:
         mask = state.open[model] & state.held[worker]
-        yield Choice(worker, model, (mask & -mask).bit_length() - 1)
+        yield Placement(worker, model, (mask & -mask).bit_length() - 1)
 
 
 # --- partitions with several holders ------------------------------------------------------------
 
 
-def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
+def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Placement]:
     """Apply the rule to partitions with several holders.
 
     A worker skips sub-epochs that would end so much later than on their fastest holder that they would
@@ -225,7 +226,7 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
         for model, mask in eligible:
             partition = _least_shared(state, model, worker, mask, horizon - state.model_left[model])
             if partition is not None:
-                yield Choice(worker, model, partition)
+                yield Placement(worker, model, partition)
                 break
         else:
             # Do not idle or start a lower priority just because a faster worker exists.
@@ -233,7 +234,7 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
                 model, mask = eligible[0]
                 partition = _least_shared(state, model, worker, mask, NEVER)
                 assert partition is not None
-                yield Choice(worker, model, partition)
+                yield Placement(worker, model, partition)
 
 
 def _least_shared(state: DispatchState, model: int, worker: int, mask: int, slack_s: float) -> int | None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
+from cerebro.scheduling.dispatch_state import NEVER, DispatchState
+from cerebro.scheduling.schedule import Placement
 
 
 class Cyclic:
@@ -25,7 +26,7 @@ class Cyclic:
     A worker that has completed its own partitions takes sub-epochs of others, without waiting.
     """
 
-    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return the next sub-epoch on the circle; `None` while waiting for a model or worker."""
         if state.has_priorities:
             return _without_waits(state, workers)
@@ -47,11 +48,11 @@ class Cyclic:
                 continue
             _, _, model, partition = min(upcoming)
             if _is_startable(state, owners, worker, model, partition):
-                return Choice(worker, model, partition)
+                return Placement(worker, model, partition)
         return None
 
 
-def _without_waits(state: DispatchState, workers: Sequence[int]) -> Choice | None:
+def _without_waits(state: DispatchState, workers: Sequence[int]) -> Placement | None:
     for worker in workers:
         found = [
             (state.epoch[model], _distance(state, model, partition), model, partition)
@@ -60,7 +61,7 @@ def _without_waits(state: DispatchState, workers: Sequence[int]) -> Choice | Non
             if mask >> partition & 1
         ]
         if found:
-            return Choice(worker, *min(found)[2:])
+            return Placement(worker, *min(found)[2:])
     return None
 
 
@@ -141,7 +142,7 @@ def _distance(state: DispatchState, model: int, partition: int) -> int:
     return (_place(state.rank[model], models, around) - _place(partition, partitions, around)) % around
 
 
-def _help(state: DispatchState, worker: int) -> Choice | None:
+def _help(state: DispatchState, worker: int) -> Placement | None:
     """Return the sub-epoch its owner would reach last, among those this worker could take."""
     found = [
         (_distance(state, model, partition), model, partition)
@@ -149,4 +150,4 @@ def _help(state: DispatchState, worker: int) -> Choice | None:
         for partition in range(mask.bit_length())
         if mask >> partition & 1
     ]
-    return Choice(worker, *max(found)[1:]) if found else None
+    return Placement(worker, *max(found)[1:]) if found else None

@@ -12,16 +12,14 @@ the same plan.
 
 from __future__ import annotations
 
-import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.policies.policy import Policy
-from cerebro.scheduling.schedule import Schedule
+from cerebro.scheduling.schedule import Placement, Schedule
 
 _MAX_DELAY = 0.3
 """Maximum start delay, as a share of the sub-epoch, before its worker runs another one.
@@ -30,32 +28,21 @@ A tight plan needs waits as long as its noise; longer waits mean that the run di
 """
 
 
-class Entry(NamedTuple):
-    """A sub-epoch of a plan."""
-
-    worker: int
-    model: int
-    epoch: int
-    partition: int
-    start: float = math.inf
-    """Planned start by the dispatch state's clock; infinity waits without limit."""
-
-
 class Following:
     """Follows a plan.
 
     Args:
         order: sub-epochs of all workers by planned start, which determines each worker's and each model's
-            order.
+            order. `start` is by the dispatch state's clock; infinity waits without limit.
         fallback: decides on sub-epochs outside the plan, or planned on workers that lost the partition.
             Default: critical first.
     """
 
-    def __init__(self, order: Iterable[Entry], *, fallback: Policy | None = None) -> None:
+    def __init__(self, order: Iterable[Placement], *, fallback: Policy | None = None) -> None:
         self._order = tuple(order)
         self._fallback = fallback or CriticalFirst()
-        self._of_worker: dict[int, list[Entry]] = defaultdict(list)
-        self._of_model: dict[tuple[int, int], list[Entry]] = defaultdict(list)
+        self._of_worker: dict[int, list[Placement]] = defaultdict(list)
+        self._of_model: dict[tuple[int, int], list[Placement]] = defaultdict(list)
         for entry in self._order:
             self._of_worker[entry.worker].append(entry)
             self._of_model[entry.model, entry.epoch].append(entry)
@@ -63,13 +50,9 @@ class Following:
     @classmethod
     def of(cls, schedule: Schedule, *, fallback: Policy | None = None) -> Following:
         """Follow a schedule. With the planned times, the run ends no later than the schedule."""
-        order = (
-            Entry(sub_epoch.worker, sub_epoch.model, sub_epoch.epoch, sub_epoch.partition, sub_epoch.start)
-            for sub_epoch in schedule.sub_epochs
-        )
-        return cls(order, fallback=fallback)
+        return cls(schedule.sub_epochs, fallback=fallback)
 
-    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return the next planned sub-epoch; the fallback decides on others."""
         free = []
         for worker in workers:
@@ -80,13 +63,13 @@ class Following:
                     continue
                 due = next((entry for entry in ahead if self._is_startable(state, entry)), None)
             if due is not None:
-                return Choice(worker, due.model, due.partition)
+                return Placement(worker, due.model, due.partition)
             free.append(worker)
         return self._unplanned(state, free, rng) if free else None
 
-    def _is_startable(self, state: DispatchState, entry: Entry) -> bool:
+    def _is_startable(self, state: DispatchState, entry: Placement) -> bool:
         """Return whether the model is idle and this worker is its next one."""
-        worker, model, epoch, _, _ = entry
+        worker, model, _, epoch, *_ = entry
         if (
             epoch != state.epoch[model]
             or model in state.running
@@ -96,7 +79,9 @@ class Following:
         visits = self._of_model[model, epoch]
         return next(visit for visit in visits if _is_ahead(state, visit)) == entry
 
-    def _unplanned(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def _unplanned(
+        self, state: DispatchState, workers: Sequence[int], rng: random.Random
+    ) -> Placement | None:
         """Ask the fallback for a sub-epoch outside the plan."""
         rest = state.copy()
         for entry in self._order:
@@ -105,14 +90,14 @@ class Following:
         return self._fallback.choose(rest, workers, rng)
 
 
-def _is_late(state: DispatchState, entry: Entry) -> bool:
+def _is_late(state: DispatchState, entry: Placement) -> bool:
     sub_epoch_s = state.seconds(entry.model, entry.partition, entry.worker)
     return state.now > entry.start + _MAX_DELAY * sub_epoch_s
 
 
-def _is_ahead(state: DispatchState, entry: Entry) -> bool:
+def _is_ahead(state: DispatchState, entry: Placement) -> bool:
     """Return whether the sub-epoch has not started and can run on its worker."""
-    worker, model, epoch, partition, _ = entry
+    worker, model, partition, epoch, *_ = entry
     present, mask = state.epoch[model], state.open[model]
     if epoch < present or not mask or not state.held[worker] >> partition & 1:
         return False

@@ -12,8 +12,9 @@ import heapq
 import random
 from collections.abc import Sequence
 
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies.critical_first import TOLERANCE, CriticalFirst
+from cerebro.scheduling.schedule import Placement
 
 DRY_RUNS = 8
 """Maximum number of simulations for a decision."""
@@ -31,7 +32,7 @@ _BLUR = 1.0
 class MonteCarlo:
     """Takes the first step of the best of several simulations."""
 
-    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return the first sub-epoch of the shortest simulation."""
         policy = CriticalFirst()
         best = policy.choose(state, workers, rng)
@@ -63,11 +64,11 @@ def _sub_epochs_left(state: DispatchState) -> int:
 def _remaining(state: DispatchState, model: int) -> float:
     """Return the remaining seconds of the running sub-epoch.
 
-    For a model that is not ready, `started` is its ready time.
+    For a model that is not ready, `start` is its ready time.
     """
-    worker, partition, started, *_ = state.running[model]
+    worker, _, partition, _, start, *_ = state.running[model]
     seconds = state.seconds(model, partition, worker) if worker >= 0 else 0.0
-    return max(0.0, started + seconds - state.now)
+    return max(0.0, start + seconds - state.now)
 
 
 def _bound(state: DispatchState) -> float:
@@ -77,7 +78,7 @@ def _bound(state: DispatchState) -> float:
     their work.
     """
     models, workers = list(state.model_left), list(state.worker_left)
-    for model, (worker, partition, *_) in state.running.items():
+    for worker, model, partition, *_ in state.running.values():
         if worker >= 0:
             spent = state.seconds(model, partition, worker) - _remaining(state, model)
             models[model] -= spent
@@ -86,7 +87,7 @@ def _bound(state: DispatchState) -> float:
     return max(*models, *workers) if is_plain else max(models)
 
 
-def _play(state: DispatchState, first: Choice) -> float:
+def _play(state: DispatchState, first: Placement) -> float:
     """Simulate the rest on this state, critical first; return the remaining seconds.
 
     Sub-epochs on partitions without holders are omitted: no first step makes them end sooner.
@@ -94,7 +95,7 @@ def _play(state: DispatchState, first: Choice) -> float:
     ends = [(_remaining(state, model), model) for model in state.running]
     heapq.heapify(ends)
     policy, rng, now = CriticalFirst(), random.Random(0), 0.0
-    choice: Choice | None = first
+    choice: Placement | None = first
     while True:
         while choice:
             state.start(choice)

@@ -10,7 +10,8 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
+from cerebro.scheduling.schedule import Placement
 
 
 class Policy(Protocol):
@@ -24,7 +25,7 @@ class Policy(Protocol):
     workers, until the result is `None`.
     """
 
-    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return an eligible sub-epoch for one of `workers`, or `None` to wait.
 
         A waiting policy is called again when a running sub-epoch ends. If nothing runs, the caller overrules

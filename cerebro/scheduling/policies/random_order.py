@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from cerebro.scheduling.dispatch_state import Choice, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
+from cerebro.scheduling.schedule import Placement
 
 
 class RandomOrder:
@@ -17,7 +18,7 @@ class RandomOrder:
     ascending order; here the order is random, so that no worker is favoured.
     """
 
-    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return a random eligible sub-epoch of a random idle worker."""
         waiting = list(workers)
         while waiting:
@@ -28,8 +29,8 @@ class RandomOrder:
         return None
 
 
-def _draw(worker: int, found: Sequence[tuple[int, int]], rng: random.Random) -> Choice:
+def _draw(worker: int, found: Sequence[tuple[int, int]], rng: random.Random) -> Placement:
     """Choose a sub-epoch uniformly: a model with two partitions here counts as two sub-epochs."""
     model, mask = rng.choices(found, weights=[mask.bit_count() for _, mask in found])[0]
     partitions = [partition for partition in range(mask.bit_length()) if mask >> partition & 1]
-    return Choice(worker, model, rng.choice(partitions))
+    return Placement(worker, model, rng.choice(partitions))

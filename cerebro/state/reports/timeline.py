@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cerebro.contract.tasks import Member
 from cerebro.errors import InstanceError
 from cerebro.scheduling.problem import GangStrategy, Problem, Strategy
-from cerebro.scheduling.schedule import Schedule, SubEpoch
+from cerebro.scheduling.schedule import Placement, Schedule
 from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.runs.run import Run
 from cerebro.state.tasks.keys import TaskKey
@@ -215,7 +215,7 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
     partitions = {number: position for position, number in enumerate(models[0].partitions)}
     zero = run.zero
     sub_epochs = [
-        SubEpoch(
+        Placement(
             model=index[visit.model],
             partition=partitions[visit.partition],
             worker=workers[visit.worker],
@@ -245,7 +245,7 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
     return problem, Schedule.of(sub_epochs)
 
 
-def _gangs(sub_epochs: list[SubEpoch], models: int) -> tuple[tuple[GangStrategy, ...], ...]:
+def _gangs(sub_epochs: list[Placement], models: int) -> tuple[tuple[GangStrategy, ...], ...]:
     """Mean time per model, number of workers and GPUs per worker."""
     measured: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for sub_epoch in sub_epochs:
@@ -263,7 +263,7 @@ def _gangs(sub_epochs: list[SubEpoch], models: int) -> tuple[tuple[GangStrategy,
 
 
 def _times(
-    sub_epochs: list[SubEpoch], models: int, workers: int
+    sub_epochs: list[Placement], models: int, workers: int
 ) -> tuple[tuple[tuple[Strategy, ...], ...], ...]:
     """Mean time per model and worker; else the model's mean, else the overall mean."""
     measured: dict[tuple[int | None, int | None], list[float]] = defaultdict(list)

@@ -61,7 +61,7 @@ def outlook(
     left, ahead = [], []
     for model, mask in enumerate(told.open):
         running = told.running.get(model)
-        taken = sum(1 << member.partition for member in running.members) if running else 0
+        taken = sum(1 << partition for partition, _ in running.places) if running else 0
         left.append(mask & ~taken)
         ahead.append(told.epochs[model] - told.epoch[model] if mask else 0)
     if not any(left) and not any(ahead):

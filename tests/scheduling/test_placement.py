@@ -1,0 +1,49 @@
+"""`Placement`: the same record from a policy's choice to a plan, a schedule and the planner process."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.dispatch_state import DispatchState
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.policies.following import Following
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Placement
+from controller.planning.planner_query import order_from_json
+from tests.scheduling.instances import problems
+
+PLACES = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=3, unique_by=lambda place: place[0]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(max_gpus=2), policy=st.sampled_from(sorted(POLICIES)))
+def test_placements_of_a_schedule_are_a_plan_here_and_in_another_process(
+    problem: Problem, policy: str
+) -> None:
+    """A schedule's placements are an order to follow, and arrive unchanged in the planner process."""
+    schedule = dispatch(problem, POLICIES[policy])
+    assert order_from_json(json.loads(json.dumps(schedule.sub_epochs))) == schedule.sub_epochs
+    followed = dispatch(problem, Following(schedule.sub_epochs))
+    assert sorted(u[:4] for u in followed.sub_epochs) == sorted(u[:4] for u in schedule.sub_epochs)
+
+
+@settings(max_examples=60)
+@given(places=PLACES, gpus=st.integers(1, 3), model=st.integers(0, 1))
+def test_a_start_takes_gpus_of_each_place_and_a_release_returns_them(
+    places: list[tuple[int, int]], gpus: int, model: int
+) -> None:
+    """A gang takes the same number of GPUs of each worker; a release restores the state."""
+    state = DispatchState.of_equals(models=2, sizes=[1.0] * 7, held=[0b1111111] * 6, epochs=1, gpus=[9] * 6)
+    state.start(Placement(0, model, 6, gpus=gpus, others=tuple(places)), at=5.0)
+    taken = gpus if places else state.need[model][0]
+    workers = [0, *(worker for _, worker in places)]
+    assert state.free == [9 - taken * workers.count(worker) for worker in range(6)]
+    assert state.running[model] == Placement(0, model, 6, start=5.0, gpus=taken, others=tuple(places))
+    state.release(model)
+    assert (state.free, state.running) == ([9] * 6, {})
