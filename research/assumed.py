@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cerebro.scheduling.problem import Problem, Strategy
+from cerebro.scheduling.problem import Problem, TimedPlan
 
 DEVICE_GIB = 40.0
 _STATE_BYTES = 16
@@ -89,7 +89,7 @@ def saturn(workload: str, cluster: str, *, is_hopping: bool = False) -> Problem:
         models=tuple(name for name, _, _ in models),
         workers=tuple(f"node-{number}" for number in everywhere),
         gpus=nodes,
-        strategies=tuple(
+        parallel_plans=tuple(
             tuple(tuple(parallel_plans(architecture, devices, is_half=is_half)) for devices in nodes)
             for _, architecture, is_half in models
         ),
@@ -98,7 +98,7 @@ def saturn(workload: str, cluster: str, *, is_hopping: bool = False) -> Problem:
     )
 
 
-def parallel_plans(architecture: Architecture, devices: int, *, is_half: bool) -> Iterator[Strategy]:
+def parallel_plans(architecture: Architecture, devices: int, *, is_half: bool) -> Iterator[TimedPlan]:
     """The ways that fit, the number of devices doubling, with the seconds that all of the data takes."""
     state = architecture.parameters * _STATE_BYTES / _GIB
     kept = architecture.activations_gib * (0.5 if is_half else 1.0)
@@ -108,7 +108,7 @@ def parallel_plans(architecture: Architecture, devices: int, *, is_half: bool) -
         alone = hours / (gpus * architecture.efficiency**doublings)
         for technique, memory, factor in _techniques(state, kept, gpus):
             if memory <= DEVICE_GIB:
-                yield Strategy(gpus=gpus, seconds=float(round(3600 * alone * factor)), technique=technique)
+                yield TimedPlan(gpus=gpus, seconds=float(round(3600 * alone * factor)), technique=technique)
 
 
 def _techniques(state: float, kept: float, gpus: int) -> Sequence[tuple[str, float, float]]:

@@ -183,8 +183,8 @@ def _case(
         conditions = replace(conditions, sigma=sigma)
     if not problem.is_single and (engine or conditions != CALM):
         raise InstanceError(
-            f"{scenario.name} lets models choose among strategies: it can be planned, but not run with noise or by the "
-            "controller's core, which trains each sub-epoch on one GPU"
+            f"{scenario.name} lets models choose among parallel plans: it can be planned, but not run with noise or by "
+            "the controller's core, which trains each sub-epoch on one GPU"
         )
     return _Case(
         problem=problem,

@@ -95,19 +95,21 @@ def run(
 
 def _require_live(problem: Problem) -> None:
     is_fresh = all(mask == problem.all_partitions for mask in problem.left)
-    parallel_plans = [parallel_plan for row in problem.strategies for cell in row for parallel_plan in cell]
+    parallel_plans = [
+        parallel_plan for row in problem.parallel_plans for cell in row for parallel_plan in cell
+    ]
     if not problem.is_single or any(
         parallel_plan.gpus > 1 or parallel_plan.technique for parallel_plan in parallel_plans
     ):
         raise InstanceError(
-            "live workers train a sub-epoch on one GPU: give each model one strategy, of one GPU and without a "
+            "live workers train a sub-epoch on one GPU: give each model one parallel plan, of one GPU and without a "
             "technique"
         )
     if not is_fresh or any(problem.model_ready) or any(map(any, problem.gpu_ready)):
         raise InstanceError(
             "a run starts with nothing done and everybody free: give neither left nor ready times"
         )
-    if any(not parallel_plans for row in problem.strategies for parallel_plans in row):
+    if any(not parallel_plans for row in problem.parallel_plans for parallel_plans in row):
         raise InstanceError("live workers run any model: give each a time on each worker")
 
 
@@ -121,7 +123,7 @@ def _held(problem: Problem, worker: int) -> list[int]:
 
 
 def _mean_seconds(problem: Problem) -> float:
-    times = [parallel_plans[0].seconds for row in problem.strategies for parallel_plans in row]
+    times = [parallel_plans[0].seconds for row in problem.parallel_plans for parallel_plans in row]
     return sum(times) / len(times) * sum(problem.sizes) / problem.num_partitions
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from cerebro.errors import InstanceError
 from cerebro.scheduling.planning.planner import plan
-from cerebro.scheduling.problem import GangStrategy, Problem, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan, open_shop
 from cerebro.scheduling.schedule import Placement, Schedule
 
 _HOP_LATENCY_S = 1e-4
@@ -52,24 +52,26 @@ def with_gangs(problem: Problem, training: Training) -> Problem:
     """The problem with gangs of every size for each model, as fast as its slowest worker lets them be.
 
     Raises:
-        InstanceError: a model has several strategies on a worker, or none.
+        InstanceError: a model has several parallel plans on a worker, or none.
     """
-    if any(len(parallel_plans) != 1 for row in problem.strategies for parallel_plans in row):
-        raise InstanceError("a gang's time follows from one strategy of the model on each worker: give one")
+    if any(len(parallel_plans) != 1 for row in problem.parallel_plans for parallel_plans in row):
+        raise InstanceError(
+            "a gang's time follows from one parallel plan of the model on each worker: give one"
+        )
     sizes = range(2, min(problem.num_workers, problem.num_partitions) + 1)
     return replace(
         problem,
         gangs=tuple(
             tuple(
-                GangStrategy(
-                    members=members,
+                TimedPlan(
+                    workers=members,
                     seconds=max(parallel_plans[0].seconds for parallel_plans in row)
                     / training.speed_up(members),
                     technique="ddp",
                 )
                 for members in sizes
             )
-            for row in problem.strategies
+            for row in problem.parallel_plans
         ),
     )
 
@@ -108,5 +110,5 @@ def _on(problem: Problem, model: int, group: Sequence[int], start: float, epoch:
 def _sub_epoch_s(problem: Problem, model: int, group: Sequence[int]) -> float:
     if len(group) == 1:
         return problem.seconds(model, group[0], group[0])
-    (parallel_plan,) = (gang for gang in problem.gangs[model] if gang.members == len(group))
+    (parallel_plan,) = (gang for gang in problem.gangs[model] if gang.workers == len(group))
     return parallel_plan.sub_epoch_s(sum(problem.sizes[worker] for worker in group))

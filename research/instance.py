@@ -75,7 +75,7 @@ def _check_range(problem: Problem) -> None:
     """Sums of floats tell sub-epochs apart only if they are not too different."""
     times = [
         parallel_plan.seconds
-        for row in problem.strategies
+        for row in problem.parallel_plans
         for parallel_plans in row
         for parallel_plan in parallel_plans
     ]

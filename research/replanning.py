@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.planning.allotment import of_schedule
+from cerebro.scheduling.planning.plan_table import of_schedule
 from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.problem import Problem
@@ -46,7 +46,7 @@ def worth(problem: Problem, *, sigma: float, times: int, seed: int, steps: float
     rng = random.Random(f"errors {seed}")
     keys = {
         (m, parallel_plan.technique, parallel_plan.gpus)
-        for m, row in enumerate(problem.strategies)
+        for m, row in enumerate(problem.parallel_plans)
         for parallel_plans in row
         for parallel_plan in parallel_plans
     }
@@ -66,7 +66,7 @@ def _followed(told: Problem, truth: Problem, seconds: float, seed: int) -> Sched
 
 def _run(problem: Problem, planned: Schedule) -> Schedule:
     """The problem, if that plan is followed."""
-    return dispatch(problem.with_strategies(of_schedule(problem, planned)), Following.of(planned))
+    return dispatch(problem.with_parallel_plans(of_schedule(problem, planned)), Following.of(planned))
 
 
 def _again(told: Problem, factors: dict[_Key, float], times: int, seconds: float, seed: int) -> float:
@@ -116,7 +116,7 @@ def _scaled(problem: Problem, factors: dict[_Key, float]) -> Problem:
     """The problem with the times of those ways multiplied."""
     return replace(
         problem,
-        strategies=tuple(
+        parallel_plans=tuple(
             tuple(
                 tuple(
                     replace(
@@ -128,6 +128,6 @@ def _scaled(problem: Problem, factors: dict[_Key, float]) -> Problem:
                 )
                 for parallel_plans in row
             )
-            for m, row in enumerate(problem.strategies)
+            for m, row in enumerate(problem.parallel_plans)
         ),
     )

@@ -122,8 +122,8 @@ def thesis(figure: str, speed_up: Mapping[int, float] = LINEAR) -> Problem:
 def thesis_full_nodes(figure: str, speed_up: Mapping[int, float] = LINEAR) -> Problem:
     """The same for the thesis's "Random Scheduler": a model takes all GPUs of a node."""
     problem = thesis(figure, speed_up)
-    return problem.with_strategies(
-        [[len(parallel_plans) - 1 for parallel_plans in row] for row in problem.strategies]
+    return problem.with_parallel_plans(
+        [[len(parallel_plans) - 1 for parallel_plans in row] for row in problem.parallel_plans]
     )
 
 

@@ -16,7 +16,7 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.exact import solve_exact
-from cerebro.scheduling.planning.allotment import allotments
+from cerebro.scheduling.planning.plan_table import plan_tables
 from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, Policy
 from cerebro.scheduling.policies.critical_first import CriticalFirst
@@ -67,7 +67,7 @@ def solve(
         problem: any.
         policy: one of `METHODS`. ``auto``, the default, plans, and asks an exact solver if the bound was not met and
             time is left. An exact solver by name starts from the default dispatch policy's schedule. A dispatch policy
-            decides on each of the allotments of strategies that suggest themselves, and the shortest is taken.
+            decides on each of the plan tables of parallel plans that suggest themselves, and the shortest is taken.
         time_limit_s: after so many seconds of search the answer is the best found so far.
         seed: of what is drawn at random.
 
@@ -120,12 +120,12 @@ class _InTime:
 
 
 def _dispatched(problem: Problem, name: str, until: float, seed: int) -> Solution:
-    """The shortest of the policy's schedules, one for each allotment that there is time for."""
+    """The shortest of the policy's schedules, one for each plan table that there is time for."""
     policy = _InTime(POLICIES[name], until)
     schedules: list[Schedule] = []
-    for allotment in allotments(problem).values():
+    for plan_table in plan_tables(problem).values():
         if not (schedules and policy.is_late):
-            schedules.append(dispatch(problem.with_strategies(allotment), policy, seed=seed))
+            schedules.append(dispatch(problem.with_parallel_plans(plan_table), policy, seed=seed))
     note = (
         "the time limit was reached: the remaining decisions are critical first's" if policy.is_late else ""
     )

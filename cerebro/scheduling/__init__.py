@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cerebro.scheduling.bounds import lower_bound
-    from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+    from cerebro.scheduling.problem import Problem, TimedPlan, multi_gpu, open_shop
     from cerebro.scheduling.schedule import Placement, Schedule
     from cerebro.scheduling.validator import Report, validate
 
@@ -21,7 +21,7 @@ __all__ = [
     "Problem",
     "Report",
     "Schedule",
-    "Strategy",
+    "TimedPlan",
     "lower_bound",
     "multi_gpu",
     "open_shop",
@@ -33,7 +33,7 @@ _HOMES = {
     "Problem": "problem",
     "Report": "validator",
     "Schedule": "schedule",
-    "Strategy": "problem",
+    "TimedPlan": "problem",
     "lower_bound": "bounds",
     "multi_gpu": "problem",
     "open_shop": "problem",

@@ -64,7 +64,7 @@ def lower_bound(problem: Problem) -> float:
     """Return the minimum number of seconds of any schedule of the problem.
 
     For an open shop it is max(largest row sum, largest column sum). Relative error about 1e-12 from summing
-    floats. Takes up to 50 ms with a choice of workers or strategies, otherwise a few.
+    floats. Takes up to 50 ms with a choice of workers or parallel plans, otherwise a few.
     """
     if any(problem.gangs):
         return _with_gangs(problem)
@@ -94,10 +94,10 @@ def _with_gangs(problem: Problem) -> float:
             parallel_plans = [
                 parallel_plan
                 for w in problem.places(model, partition)
-                for parallel_plan in problem.strategies[model][w]
+                for parallel_plan in problem.parallel_plans[model][w]
             ]
             gangs = problem.gangs[model]
-            shares = [(gang.seconds * size + gang.fixed / gang.members, gang) for gang in gangs]
+            shares = [(gang.seconds * size + gang.fixed / gang.workers, gang) for gang in gangs]
             visits = _visits(problem, model, 1 << partition)
             row += visits * min(
                 [parallel_plan.sub_epoch_s(size) for parallel_plan in parallel_plans]
@@ -105,7 +105,7 @@ def _with_gangs(problem: Problem) -> float:
             )
             work += visits * min(
                 [parallel_plan.sub_epoch_s(size) * parallel_plan.gpus for parallel_plan in parallel_plans]
-                + [seconds * gang.members * gang.gpus for seconds, gang in shares]
+                + [seconds * gang.workers * gang.gpus for seconds, gang in shares]
             )
         rows.append(problem.model_ready[model] + row if row else 0.0)
     ready = [at for gpus in problem.gpu_ready for at in gpus]
@@ -139,7 +139,7 @@ def _fastest(problem: Problem, model: int, partition: int) -> tuple[float, float
     parallel_plans = [
         (w, parallel_plan)
         for w in problem.places(model, partition)
-        for parallel_plan in problem.strategies[model][w]
+        for parallel_plan in problem.parallel_plans[model][w]
     ]
     size = problem.sizes[partition]
     return min(problem.ready(w, parallel_plan.gpus) for w, parallel_plan in parallel_plans), min(
@@ -195,7 +195,7 @@ def _rounded(problem: Problem, parallel_plan: _ParallelPlan, least: int) -> _Par
 
 def _kinds(problem: Problem) -> list[_Kind]:
     amounts: dict[tuple[int, tuple[int, ...], float], float] = defaultdict(float)
-    for model, row in enumerate(problem.strategies):
+    for model, row in enumerate(problem.parallel_plans):
         # Without fixed parts, all sizes form one kind: fewer kinds allow more rounds of the weighted bound.
         is_fixed = any(parallel_plan.fixed for parallel_plans in row for parallel_plan in parallel_plans)
         for p, size in enumerate(problem.sizes):
@@ -214,7 +214,7 @@ def _parallel_plans(
     return tuple(
         _ParallelPlan(w, parallel_plan.gpus / problem.gpus[w], parallel_plan.sub_epoch_s(size))
         for w in places
-        for parallel_plan in problem.strategies[model][w]
+        for parallel_plan in problem.parallel_plans[model][w]
     )
 
 

@@ -104,7 +104,7 @@ class Conditions:
         if self.estimates == "given":
             return problem
         parallel_plans = [
-            parallel_plan for row in problem.strategies for cell in row for parallel_plan in cell
+            parallel_plan for row in problem.parallel_plans for cell in row for parallel_plan in cell
         ]
         mean = sum(parallel_plan.seconds for parallel_plan in parallel_plans) / len(parallel_plans)
         fixed = sum(parallel_plan.fixed for parallel_plan in parallel_plans) / len(parallel_plans)
@@ -113,16 +113,16 @@ class Conditions:
                 tuple(replace(parallel_plan, seconds=mean, fixed=fixed) for parallel_plan in cell)
                 for cell in row
             )
-            for row in problem.strategies
+            for row in problem.parallel_plans
         )
-        return replace(problem, strategies=equal)
+        return replace(problem, parallel_plans=equal)
 
 
 class Reality:
     """Real durations of a problem under conditions.
 
     Args:
-        problem: must have one strategy for each model and worker.
+        problem: must have one parallel plan for each model and worker.
         conditions: the deviations.
         seed: seed of the sub-epochs' factors.
 
@@ -177,7 +177,7 @@ class Reality:
             models[model] += min(work / self._fastest(w) for w, work in works.items())
             if len(places) == 1:
                 (worker,) = places
-                share = problem.strategies[model][worker][0].gpus / problem.gpus[worker]
+                share = problem.parallel_plans[model][worker][0].gpus / problem.gpus[worker]
                 workers[worker] += works[worker] * share
         ends = [ready + work for ready, work in zip(problem.model_ready, models, strict=True) if work]
         ends += [_done(self._present[w], problem.ready(w), work) for w, work in enumerate(workers) if work]

@@ -38,7 +38,7 @@ def dispatch(problem: Problem, policy: Policy, *, seed: int = 0, conditions: Con
     """Return the schedule that a policy produces.
 
     Args:
-        problem: must have at most one strategy for each model and worker (`Problem.with_strategies`).
+        problem: must have at most one parallel plan for each model and worker (`Problem.with_parallel_plans`).
         policy: see `Policy`. If it waits while nothing runs, critical first decides instead.
         seed: seed of the policy's generator and of the real durations.
         conditions: noise, slow workers and absences.
@@ -129,7 +129,7 @@ class _Run:
         del self._due[model]
         state = self._state
         placement = state.running[model]
-        technique = self._problem.strategies[model][placement.worker][0].technique
+        technique = self._problem.parallel_plans[model][placement.worker][0].technique
         self._sub_epochs.append(placement._replace(end=now, technique=technique))
         state.finish(model, now)
         self._visits[placement.partition] -= 1

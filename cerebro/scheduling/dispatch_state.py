@@ -5,7 +5,7 @@ in all three. Each event updates it incrementally: starting or finishing a sub-e
 for any number of models. As in the seed paper, sections 5.3 and 5.6, open sub-epochs are Q and running ones
 Q'; a released sub-epoch returns from Q' to Q.
 
-Each model has at most one strategy on each worker (`Problem.is_single`). A plan chooses it.
+Each model has at most one parallel plan on each worker (`Problem.is_single`). A plan chooses it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class DispatchState:
 
     def __init__(self, problem: Problem) -> None:
         if not problem.is_single:
-            raise ValueError("choose a strategy for each model and worker first: Problem.with_strategies")
+            raise ValueError(
+                "choose a parallel plan for each model and worker first: Problem.with_parallel_plans"
+            )
         self.sizes, self.epochs = problem.sizes, [problem.epochs] * problem.num_models
         held = [0] * problem.num_workers
         for p, workers in enumerate(problem.holders):
@@ -64,18 +66,18 @@ class DispatchState:
         self._begin(
             [
                 [parallel_plans[0].seconds if parallel_plans else NEVER for parallel_plans in row]
-                for row in problem.strategies
+                for row in problem.parallel_plans
             ],
             [
                 [parallel_plans[0].gpus if parallel_plans else 1 for parallel_plans in row]
-                for row in problem.strategies
+                for row in problem.parallel_plans
             ],
             held,
             problem.gpus,
         )
         self.fixed = [
             [parallel_plans[0].fixed if parallel_plans else 0.0 for parallel_plans in row]
-            for row in problem.strategies
+            for row in problem.parallel_plans
         ]
         self.open = list(problem.left)
         self._is_narrow = all(count == 1 for row in self.need for count in row)

@@ -1,9 +1,9 @@
 """The scheduling problem: models, partitions, workers, replicas and sub-epoch times.
 
 A *sub-epoch* is one model on one partition in one epoch. It runs on a worker with a replica of the partition,
-by one of the model's strategies there (GPUs, technique, seconds). The papers' problems are special cases. In
+by one of the model's parallel plans there (GPUs, technique, seconds). The papers' problems are special cases. In
 the open shop of Model Hopper Parallelism (seed paper, section 5.1) each worker has one GPU and each partition
-one strategy and one holder. In the thesis (section 4.3) workers, called nodes, have several GPUs and one
+one parallel plan and one holder. In the thesis (section 4.3) workers, called nodes, have several GPUs and one
 partition each.
 
 Indices are positions: model `m`, partition `p`, worker `w`. Sets of partitions are bit masks, because
@@ -20,48 +20,28 @@ from cerebro.errors import InstanceError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Strategy:
-    """Parallel plan of a model's sub-epochs on a worker.
+class TimedPlan:
+    """A parallel plan of a model's sub-epochs, with estimated times.
+
+    Only what scheduling needs of `cerebro.contract.parallel_plans.ParallelPlan`: the planner process gets
+    these five values for each model and worker.
 
     Attributes:
-        gpus: GPUs of the worker, all occupied from start to end.
-        seconds: seconds for a partition of size 1.
+        gpus: GPUs of each worker, all occupied from start to end.
+        seconds: seconds for a partition of size 1; for a gang, for partitions with sizes that add up to 1.
         fixed: seconds of each sub-epoch for any size: loading and saving the model, starting processes.
         technique: name of the technique.
+        workers: number of workers. Several are a gang: one worker with a replica for each partition of a set.
     """
 
     seconds: float
     gpus: int = 1
     technique: str = ""
     fixed: float = 0.0
+    workers: int = 1
 
     def sub_epoch_s(self, size: float) -> float:
-        """Return the seconds of a sub-epoch for this partition size."""
-        return self.seconds * size + self.fixed
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GangStrategy:
-    """Parallel plan of a gang.
-
-    One worker with a replica for each partition of a set.
-
-    Attributes:
-        members: number of workers, and of partitions.
-        seconds: seconds for partitions with sizes that add up to 1.
-        gpus: GPUs of each worker, all occupied from start to end.
-        fixed: as in `Strategy`.
-        technique: name of the technique.
-    """
-
-    members: int
-    seconds: float
-    gpus: int = 1
-    fixed: float = 0.0
-    technique: str = ""
-
-    def sub_epoch_s(self, size: float) -> float:
-        """Return the seconds of a sub-epoch for this sum of partition sizes."""
+        """Return the seconds of a sub-epoch for this partition size, or sum of sizes."""
         return self.seconds * size + self.fixed
 
 
@@ -72,12 +52,12 @@ class Problem:
     Attributes:
         models, workers: names, for messages.
         gpus: GPUs of each worker.
-        strategies: ``strategies[m][w]``, strategies of model `m` on worker `w`; an empty tuple if it does not
-            fit.
+        parallel_plans: ``parallel_plans[m][w]``, plans of model `m` on worker `w`; an empty tuple if it does
+            not fit.
         holders: ``holders[p]``, workers with a replica of partition `p`: the availability map (seed paper,
             section 5.5).
-        sizes: relative sizes of the partitions: a sub-epoch takes ``strategy.seconds * sizes[p] +
-            strategy.fixed``.
+        sizes: relative sizes of the partitions: a sub-epoch takes ``plan.seconds * sizes[p] +
+            plan.fixed``.
         epochs: number of epochs. Each model trains once on every partition in each; its epochs are in
             sequence, without a barrier between models.
         left: ``left[m]``, mask of the partitions that model `m` still needs in its first epoch; 0 if it needs
@@ -85,26 +65,26 @@ class Problem:
         model_ready: seconds from now until a model is idle.
         gpu_ready: ``gpu_ready[w]``, seconds until each GPU of the worker is free, ascending; GPUs are
             interchangeable.
-        gangs: ``gangs[m]``, gang strategies of model `m`, on any workers with enough GPUs. Bounds and
+        gangs: ``gangs[m]``, gangs of model `m`, on any workers with enough GPUs. Bounds and
             validator support them; planner, policies and solvers do not.
 
     Raises:
         InstanceError: sizes disagree, a time is not positive and finite, an axis has length 0, a partition
-            has no holder, a model fits on no holder of a partition, a strategy needs more GPUs than its
-            worker has, or a gang has too few or too many members.
+            has no holder, a model fits on no holder of a partition, a parallel plan needs more GPUs than its
+            worker has, or a gang has too few or too many workers.
     """
 
     models: tuple[str, ...]
     workers: tuple[str, ...]
     gpus: tuple[int, ...]
-    strategies: tuple[tuple[tuple[Strategy, ...], ...], ...]
+    parallel_plans: tuple[tuple[tuple[TimedPlan, ...], ...], ...]
     holders: tuple[tuple[int, ...], ...]
     sizes: tuple[float, ...] = ()
     epochs: int = 1
     left: tuple[int, ...] = ()
     model_ready: tuple[float, ...] = ()
     gpu_ready: tuple[tuple[float, ...], ...] = ()
-    gangs: tuple[tuple[GangStrategy, ...], ...] = ()
+    gangs: tuple[tuple[TimedPlan, ...], ...] = ()
 
     def __post_init__(self) -> None:
         defaults = {
@@ -150,7 +130,7 @@ class Problem:
     def is_open_shop(self) -> bool:
         """True for the paper's plain case.
 
-        One GPU per worker, one strategy, one holder per partition, one partition per worker, one epoch,
+        One GPU per worker, one parallel plan, one holder per partition, one partition per worker, one epoch,
         nothing started and no gangs.
         """
         return (
@@ -166,15 +146,15 @@ class Problem:
 
     @property
     def is_single(self) -> bool:
-        """True if each model has at most one strategy on each worker.
+        """True if each model has at most one parallel plan on each worker.
 
         Then only the order is open.
         """
-        return all(len(parallel_plans) <= 1 for row in self.strategies for parallel_plans in row)
+        return all(len(parallel_plans) <= 1 for row in self.parallel_plans for parallel_plans in row)
 
-    def seconds(self, model: int, partition: int, worker: int, strategy: int = 0) -> float:
+    def seconds(self, model: int, partition: int, worker: int, plan_index: int = 0) -> float:
         """Return the seconds of a sub-epoch."""
-        return self.strategies[model][worker][strategy].sub_epoch_s(self.sizes[partition])
+        return self.parallel_plans[model][worker][plan_index].sub_epoch_s(self.sizes[partition])
 
     @property
     def mean_size(self) -> float:
@@ -186,26 +166,26 @@ class Problem:
         return self.gpu_ready[worker][gpus - 1]
 
     def places(self, model: int, partition: int) -> tuple[int, ...]:
-        """Return the workers with the partition and a strategy for the model."""
-        return tuple(w for w in self.holders[partition] if self.strategies[model][w])
+        """Return the workers with the partition and a parallel plan for the model."""
+        return tuple(w for w in self.holders[partition] if self.parallel_plans[model][w])
 
     def twins(self) -> list[list[int]]:
         """Group models that differ only in name."""
         alike: dict[object, list[int]] = {}
         for m in range(self.num_models):
-            alike.setdefault((self.strategies[m], self.left[m], self.model_ready[m]), []).append(m)
+            alike.setdefault((self.parallel_plans[m], self.left[m], self.model_ready[m]), []).append(m)
         return list(alike.values())
 
-    def with_strategies(self, chosen: Sequence[Sequence[int]]) -> Problem:
-        """Return the problem with ``chosen[m][w]`` as the only strategy of model `m` on worker `w`."""
+    def with_parallel_plans(self, chosen: Sequence[Sequence[int]]) -> Problem:
+        """Return the problem with ``chosen[m][w]`` as the only parallel plan of model `m` on worker `w`."""
         kept = tuple(
             tuple(
                 (parallel_plans[chosen[m][w]],) if parallel_plans else ()
                 for w, parallel_plans in enumerate(row)
             )
-            for m, row in enumerate(self.strategies)
+            for m, row in enumerate(self.parallel_plans)
         )
-        return replace(self, strategies=kept)
+        return replace(self, parallel_plans=kept)
 
 
 def open_shop(
@@ -238,7 +218,7 @@ def open_shop(
         models=tuple(f"m{number}" for number in range(len(times))),
         workers=tuple(f"worker-{number}" for number in range(width)),
         gpus=(1,) * width,
-        strategies=tuple(tuple((Strategy(seconds=seconds),) for seconds in row) for row in times),
+        parallel_plans=tuple(tuple((TimedPlan(seconds=seconds),) for seconds in row) for row in times),
         holders=holders,
         sizes=tuple(sizes),
         epochs=epochs,
@@ -270,9 +250,9 @@ def multi_gpu(
         models=tuple(runtimes),
         workers=tuple(f"node-{number}" for number in range(len(nodes))),
         gpus=tuple(nodes),
-        strategies=tuple(
+        parallel_plans=tuple(
             tuple(
-                tuple(Strategy(gpus=gpus, seconds=s) for gpus, s in sorted(places.get(node, {}).items()))
+                tuple(TimedPlan(gpus=gpus, seconds=s) for gpus, s in sorted(places.get(node, {}).items()))
                 for node in range(len(nodes))
             )
             for places in runtimes.values()
@@ -283,19 +263,21 @@ def multi_gpu(
 
 
 def undominated(problem: Problem) -> Problem:
-    """Remove dominated strategies.
+    """Remove dominated parallel plans.
 
-    A dominated strategy needs no fewer GPUs and no less time than another of the same model and worker. Some
+    A dominated parallel plan needs no fewer GPUs and no less time than another of the same model and worker. Some
     shortest schedule does without them.
     """
-    kept = tuple(tuple(_undominated(parallel_plans) for parallel_plans in row) for row in problem.strategies)
-    return problem if kept == problem.strategies else replace(problem, strategies=kept)
+    kept = tuple(
+        tuple(_undominated(parallel_plans) for parallel_plans in row) for row in problem.parallel_plans
+    )
+    return problem if kept == problem.parallel_plans else replace(problem, parallel_plans=kept)
 
 
-def _undominated(parallel_plans: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+def _undominated(parallel_plans: tuple[TimedPlan, ...]) -> tuple[TimedPlan, ...]:
     if len(parallel_plans) < 2:
         return parallel_plans
-    kept: list[Strategy] = []
+    kept: list[TimedPlan] = []
     for parallel_plan in sorted(
         parallel_plans,
         key=lambda parallel_plan: (
@@ -328,10 +310,10 @@ def _check(problem: Problem) -> None:
             raise InstanceError(f"{name} has {count} GPUs, expected at least 1")
     for number, size in enumerate(problem.sizes):
         _check_positive(size, f"the size of partition {number}")
-    for m, row in enumerate(problem.strategies):
+    for m, row in enumerate(problem.parallel_plans):
         for w, parallel_plans in enumerate(row):
             for parallel_plan in parallel_plans:
-                _check_strategy(problem, m, w, parallel_plan)
+                _check_parallel_plan(problem, m, w, parallel_plan)
     for m, gangs in enumerate(problem.gangs):
         for gang in gangs:
             _check_gang(problem, m, gang)
@@ -360,7 +342,7 @@ def _check_holders(problem: Problem) -> None:
 def _check_lengths(problem: Problem) -> None:
     for what, found, expected in (
         ("gpus", len(problem.gpus), problem.num_workers),
-        ("strategies", len(problem.strategies), problem.num_models),
+        ("parallel_plans", len(problem.parallel_plans), problem.num_models),
         ("sizes", len(problem.sizes), problem.num_partitions),
         ("left", len(problem.left), problem.num_models),
         ("model_ready", len(problem.model_ready), problem.num_models),
@@ -370,7 +352,7 @@ def _check_lengths(problem: Problem) -> None:
             (f"gpu_ready of {name}", len(ready), count)
             for name, ready, count in zip(problem.workers, problem.gpu_ready, problem.gpus, strict=False)
         ),
-        *(("a row of strategies", len(row), problem.num_workers) for row in problem.strategies),
+        *(("a row of parallel plans", len(row), problem.num_workers) for row in problem.parallel_plans),
     ):
         if found != expected:
             raise InstanceError(f"{what} has {found} entries, expected {expected}")
@@ -381,7 +363,7 @@ def _check_positive(value: float, what: str) -> None:
         raise InstanceError(f"{what} is {value}, expected a finite number above 0")
 
 
-def _check_strategy(problem: Problem, model: int, worker: int, parallel_plan: Strategy) -> None:
+def _check_parallel_plan(problem: Problem, model: int, worker: int, parallel_plan: TimedPlan) -> None:
     where = f"model {problem.models[model]!r} on {problem.workers[worker]}"
     _check_positive(parallel_plan.seconds, f"the time of {where}")
     if not 0 <= parallel_plan.fixed < math.inf:
@@ -396,22 +378,22 @@ def _check_strategy(problem: Problem, model: int, worker: int, parallel_plan: St
         )
 
 
-def _check_gang(problem: Problem, model: int, gang: GangStrategy) -> None:
+def _check_gang(problem: Problem, model: int, gang: TimedPlan) -> None:
     where = f"a gang for model {problem.models[model]!r}"
     _check_positive(gang.seconds, f"the time of {where}")
     if not 0 <= gang.fixed < math.inf:
         raise InstanceError(
             f"the fixed time of {where} is {gang.fixed}, expected a finite number of at least 0"
         )
-    if not 2 <= gang.members <= min(problem.num_workers, problem.num_partitions):
+    if not 2 <= gang.workers <= min(problem.num_workers, problem.num_partitions):
         raise InstanceError(
-            f"{where} has {gang.members} members, expected at least 2, and no more than there are workers "
+            f"{where} has {gang.workers} workers, expected at least 2, and no more than there are workers "
             f"({problem.num_workers}) and partitions ({problem.num_partitions})"
         )
     able = sum(count >= gang.gpus for count in problem.gpus)
-    if gang.gpus < 1 or able < gang.members:
+    if gang.gpus < 1 or able < gang.workers:
         raise InstanceError(
-            f"{where} asks for {gang.gpus} GPUs of {gang.members} workers, but {able} have so many"
+            f"{where} asks for {gang.gpus} GPUs of {gang.workers} workers, but {able} have so many"
         )
 
 

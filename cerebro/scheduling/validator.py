@@ -4,7 +4,7 @@ It reads only the problem and the sub-epochs, and shares no code with the produc
 does not repeat their mistakes. The invariants (seed paper, section 5.1; thesis, section 4.3): each model on
 each partition exactly once per epoch, in one place at a time, epochs in sequence; no GPU used twice at once,
 all GPUs of a sub-epoch from its start to its end (no preemption); sub-epochs only on workers with the
-partition and a strategy of the model. A gang uses one worker for each partition, from the same start to the
+partition and a parallel plan of the model. A gang uses one worker for each partition, from the same start to the
 same end.
 """
 
@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from cerebro.errors import ScheduleError
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import GangStrategy, Problem, filled_s
+from cerebro.scheduling.problem import Problem, filled_s
 from cerebro.scheduling.schedule import Placement, Schedule
 
 _TOLERANCE = 1e-9
@@ -75,7 +75,7 @@ def validate(problem: Problem, schedule: Schedule, *, actual: bool = False) -> R
         schedule: sub-epochs in any order.
         actual: True for measured durations: they need only be above 0, and the bound is the clairvoyant one,
             from the schedule's own durations (row sums and column sums as placed; seed paper, section 5.1).
-            Otherwise each duration must match a strategy of the model.
+            Otherwise each duration must match a parallel plan of the model.
 
     Returns:
         All violations, not only the first. Times may be off by 1e-9 of the makespan.
@@ -123,7 +123,7 @@ def _outside(problem: Problem, sub_epoch: Placement) -> str:
 
 
 def _place(problem: Problem, sub_epoch: Placement, slack: float, actual: bool) -> Iterator[str]:
-    """Check that workers hold the partitions, and that a strategy matches GPUs, technique and duration."""
+    """Check that workers hold the partitions, and that a parallel plan matches GPUs, technique and duration."""
     name, where = (
         _name(problem, sub_epoch),
         " and ".join(problem.workers[worker] for _, worker in sub_epoch.places),
@@ -136,18 +136,18 @@ def _place(problem: Problem, sub_epoch: Placement, slack: float, actual: bool) -
     known = (
         problem.gangs[sub_epoch.model]
         if sub_epoch.others
-        else problem.strategies[sub_epoch.model][sub_epoch.worker]
+        else problem.parallel_plans[sub_epoch.model][sub_epoch.worker]
     )
     parallel_plans = [
         parallel_plan
         for parallel_plan in known
         if parallel_plan.gpus == sub_epoch.gpus
         and parallel_plan.technique == sub_epoch.technique
-        and (not isinstance(parallel_plan, GangStrategy) or parallel_plan.members == len(sub_epoch.places))
+        and parallel_plan.workers == len(sub_epoch.places)
     ]
     if not parallel_plans:
         technique = f" by {sub_epoch.technique}" if sub_epoch.technique else ""
-        yield f"{name} runs on {sub_epoch.gpus} GPUs of {where}{technique}, for which the model has no strategy"
+        yield f"{name} runs on {sub_epoch.gpus} GPUs of {where}{technique}, for which the model has no parallel plan"
         return
     took, size = (
         sub_epoch.end - sub_epoch.start,
@@ -155,7 +155,7 @@ def _place(problem: Problem, sub_epoch: Placement, slack: float, actual: bool) -
     )
     planned = [parallel_plan.seconds * size + parallel_plan.fixed for parallel_plan in parallel_plans]
     if not actual and all(abs(took - seconds) > slack for seconds in planned):
-        yield f"{name} takes {took:g} s on {where}, its strategy says {planned[0]:g} s"
+        yield f"{name} takes {took:g} s on {where}, its parallel plan says {planned[0]:g} s"
 
 
 def _readiness(problem: Problem, sub_epoch: Placement, slack: float) -> Iterator[str]:

@@ -112,7 +112,7 @@ class FitDispatch:
         """Question -> (dependencies of the newest answer, answer)."""
         self.parallel_plans = ParallelPlans(state, run, times, self.workers, self.mean_rows)
         for model in run.models.values():
-            self._allot(run, model)
+            self._update_parallel_plans(run, model)
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
         self.policy = self.dispatch
         self._follow(run)
@@ -228,7 +228,7 @@ class FitDispatch:
             case SchedulePlanned() | SchedulerChanged() if event.run == self.run:
                 if isinstance(event, SchedulePlanned):
                     for model in state.runs[self.run].models.values():
-                        self._allot(state.runs[self.run], model)
+                        self._update_parallel_plans(state.runs[self.run], model)
                 self._follow(state.runs[self.run])
             case PriorityChanged(model="") if event.run == self.run:
                 pass  # the run's priority concerns only the arbiter
@@ -287,7 +287,7 @@ class FitDispatch:
             )
             self.dispatch_state.add_model(seconds)
             self.parallel_plans.add_model(name)
-            self._allot(run, run.models[name])
+            self._update_parallel_plans(run, run.models[name])
             self._regrade(run, name)
         self._follow(run)
 
@@ -311,7 +311,7 @@ class FitDispatch:
             self._drop(name)
         elif not self.dispatch_state.open[self._model[name]] and not model.is_trained:
             self.dispatch_state.restore(self._model[name], model.epoch, self._mask(model.remaining))
-        self._allot(run, model)
+        self._update_parallel_plans(run, model)
         for task in run.tasks.values():
             if task.key.kind == "train" and task.key.model == name:
                 self._heed(task)
@@ -330,7 +330,7 @@ class FitDispatch:
                     self._learn(name)
                 case TaskFailed() | TaskRevoked():
                     self.dispatch_state.release(index)
-                    self._allot(state.runs[self.run], model)
+                    self._update_parallel_plans(state.runs[self.run], model)
         self._take_back(state.runs[self.run], model, index)
         if key.kind == "train":
             self._heed(state.runs[self.run].task(key))
@@ -469,12 +469,12 @@ class FitDispatch:
             time[model] = seconds
         self.dispatch_state.set_times(time, [self.parallel_plans.fixed(model) for model in range(len(time))])
 
-    def _allot(self, run: Run, model: Model) -> None:
+    def _update_parallel_plans(self, run: Run, model: Model) -> None:
         """Choose the model's parallel plan on each worker."""
         if model.struck:
             self._doubtful[model.id] = None
         index = self._model[model.id]
-        if self.parallel_plans.allot(run, model, index):
+        if self.parallel_plans.update(run, model, index):
             times = zip(self.parallel_plans.row(index), self.parallel_plans.fixed(index), strict=True)
             for worker, (seconds, fixed) in enumerate(times):
                 parallel_plan = self.parallel_plans.of(index, worker)

@@ -9,7 +9,7 @@ from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.exact import solve_exact
 from cerebro.scheduling.planning import advice, planner
-from cerebro.scheduling.planning.allotment import Allotment, of_schedule
+from cerebro.scheduling.planning.plan_table import PlanTable, of_schedule
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.policies.policy import Policy
@@ -59,7 +59,7 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
     else:
         schedule, told = _solved(problem, present, followed, solve_s)
     order = schedule.sub_epochs
-    parallel_plans = _allotted(problem, schedule, present)
+    parallel_plans = _plan_table(problem, schedule, present)
     proposals = {"planned_s": _Proposal(order, parallel_plans)}
     if parallel_plans != present:
         # Better parallel plans, without a fixed order.
@@ -75,10 +75,10 @@ class _Proposal(NamedTuple):
     """A possible future: parallel plans and an order; without an order, dispatch."""
 
     order: Sequence[Placement]
-    parallel_plans: Allotment
+    parallel_plans: PlanTable
 
 
-def _allotted(problem: Problem, schedule: Schedule, present: Allotment) -> list[list[int]]:
+def _plan_table(problem: Problem, schedule: Schedule, present: PlanTable) -> list[list[int]]:
     """Return the parallel plans of a schedule; the present one for an absent pair."""
     table, used = (
         of_schedule(problem, schedule),
@@ -91,11 +91,11 @@ def _allotted(problem: Problem, schedule: Schedule, present: Allotment) -> list[
 
 
 def _solved(
-    problem: Problem, table: Allotment, followed: Sequence[Placement] | None, limit_s: float
+    problem: Problem, table: PlanTable, followed: Sequence[Placement] | None, limit_s: float
 ) -> tuple[Schedule, dict[str, Any]]:
     """Improve the present schedule with an exact solver."""
     policy = Following(followed) if followed else POLICIES[DEFAULT_POLICY]
-    present = dispatch(problem.with_strategies(table), policy)
+    present = dispatch(problem.with_parallel_plans(table), policy)
     limit_s = min(limit_s, _SOLVE_SHARE * present.makespan)
     solved = solve_exact(problem, time_limit_s=limit_s, hint=present)
     told = {"source": solved.solver, "seconds": solved.seconds, "is_last": True}
@@ -105,7 +105,7 @@ def _solved(
 def _compared(
     problem: Problem,
     proposals: Mapping[str, _Proposal],
-    present: Allotment,
+    present: PlanTable,
     followed: Sequence[Placement] | None,
     sigma: float,
 ) -> dict[str, Any]:
@@ -116,6 +116,8 @@ def _compared(
         choices["followed_s"] = _Proposal(followed, present)
     for name, (order, parallel_plans) in choices.items():
         policy: Policy = Following(order) if order else POLICIES[DEFAULT_POLICY]
-        means, _ = advice.mean_makespans(problem.with_strategies(parallel_plans), {name: policy}, sigma=sigma)
+        means, _ = advice.mean_makespans(
+            problem.with_parallel_plans(parallel_plans), {name: policy}, sigma=sigma
+        )
         found.update(means)
     return found

@@ -13,8 +13,8 @@ from typing import Any
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.runs import PlannedSubEpoch
 from cerebro.scheduling.dispatch_state import NEVER
-from cerebro.scheduling.planning.allotment import NOT_HERE, Allotment
-from cerebro.scheduling.problem import Problem, Strategy
+from cerebro.scheduling.planning.plan_table import NOT_HERE, PlanTable
+from cerebro.scheduling.problem import Problem, TimedPlan
 from cerebro.scheduling.schedule import Placement
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.projections.sub_epoch_times import technique_of
@@ -39,8 +39,8 @@ class PlannerQuery:
         models, workers, partitions: behind its indices.
         first_epochs: the run's epoch that is epoch 1 of each model here.
         now: time 0 of the problem, by the store's clock.
-        parallel_plans: by the name of a strategy's technique.
-        present: ``present[m][w]``, the present strategy of model `m` on worker `w`.
+        parallel_plans: by the name of a parallel plan's technique.
+        present: ``present[m][w]``, the present parallel plan of model `m` on worker `w`.
     """
 
     problem: Problem
@@ -50,37 +50,37 @@ class PlannerQuery:
     first_epochs: tuple[int, ...]
     now: float
     parallel_plans: Mapping[str, ParallelPlan]
-    present: Allotment
+    present: PlanTable
 
-    def named(self, table: Allotment) -> dict[str, dict[str, ParallelPlan]]:
-        """Return an allotment in the names of the log, without models that have no choice."""
+    def named(self, table: PlanTable) -> dict[str, dict[str, ParallelPlan]]:
+        """Return a plan table in the names of the log, without models that have no choice."""
         found: dict[str, dict[str, ParallelPlan]] = {}
-        for name, row, strategies in zip(self.models, table, self.problem.strategies, strict=True):
+        for name, row, cells in zip(self.models, table, self.problem.parallel_plans, strict=True):
             chosen = {
-                worker: self.parallel_plans[parallel_plans[s].technique]
-                for worker, s, parallel_plans in zip(self.workers, row, strategies, strict=True)
+                worker: self.parallel_plans[cell[s].technique]
+                for worker, s, cell in zip(self.workers, row, cells, strict=True)
                 if s != NOT_HERE
             }
-            if any(len(parallel_plans) > 1 for parallel_plans in strategies):
+            if any(len(cell) > 1 for cell in cells):
                 found[name] = chosen
         return found
 
-    def table(self, named: Mapping[str, Mapping[str, ParallelPlan]]) -> Allotment:
+    def table(self, named: Mapping[str, Mapping[str, ParallelPlan]]) -> PlanTable:
         """Return the inverse of `named`; the present plan replaces an unavailable one."""
         found: list[list[int]] = []
-        for name, row, strategies in zip(self.models, self.present, self.problem.strategies, strict=True):
+        for name, row, cells in zip(self.models, self.present, self.problem.parallel_plans, strict=True):
             techniques = {w: technique_of(parallel_plan) for w, parallel_plan in named.get(name, {}).items()}
             found.append(
                 [
                     next(
                         (
                             s
-                            for s, parallel_plan in enumerate(parallel_plans)
+                            for s, parallel_plan in enumerate(cell)
                             if parallel_plan.technique == techniques.get(worker, "")
                         ),
                         now,
                     )
-                    for worker, now, parallel_plans in zip(self.workers, row, strategies, strict=True)
+                    for worker, now, cell in zip(self.workers, row, cells, strict=True)
                 ]
             )
         return found
@@ -145,13 +145,13 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         return None
     models_ready, gpus_ready = ready(fit)
     parallel_plans: dict[str, ParallelPlan] = {}
-    strategies, present = [], []
+    table, present = [], []
     for m in models:
-        cells = [_strategies(fit, m, w, parallel_plans) for w in range(len(fit.workers))]
-        strategies.append(tuple(cell for cell, _ in cells))
+        cells = [_parallel_plans_on(fit, m, w, parallel_plans) for w in range(len(fit.workers))]
+        table.append(tuple(cell for cell, _ in cells))
         present.append([now for _, now in cells])
     if any(
-        not any(strategies[i][w] for w in dispatch_state.holders(p))
+        not any(table[i][w] for w in dispatch_state.holders(p))
         for i in range(len(models))
         for p in partitions
     ):
@@ -160,7 +160,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         models=tuple(fit.models[m] for m in models),
         workers=tuple(fit.workers),
         gpus=dispatch_state.gpus,
-        strategies=tuple(strategies),
+        parallel_plans=tuple(table),
         holders=tuple(dispatch_state.holders(p) for p in partitions),
         sizes=tuple(dispatch_state.sizes[p] for p in partitions),
         epochs=epochs,
@@ -180,18 +180,18 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     )
 
 
-def _strategies(
+def _parallel_plans_on(
     fit: FitDispatch, model: int, worker: int, parallel_plans: dict[str, ParallelPlan]
-) -> tuple[tuple[Strategy, ...], int]:
-    """Return a model's strategies on a worker, and the index of the present one or `NOT_HERE`.
+) -> tuple[tuple[TimedPlan, ...], int]:
+    """Return a model's parallel plans on a worker, and the index of the present one or `NOT_HERE`.
 
     Adds their parallel plans to `parallel_plans`.
     """
     if not fit.parallel_plans.has_other(model):
         seconds, fixed = fit.dispatch_state.time[model][worker], fit.dispatch_state.fixed[model][worker]
         parallel_plans[""] = SINGLE
-        return ((Strategy(seconds=seconds, fixed=fixed),), 0) if seconds != NEVER else ((), NOT_HERE)
-    found: list[Strategy] = []
+        return ((TimedPlan(seconds=seconds, fixed=fixed),), 0) if seconds != NEVER else ((), NOT_HERE)
+    found: list[TimedPlan] = []
     present = NOT_HERE
     for parallel_plan in fit.parallel_plans.candidates(model, worker):
         technique = technique_of(parallel_plan)
@@ -199,7 +199,7 @@ def _strategies(
         if parallel_plan == fit.parallel_plans.of(model, worker):
             present = len(found)
         seconds, fixed = fit.parallel_plans.cost(model, worker, parallel_plan)
-        found.append(Strategy(seconds=seconds, gpus=parallel_plan.size, technique=technique, fixed=fixed))
+        found.append(TimedPlan(seconds=seconds, gpus=parallel_plan.size, technique=technique, fixed=fixed))
     return tuple(found), present
 
 
@@ -245,7 +245,7 @@ def to_json(problem: Problem) -> dict[str, Any]:
                 ]
                 for parallel_plans in row
             ]
-            for row in problem.strategies
+            for row in problem.parallel_plans
         ],
         "holders": problem.holders,
         "sizes": problem.sizes,
@@ -263,9 +263,9 @@ def from_json(value: Mapping[str, Any]) -> Problem:
         models=tuple(map(str, range(len(rows)))),
         workers=tuple(map(str, range(len(rows[0])))),
         gpus=tuple(value["gpus"]),
-        strategies=tuple(
+        parallel_plans=tuple(
             tuple(
-                tuple(Strategy(seconds=s, gpus=g, technique=t, fixed=f) for s, g, t, f in parallel_plans)
+                tuple(TimedPlan(seconds=s, gpus=g, technique=t, fixed=f) for s, g, t, f in parallel_plans)
                 for parallel_plans in row
             )
             for row in rows

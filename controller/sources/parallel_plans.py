@@ -16,7 +16,7 @@ from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.models.parallel_plans import left
 from controller.projections.sub_epoch_times import SubEpochTimes, technique_of
 from controller.sources.trials.known import situation, totals
-from controller.sources.trials.parallel_plan_choice import allotted
+from controller.sources.trials.parallel_plan_choice import measured_plans
 
 
 def options(run: Run, model: Model) -> tuple[ParallelPlan, ...]:
@@ -102,7 +102,7 @@ class ParallelPlans:
         row = self._chosen.get(model, (SINGLE,))
         return min((parallel_plan.size for parallel_plan in row if parallel_plan is not None), default=1)
 
-    def allot(self, run: Run, model: Model, index: int) -> bool:
+    def update(self, run: Run, model: Model, index: int) -> bool:
         """Update the model's parallel plan on each worker; return True if one has changed.
 
         The run's schedule decides first, then the trials, then the order of preference.
@@ -240,7 +240,7 @@ def _wide(
     alive = [worker for name in workers if (worker := state.workers[name]).is_alive]
     places = {place.device: number for number, place in enumerate(inspection.places)}
     found: dict[str, tuple[ParallelPlan | None, ...]] = {}
-    for model, by_place in allotted(situation(run, times, alive), totals(run)).items():
+    for model, by_place in measured_plans(situation(run, times, alive), totals(run)).items():
         devices = (state.workers[name].device for name in workers)
         found[model] = tuple(
             None if device is None else by_place.get(places.get(device, -1)) for device in devices

@@ -67,12 +67,12 @@ def simulate(
 
 
 @settings(deadline=None, max_examples=30)
-@given(problem=problems(max_gpus=3, max_strategies=3))
+@given(problem=problems(max_gpus=3, max_parallel_plans=3))
 def test_a_problem_with_parallel_plans_survives_json(problem: Problem) -> None:
     """Ways, GPUs and fixed parts; names are numbers."""
     again = from_json(to_json(problem))
-    assert (again.strategies, again.gpus, again.gpu_ready) == (
-        problem.strategies,
+    assert (again.parallel_plans, again.gpus, again.gpu_ready) == (
+        problem.parallel_plans,
         problem.gpus,
         problem.gpu_ready,
     )
@@ -96,10 +96,10 @@ def test_a_question_carries_the_parallel_plans_of_which_the_time_is_known() -> N
     assert asked is not None
     found = [
         [[parallel_plan.technique for parallel_plan in parallel_plans] for parallel_plans in row]
-        for row in asked.problem.strategies
+        for row in asked.problem.parallel_plans
     ]
     assert found == [[["", "ddp-2"], [""]], [[""], [""]]]
-    assert asked.problem.strategies[0][0][1].sub_epoch_s(2.0) == pytest.approx(2 * 6.0 + 1.5)
+    assert asked.problem.parallel_plans[0][0][1].sub_epoch_s(2.0) == pytest.approx(2 * 6.0 + 1.5)
     assert asked.present == [[0, 0], [0, 0]]
     assert asked.named([[1, 0], [0, 0]]) == {"m00": {"worker-0": DDP, "worker-1": SINGLE}}
     assert asked.table(asked.named([[1, 0], [0, 0]])) == [[1, 0], [0, 0]]
@@ -133,8 +133,8 @@ def test_what_sub_epochs_cost_whatever_their_rows_is_planned_and_dispatched_with
                     found = core.fit.dispatch_state.seconds(model, partition, partition)
                     assert found == pytest.approx(expected, rel=0.01)
     assert asked is not None
-    for name, strategies in zip(asked.models, asked.problem.strategies, strict=True):
-        assert strategies[0][0].fixed == pytest.approx(3.0 if name == "m00" else 0.5)
+    for name, parallel_plans in zip(asked.models, asked.problem.parallel_plans, strict=True):
+        assert parallel_plans[0][0].fixed == pytest.approx(3.0 if name == "m00" else 0.5)
 
 
 @pytest.mark.slow

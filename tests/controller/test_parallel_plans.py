@@ -308,7 +308,7 @@ def test_what_was_chosen_by_measurement_is_given_up_once_it_is_ruled_out() -> No
     story.fit(models=1, partitions=1, parallel_plans=(SINGLE, DDP))
     fit = FitDispatch.of(story.state, story.run)
     fit.parallel_plans._wide = {"m00": (DDP,)}
-    fit._allot(story.run, story.model())
+    fit._update_parallel_plans(story.run, story.model())
     assert fit.parallel_plans.of(0, 0) == DDP
     seen = len(story.log)
     attempt = story.start(sub_epoch(1, 0), 0, (0, 1), DDP)

@@ -46,15 +46,15 @@ def test_open_shops_equal_brute_force(problem: Problem) -> None:
 @pytest.mark.slow
 @needs_gurobi
 @settings(deadline=None, max_examples=40)
-@given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_strategies=2))
+@given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_parallel_plans=2))
 def test_the_compact_form_takes_any_problem(problem: Problem) -> None:
-    """Replicas, epochs, ready times, several GPUs and strategies."""
+    """Replicas, epochs, ready times, several GPUs and parallel plans."""
     check(problem)
 
 
 @st.composite
 def thesis_problems(draw: st.DrawFn) -> Problem:
-    """Small problems of the thesis: some nodes, some GPUs, some strategies on each."""
+    """Small problems of the thesis: some nodes, some GPUs, some parallel plans on each."""
     nodes = draw(st.lists(st.integers(1, 2), min_size=1, max_size=2))
     seconds = st.integers(1, 9).map(float)
     return multi_gpu(

@@ -66,7 +66,7 @@ def test_the_additive_guarantee_holds_against_the_true_optimum(problem) -> None:
     """The makespan is at most C* + (p - 1) T_max, C* by exhaustive search."""
     longest = max(
         parallel_plan.seconds
-        for row in problem.strategies
+        for row in problem.parallel_plans
         for parallel_plans in row
         for parallel_plan in parallel_plans
     )

@@ -30,7 +30,7 @@ def test_a_scenario_is_made_by_its_seed_alone(name: str) -> None:
     assert scenario.about
     assert all(
         parallel_plan.seconds == round(parallel_plan.seconds)
-        for row in problem.strategies
+        for row in problem.parallel_plans
         for parallel_plans in row
         for parallel_plan in parallel_plans
     )
@@ -59,11 +59,13 @@ def test_thesis_bounds_lie_just_below_its_unfinished_solver(figure: str, milp: f
 
 def test_a_sub_epoch_of_the_thesis_follows_equation_4_15() -> None:
     """Time per shard and GPU, times the shards of the node, over the GPUs used, or the speed-up they give."""
-    shard = thesis_per_gpu("4.2").strategies[0][0][0].seconds
-    linear = {parallel_plan.gpus: parallel_plan.seconds for parallel_plan in thesis("4.2").strategies[0][0]}
+    shard = thesis_per_gpu("4.2").parallel_plans[0][0][0].seconds
+    linear = {
+        parallel_plan.gpus: parallel_plan.seconds for parallel_plan in thesis("4.2").parallel_plans[0][0]
+    }
     assert linear == {1: 4 * shard, 2: 2 * shard, 4: shard}
     slower = {
         parallel_plan.gpus: parallel_plan.seconds
-        for parallel_plan in thesis("4.2", SUBLINEAR).strategies[0][0]
+        for parallel_plan in thesis("4.2", SUBLINEAR).parallel_plans[0][0]
     }
     assert slower == {1: 4 * shard, 2: round(4 * shard / 1.8), 4: round(4 * shard / 3.2)}

@@ -15,7 +15,7 @@ from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 NEARLY_EQUAL = open_shop([[100.0 + (7 * i + 3 * j) % 11 for j in range(7)] for i in range(7)])
 
 
-@given(problems(max_models=3, max_gpus=2, max_strategies=2))
+@given(problems(max_models=3, max_gpus=2, max_parallel_plans=2))
 @settings(deadline=None, max_examples=25)
 def test_every_problem_has_an_answer_that_is_right(problem: Problem) -> None:
     """Whatever the dispatch policy or the planner: no violations, and no shorter than the bound."""

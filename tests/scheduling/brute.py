@@ -131,7 +131,7 @@ def _choices(problem: Problem, state: _State) -> list[_Append]:
 def _parallel_plans(problem: Problem, state: _State, model: int, partition: int) -> list[_Append]:
     found = []
     for worker in problem.holders[partition]:
-        for parallel_plan in problem.strategies[model][worker]:
+        for parallel_plan in problem.parallel_plans[model][worker]:
             start = max(state.model_free[model], state.gpus_free[worker][parallel_plan.gpus - 1])
             end = start + parallel_plan.seconds * problem.sizes[partition] + parallel_plan.fixed
             found.append(_Append(start, model, end, partition, worker, parallel_plan.gpus))
@@ -165,7 +165,9 @@ def _floor(problem: Problem, state: _State) -> float:
             if not visits:
                 continue
             size, places = problem.sizes[partition], problem.places(model, partition)
-            parallel_plans = [parallel_plan for w in places for parallel_plan in problem.strategies[model][w]]
+            parallel_plans = [
+                parallel_plan for w in places for parallel_plan in problem.parallel_plans[model][w]
+            ]
             chain += visits * min(
                 parallel_plan.seconds * size + parallel_plan.fixed for parallel_plan in parallel_plans
             )

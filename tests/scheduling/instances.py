@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from cerebro.scheduling.problem import Problem, Strategy, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan, open_shop
 
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ def problems(
     max_workers: int = 3,
     max_partitions: int = 3,
     max_gpus: int = 1,
-    max_strategies: int = 1,
+    max_parallel_plans: int = 1,
     max_epochs: int = 2,
     is_begun: bool = True,
     times: st.SearchStrategy[float] = TIMES,
@@ -42,7 +42,7 @@ def problems(
 
     Args:
         max_gpus: of a worker.
-        max_strategies: of a model on a worker, each with another number of GPUs; 1 gives problems that are single.
+        max_parallel_plans: of a model on a worker, each with another number of GPUs; 1 gives problems that are single.
         is_begun: whether it may be half done: some sub-epochs run already, models and workers still occupied.
     """
     num_models, num_workers = draw(st.integers(1, max_models)), draw(st.integers(1, max_workers))
@@ -50,19 +50,19 @@ def problems(
     holder_set = st.lists(st.integers(0, num_workers - 1), min_size=1, unique=True).map(sorted).map(tuple)
     holders = draw(st.lists(holder_set, min_size=1, max_size=max_partitions))
     parallel_plans = [
-        [draw(_parallel_plans(count, max_strategies, times)) for count in gpus] for _ in range(num_models)
+        [draw(_parallel_plans(count, max_parallel_plans, times)) for count in gpus] for _ in range(num_models)
     ]
     for row in parallel_plans:
         for held in holders:
             if not any(row[w] for w in held):
-                row[held[0]] = (Strategy(seconds=draw(times), fixed=draw(FIXED)),)
+                row[held[0]] = (TimedPlan(seconds=draw(times), fixed=draw(FIXED)),)
     whole = (1 << len(holders)) - 1
     ready = st.integers(0, 5).map(float) if is_begun else st.just(0.0)
     return Problem(
         models=tuple(f"m{number}" for number in range(num_models)),
         workers=tuple(f"worker-{number}" for number in range(num_workers)),
         gpus=tuple(gpus),
-        strategies=tuple(map(tuple, parallel_plans)),
+        parallel_plans=tuple(map(tuple, parallel_plans)),
         holders=tuple(holders),
         sizes=tuple(draw(_of(len(holders), st.sampled_from((1.0, 1.0, 0.5, 2.0))))),
         epochs=draw(st.integers(1, max_epochs)),
@@ -77,16 +77,16 @@ def multi_gpu_problems(
     max_models: int = 3,
     max_workers: int = 2,
     max_gpus: int = 3,
-    max_strategies: int = 2,
+    max_parallel_plans: int = 2,
     max_epochs: int = 1,
 ) -> st.SearchStrategy[Problem]:
-    """Problems with several GPUs per worker and a choice of strategies, nothing done yet."""
+    """Problems with several GPUs per worker and a choice of parallel plans, nothing done yet."""
     return problems(
         max_models=max_models,
         max_workers=max_workers,
         max_partitions=2,
         max_gpus=max_gpus,
-        max_strategies=max_strategies,
+        max_parallel_plans=max_parallel_plans,
         max_epochs=max_epochs,
         is_begun=False,
     )
@@ -98,10 +98,10 @@ def _of(length: int, each: st.SearchStrategy[_T]) -> st.SearchStrategy[list[_T]]
 
 def _parallel_plans(
     gpus: int, most: int, times: st.SearchStrategy[float]
-) -> st.SearchStrategy[tuple[Strategy, ...]]:
+) -> st.SearchStrategy[tuple[TimedPlan, ...]]:
     counts = st.lists(st.integers(1, gpus), max_size=min(most, gpus), unique=True).map(sorted)
     return counts.flatmap(
         lambda chosen: st.tuples(
-            *(st.builds(Strategy, gpus=st.just(g), seconds=times, fixed=FIXED) for g in chosen)
+            *(st.builds(TimedPlan, gpus=st.just(g), seconds=times, fixed=FIXED) for g in chosen)
         )
     )

@@ -21,7 +21,7 @@ def near_equal(models: int, workers: int, seed: int) -> Problem:
 
 
 @settings(deadline=None, max_examples=20)
-@given(problem=problems(max_gpus=2, max_strategies=2))
+@given(problem=problems(max_gpus=2, max_parallel_plans=2))
 def test_without_noise_a_plan_is_kept(problem: Problem) -> None:
     """Followed without noise, a plan takes no longer than it says, and dispatch is advised only where it is as good."""
     found = plan(problem, time_limit_s=60, clock=Ticking())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan, multi_gpu, open_shop
 from tests.scheduling.brute import all_makespans, optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 
@@ -17,7 +17,7 @@ ROUNDING = 1 + 1e-9
 @settings(deadline=None, max_examples=60)
 def test_an_open_shop_takes_its_largest_row_or_column(problem: Problem) -> None:
     """LB = max(largest row sum, largest column sum), and no schedule is shorter."""
-    times = [[parallel_plan.seconds for (parallel_plan,) in row] for row in problem.strategies]
+    times = [[parallel_plan.seconds for (parallel_plan,) in row] for row in problem.parallel_plans]
     columns = [sum(column) for column in zip(*times, strict=True)]
     assert lower_bound(problem) == max(*map(sum, times), *columns)
     assert lower_bound(problem) <= optimal_makespan(problem)
@@ -31,10 +31,12 @@ def test_no_schedule_beats_the_bound(problem: Problem) -> None:
         assert lower_bound(problem) <= optimal_makespan(problem) * ROUNDING
 
 
-@given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=4, max_strategies=3, max_epochs=1))
+@given(
+    problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=4, max_parallel_plans=3, max_epochs=1)
+)
 @settings(deadline=None, max_examples=150)
 def test_no_schedule_with_several_gpus_beats_the_bound(problem: Problem) -> None:
-    """Several GPUs per worker, several strategies, ready times."""
+    """Several GPUs per worker, several parallel plans, ready times."""
     assert lower_bound(problem) <= optimal_makespan(problem) * ROUNDING
 
 
@@ -66,12 +68,12 @@ def test_rows_and_columns_are_weighed_against_each_other() -> None:
 def test_a_fixed_part_counts_for_each_sub_epoch() -> None:
     """Two models, two halves of the data on one worker: four sub-epochs of half a second's work, each 2 s to begin
     with."""
-    parallel_plans = ((Strategy(seconds=1.0, fixed=2.0),),)
+    parallel_plans = ((TimedPlan(seconds=1.0, fixed=2.0),),)
     problem = Problem(
         models=("a", "b"),
         workers=("w",),
         gpus=(1,),
-        strategies=(parallel_plans, parallel_plans),
+        parallel_plans=(parallel_plans, parallel_plans),
         holders=((0,), (0,)),
         sizes=(0.5, 0.5),
     )

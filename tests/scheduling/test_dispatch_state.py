@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cerebro.scheduling.dispatch_state import NEVER, DispatchState
 from cerebro.scheduling.planning.decoder import Decoder
 from cerebro.scheduling.policies import CriticalFirst
-from cerebro.scheduling.problem import Problem, Strategy, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan, open_shop
 from cerebro.scheduling.schedule import Placement
 from tests.scheduling.instances import problems
 
@@ -151,9 +151,11 @@ def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
 def test_what_is_left_to_a_worker_is_shared_by_its_gpus(problem: Problem) -> None:
     """As the decoder counts it: with all of them busy, so long it takes. Where partitions have one holder each."""
     parallel_plans = tuple(
-        tuple(each or (Strategy(seconds=1.0),) for each in row) for row in problem.strategies
+        tuple(each or (TimedPlan(seconds=1.0),) for each in row) for row in problem.parallel_plans
     )
-    single = replace(problem, strategies=parallel_plans, holders=tuple(held[:1] for held in problem.holders))
+    single = replace(
+        problem, parallel_plans=parallel_plans, holders=tuple(held[:1] for held in problem.holders)
+    )
     decoder = Decoder(single, [[0] * single.num_workers] * single.num_models)
     assert DispatchState(single).worker_left == pytest.approx(decoder.worker_left[:-1])
 

@@ -81,12 +81,12 @@ def test_four_by_four_instances_equal_brute_force(times: list[list[int]]) -> Non
 @settings(deadline=None, max_examples=60)
 @given(multi_gpu_problems())
 def test_multi_gpu_instances_equal_brute_force(problem: Problem) -> None:
-    """Several GPUs per worker, several strategies: the optional intervals and the cumulative are right."""
+    """Several GPUs per worker, several parallel plans: the optional intervals and the cumulative are right."""
     check(problem)
 
 
 @settings(deadline=None, max_examples=60)
-@given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_strategies=2))
+@given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_parallel_plans=2))
 def test_half_done_and_replicated_instances_equal_brute_force(problem: Problem) -> None:
     """Replicas, sizes, epochs, sub-epochs that are done, models and workers that are still occupied."""
     check(problem)

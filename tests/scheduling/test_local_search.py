@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.planning.allotment import allotments
 from cerebro.scheduling.planning.decoder import Decoder, to_schedule
 from cerebro.scheduling.planning.local_search import Candidate, search_priorities, search_rotations
 from cerebro.scheduling.planning.order_search import search_orders
+from cerebro.scheduling.planning.plan_table import plan_tables
 from cerebro.scheduling.planning.rotation import is_open_shop
 from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.validator import validate
@@ -21,25 +21,25 @@ from tests.scheduling.instances import open_shops, problems
 
 def check(problem: Problem, found: Candidate) -> None:
     """The candidate is a valid schedule of the makespan it gives."""
-    schedule = to_schedule(problem, found.allotment, found.starts)
+    schedule = to_schedule(problem, found.plan_table, found.starts)
     validate(problem, schedule).check()
     assert schedule.makespan == pytest.approx(found.makespan)
 
 
 @settings(deadline=None, max_examples=25)
-@given(problem=problems(max_models=5, max_gpus=3, max_strategies=2), seed=st.integers(0, 99))
+@given(problem=problems(max_models=5, max_gpus=3, max_parallel_plans=2), seed=st.integers(0, 99))
 def test_what_dispatch_finds_is_valid_and_has_the_makespan_it_says(problem: Problem, seed: int) -> None:
-    """Every candidate of the search over priorities and strategies, each with the allotment it was decoded with."""
-    for found in itertools.islice(search_priorities(problem, allotments(problem), random.Random(seed)), 120):
+    """Every candidate of the search over priorities and parallel plans, with its plan table."""
+    for found in itertools.islice(search_priorities(problem, plan_tables(problem), random.Random(seed)), 120):
         if found is not None:
             check(problem, found)
 
 
 @settings(deadline=None, max_examples=25)
-@given(problem=problems(max_models=4, max_gpus=4, max_strategies=3), seed=st.integers(0, 99))
+@given(problem=problems(max_models=4, max_gpus=4, max_parallel_plans=3), seed=st.integers(0, 99))
 def test_what_the_search_over_orders_finds_is_valid_and_better(problem: Problem, seed: int) -> None:
     """Every candidate, whatever is half done, replicated or repeated; each shorter than the one before."""
-    tables = allotments(problem)
+    tables = plan_tables(problem)
     start = next(c for c in search_priorities(problem, tables, random.Random(seed)) if c is not None)
     best = start.makespan
     for found in itertools.islice(search_orders(problem, start, random.Random(seed)), 40):
@@ -53,7 +53,7 @@ def test_what_the_search_over_orders_finds_is_valid_and_better(problem: Problem,
 @given(problem=problems(max_models=5), seed=st.integers(0, 99))
 def test_what_rotations_find_is_valid_and_has_the_makespan_it_says(problem: Problem, seed: int) -> None:
     """Every candidate of the search over rotations, wherever each partition has one worker."""
-    decoder = Decoder(problem, allotments(problem)["full node"])
+    decoder = Decoder(problem, plan_tables(problem)["full node"])
     if is_open_shop(decoder):
         for found in itertools.islice(search_rotations(decoder, random.Random(seed)), 60):
             if found is not None:
@@ -68,11 +68,13 @@ def test_candidates_get_better(problem: Problem) -> None:
     rotations = [
         c
         for c in itertools.islice(
-            search_rotations(Decoder(problem, allotments(problem)["full node"]), rng), 2, 200
+            search_rotations(Decoder(problem, plan_tables(problem)["full node"]), rng), 2, 200
         )
         if c
     ]
-    priorities = [c for c in itertools.islice(search_priorities(problem, allotments(problem), rng), 200) if c]
+    priorities = [
+        c for c in itertools.islice(search_priorities(problem, plan_tables(problem), rng), 200) if c
+    ]
     for found in (rotations, priorities):
         assert all(later.makespan < earlier.makespan for earlier, later in itertools.pairwise(found))
 
@@ -81,7 +83,7 @@ def test_a_given_up_decoding_would_have_exceeded_the_cutoff() -> None:
     """Whatever cutoff at or above the makespan gives the same schedule, any below it gives none."""
     rng = random.Random(2)
     problem = open_shop([[rng.uniform(1, 9) for _ in range(5)] for _ in range(8)])
-    decoder = Decoder(problem, allotments(problem)["full node"])
+    decoder = Decoder(problem, plan_tables(problem)["full node"])
     priority = [[0.0] * (problem.num_models + 1)] * (problem.num_workers + 1)
     whole = decoder.dispatch(priority)
     assert whole is not None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.planning.allotment import allotments
+from cerebro.scheduling.planning.plan_table import plan_tables
 from cerebro.scheduling.planning.planner import Plan, plan
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
@@ -34,24 +34,24 @@ def test_plans_of_half_done_and_replicated_problems_are_valid(problem: Problem, 
 
 
 @settings(deadline=None, max_examples=30)
-@given(problem=problems(max_gpus=4, max_strategies=3, max_epochs=2), steps=st.integers(0, 150))
+@given(problem=problems(max_gpus=4, max_parallel_plans=3, max_epochs=2), steps=st.integers(0, 150))
 def test_plans_with_a_choice_of_strategies_are_valid(problem: Problem, steps: int) -> None:
-    """Strategies are chosen by the planner, and every sub-epoch runs by one that its model has."""
+    """Parallel plans are chosen by the planner, and every sub-epoch runs by one that its model has."""
     validate(problem, planned(problem, steps=steps).schedule).check()
 
 
 @settings(deadline=None, max_examples=30)
-@given(problem=problems(max_gpus=2, max_strategies=3), steps=st.integers(0, 60))
+@given(problem=problems(max_gpus=2, max_parallel_plans=3), steps=st.integers(0, 60))
 def test_a_plan_is_never_worse_than_dispatch(problem: Problem, steps: int) -> None:
-    """LRPTw's own schedule is among those a plan is chosen from, under each of the fixed allotments."""
+    """LRPTw's own schedule is among those a plan is chosen from, under each of the fixed plan tables."""
     found = planned(problem, steps=steps)
-    for table in allotments(problem).values():
-        dispatched = dispatch(problem.with_strategies(table), POLICIES["lrptw"])
+    for table in plan_tables(problem).values():
+        dispatched = dispatch(problem.with_parallel_plans(table), POLICIES["lrptw"])
         assert found.schedule.makespan <= dispatched.makespan * (1 + 1e-9)
 
 
 @settings(deadline=None, max_examples=20)
-@given(problem=problems(max_models=8, max_workers=4, max_partitions=4, max_gpus=2, max_strategies=2))
+@given(problem=problems(max_models=8, max_workers=4, max_partitions=4, max_gpus=2, max_parallel_plans=2))
 def test_more_steps_never_make_a_plan_worse(problem: Problem) -> None:
     """With the same seed the steps are the same, and the best of more steps is no worse."""
     makespans = [planned(problem, steps=steps).schedule.makespan for steps in (0, 10, 100)]
@@ -68,7 +68,7 @@ def test_small_open_shops_are_solved_to_the_optimum(problem: Problem) -> None:
 @settings(deadline=None, max_examples=20)
 @given(problem=multi_gpu_problems(max_models=2))
 def test_small_problems_with_several_gpus_are_solved_well(problem: Problem) -> None:
-    """Dispatch that may also wait for GPUs, over all allotments, is near the optimum of tiny instances."""
+    """Dispatch that may also wait for GPUs, over all plan tables, is near the optimum of tiny instances."""
     assert planned(problem, steps=1000).schedule.makespan <= optimal_makespan(problem) * 1.25 + 1e-9
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import GangStrategy, Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan, multi_gpu, open_shop
 from tests.scheduling.instances import open_shops, problems
 
 SQUARE = open_shop([[1.0, 2.0], [3.0, 4.0]])
 
 
 def test_an_open_shop_has_partition_j_on_worker_j() -> None:
-    """The paper's table: one strategy, one GPU, one holder."""
+    """The paper's table: one parallel plan, one GPU, one holder."""
     assert SQUARE.is_open_shop
     assert SQUARE.holders == ((0,), (1,))
     assert SQUARE.gpus == (1, 1)
@@ -32,7 +32,7 @@ def test_whatever_is_square_is_an_open_shop(problem: Problem) -> None:
     assert problem.is_single
 
 
-@given(problems(max_gpus=3, max_strategies=3))
+@given(problems(max_gpus=3, max_parallel_plans=3))
 @settings(deadline=None, max_examples=50)
 def test_a_sub_epoch_has_a_place(problem: Problem) -> None:
     """A problem that could be made can be scheduled."""
@@ -44,30 +44,30 @@ def test_a_sub_epoch_has_a_place(problem: Problem) -> None:
 
 
 def test_a_strategy_can_be_chosen() -> None:
-    """What is left has one strategy for each model and worker, and none where there was none."""
+    """What is left has one parallel plan for each model and worker, and none where there was none."""
     problem = Problem(
         models=("a", "b"),
         workers=("x", "y"),
         gpus=(2, 1),
-        strategies=(
-            ((Strategy(seconds=2.0), Strategy(seconds=1.0, gpus=2)), ()),
-            ((Strategy(seconds=3.0),), (Strategy(seconds=4.0),)),
+        parallel_plans=(
+            ((TimedPlan(seconds=2.0), TimedPlan(seconds=1.0, gpus=2)), ()),
+            ((TimedPlan(seconds=3.0),), (TimedPlan(seconds=4.0),)),
         ),
         holders=((0, 1),),
     )
-    chosen = problem.with_strategies([[1, -1], [0, 0]])
+    chosen = problem.with_parallel_plans([[1, -1], [0, 0]])
     assert not problem.is_single
     assert chosen.is_single
-    assert chosen.strategies[0] == ((Strategy(seconds=1.0, gpus=2),), ())
-    assert chosen.strategies[1] == problem.strategies[1]
+    assert chosen.parallel_plans[0] == ((TimedPlan(seconds=1.0, gpus=2),), ())
+    assert chosen.parallel_plans[1] == problem.parallel_plans[1]
 
 
 def test_nodes_and_runtimes_make_a_problem() -> None:
-    """The thesis's table 4.1: each node holds a partition; strategies by number of GPUs, ascending."""
+    """The thesis's table 4.1: each node holds a partition; parallel plans by number of GPUs, ascending."""
     problem = multi_gpu([2, 1], {"m": {0: {2: 6.0, 1: 10.0}, 1: {1: 9.0}}})
     assert problem.models == ("m",)
     assert problem.gpus == (2, 1)
-    assert [parallel_plan.gpus for parallel_plan in problem.strategies[0][0]] == [1, 2]
+    assert [parallel_plan.gpus for parallel_plan in problem.parallel_plans[0][0]] == [1, 2]
     assert problem.seconds(0, 0, 0, 1) == 6
 
 
@@ -118,17 +118,17 @@ def test_what_is_wrong_with_runtimes_is_named(
 @pytest.mark.parametrize(
     ("gang", "said"),
     [
-        (GangStrategy(members=1, seconds=1.0), "has 1 members, expected at least 2"),
+        (TimedPlan(workers=1, seconds=1.0), "has 1 workers, expected at least 2"),
         (
-            GangStrategy(members=3, seconds=1.0),
-            "has 3 members, expected at least 2, and no more than there are workers",
+            TimedPlan(workers=3, seconds=1.0),
+            "has 3 workers, expected at least 2, and no more than there are workers",
         ),
-        (GangStrategy(members=2, seconds=0.0), "the time of a gang for model 'm0' is 0"),
-        (GangStrategy(members=2, seconds=1.0, fixed=-1.0), "the fixed time of a gang"),
-        (GangStrategy(members=2, seconds=1.0, gpus=2), "asks for 2 GPUs of 2 workers, but 0 have so many"),
+        (TimedPlan(workers=2, seconds=0.0), "the time of a gang for model 'm0' is 0"),
+        (TimedPlan(workers=2, seconds=1.0, fixed=-1.0), "the fixed time of a gang"),
+        (TimedPlan(workers=2, seconds=1.0, gpus=2), "asks for 2 GPUs of 2 workers, but 0 have so many"),
     ],
 )
-def test_a_gang_is_several_workers(gang: GangStrategy, said: str) -> None:
+def test_a_gang_is_several_workers(gang: TimedPlan, said: str) -> None:
     """With a partition and the GPUs each."""
     with pytest.raises(InstanceError, match=said):
         replace(open_shop([[1.0, 1.0]]), gangs=((gang,),))

@@ -10,12 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import GangStrategy, Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.problem import Problem, TimedPlan, multi_gpu, open_shop
 from cerebro.scheduling.schedule import Placement, Schedule
 from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
 
-ANY = problems(max_gpus=3, max_strategies=2)
+ANY = problems(max_gpus=3, max_parallel_plans=2)
 SQUARE = open_shop([[1.0, 2.0], [2.0, 1.0]])
 SUB_EPOCHS = (
     Placement(model=0, partition=0, worker=0, start=0.0, end=1.0),
@@ -34,7 +34,7 @@ def one_after_the_other(problem: Problem) -> Schedule:
             for partition in range(problem.num_partitions):
                 if epoch > 1 or left >> partition & 1:
                     worker = problem.places(model, partition)[-1]
-                    parallel_plan = problem.strategies[model][worker][-1]
+                    parallel_plan = problem.parallel_plans[model][worker][-1]
                     end = now + parallel_plan.seconds * problem.sizes[partition] + parallel_plan.fixed
                     sub_epochs.append(
                         Placement(
@@ -122,7 +122,7 @@ def test_overbooked_gpus_are_named(gpus: int, models: int) -> None:
 def test_a_wrong_duration_is_named_unless_times_are_actual(
     problem: Problem, data: st.DataObject, factor: float
 ) -> None:
-    """The strategy says how long a sub-epoch takes; what really ran may have taken any time."""
+    """The parallel plan says how long a sub-epoch takes; what really ran may have taken any time."""
     sub_epochs = one_after_the_other(problem).sub_epochs
     assume(sub_epochs)
     last = sub_epochs[-1]
@@ -133,12 +133,12 @@ def test_a_wrong_duration_is_named_unless_times_are_actual(
 
 
 def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
-    """So many GPUs, by that technique: one of the strategies of the model on the worker."""
+    """So many GPUs, by that technique: one of the parallel plans of the model on the worker."""
     problem = Problem(
         models=("m",),
         workers=("w",),
         gpus=(4,),
-        strategies=(((Strategy(seconds=1.0, gpus=2, technique="fsdp"),),),),
+        parallel_plans=(((TimedPlan(seconds=1.0, gpus=2, technique="fsdp"),),),),
         holders=((0,),),
     )
     right = Placement(model=0, partition=0, worker=0, start=0.0, end=1.0, gpus=2, technique="fsdp")
@@ -188,8 +188,8 @@ def test_rounding_is_no_violation() -> None:
 GANGS = replace(
     open_shop([[4.0] * 4] * 2),
     gangs=(
-        (GangStrategy(members=2, seconds=2.5), GangStrategy(members=4, seconds=1.5)),
-        (GangStrategy(members=2, seconds=2.5),),
+        (TimedPlan(workers=2, seconds=2.5), TimedPlan(workers=4, seconds=1.5)),
+        (TimedPlan(workers=2, seconds=2.5),),
     ),
 )
 
@@ -245,9 +245,12 @@ def test_sets_that_cover_the_partitions_once_are_right() -> None:
         ),
         (
             (together(0, 1, end=4.0), *IN_PAIRS[1:]),
-            "takes 4 s on worker-0 and worker-1, its strategy says 5 s",
+            "takes 4 s on worker-0 and worker-1, its parallel plan says 5 s",
         ),
-        ((together(0, 1, 2, end=5.0), together(3, start=5.0), *IN_PAIRS[2:]), "the model has no strategy"),
+        (
+            (together(0, 1, 2, end=5.0), together(3, start=5.0), *IN_PAIRS[2:]),
+            "the model has no parallel plan",
+        ),
         (
             (*IN_PAIRS[:3], together(0, model=1, start=4.5), IN_PAIRS[4]),
             "while model 'm1' on partition 2 and 3",

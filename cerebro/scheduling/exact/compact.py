@@ -1,6 +1,6 @@
 """A mixed-integer programme small enough for the licence of Gurobi's package.
 
-The thesis's equations use a start for every GPU and a constraint for every pair of GPUs and every strategy.
+The thesis's equations use a start for every GPU and a constraint for every pair of GPUs and every plan.
 Here a sub-epoch has one start, one duration and one order relative to another, on any GPUs. With load bounds,
 which the printed form lacks and without which the relaxation proves almost nothing, the thesis's three
 instances have 649 x 1094, 217 x 354 and 481 x 928 variables and constraints. It accepts the same problems as

@@ -1,4 +1,4 @@
-"""OR-Tools' CP-SAT, the free default. Supports replicas, epochs, ready times, GPUs and strategies.
+"""OR-Tools' CP-SAT, the free default. Supports replicas, epochs, ready times, GPUs and parallel plans.
 
 Every sub-epoch has a start and, with a choice, an optional interval for each option. A model's intervals do
 not overlap (invariant: isolation). A worker's intervals share a cumulative resource of its GPUs, or do not

@@ -151,7 +151,7 @@ def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]
         size, fastest = problem.sizes[partition], float("inf")
         parallel_plans = (
             (parallel_plan.gpus, parallel_plan.sub_epoch_s(size), parallel_plan.technique)
-            for parallel_plan in problem.strategies[model][worker]
+            for parallel_plan in problem.parallel_plans[model][worker]
         )
         for gpus, seconds, technique in sorted(parallel_plans):
             if seconds < fastest:

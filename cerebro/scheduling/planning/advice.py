@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cerebro.scheduling.conditions import Conditions
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.planning.allotment import of_schedule
+from cerebro.scheduling.planning.plan_table import of_schedule
 from cerebro.scheduling.planning.planner import Plan
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Following
@@ -42,7 +42,7 @@ class Advice:
 
 
 def choose(problem: Problem, plan: Plan, *, sigma: float, seed: int = 0, samples: int = 20) -> Advice:
-    """Compare following the plan with dispatching by LRPTw, both with the plan's strategies.
+    """Compare following the plan with dispatching by LRPTw, both with the plan's parallel plans.
 
     Args:
         problem: the problem of the plan.
@@ -55,7 +55,7 @@ def choose(problem: Problem, plan: Plan, *, sigma: float, seed: int = 0, samples
     Returns:
         The advice. A tie goes to dispatch, which depends less on the estimates.
     """
-    single = problem.with_strategies(of_schedule(problem, plan.schedule))
+    single = problem.with_parallel_plans(of_schedule(problem, plan.schedule))
     policies = {"planned": Following.of(plan.schedule), "dispatched": POLICIES[DEFAULT_POLICY]}
     means, count = mean_makespans(single, policies, sigma=sigma, seed=seed, samples=samples)
     planned, dispatched = means["planned"], means["dispatched"]
@@ -68,7 +68,7 @@ def mean_makespans(
     """Return the mean makespan of each policy in seconds, and the number of samples.
 
     Args:
-        problem: must have one strategy for each model and worker.
+        problem: must have one parallel plan for each model and worker.
         policies: by name; the result has the same names.
         sigma, seed, samples: see `choose`.
     """

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from cerebro.scheduling.planning.allotment import NOT_HERE, Allotment, allowed
+from cerebro.scheduling.planning.plan_table import NOT_HERE, PlanTable, allowed
 from cerebro.scheduling.problem import Problem, shared_s
 from cerebro.scheduling.schedule import Placement, Schedule
 
@@ -29,7 +29,7 @@ class Decoded(NamedTuple):
 
 
 class Decoder:
-    """A problem with chosen strategies, for repeated decoding. Not thread-safe.
+    """A problem with chosen parallel plans, for repeated decoding. Not thread-safe.
 
     Lists by worker have one more entry, for a worker without partitions; lists by model one more, for a model
     without work. With these, a late model or worker is an ordinary event.
@@ -44,9 +44,9 @@ class Decoder:
             several places are divided evenly.
     """
 
-    def __init__(self, problem: Problem, allotment: Allotment) -> None:
+    def __init__(self, problem: Problem, plan_table: PlanTable) -> None:
         self.problem = problem
-        self.allotment = [list(row) for row in allotment]
+        self.plan_table = [list(row) for row in plan_table]
         models, workers = problem.num_models, problem.num_workers
         self._held = [0] * workers
         for p, holders in enumerate(problem.holders):
@@ -90,22 +90,22 @@ class Decoder:
         runs_here = self._masks[worker][model]
         return self._seconds[model][worker] + self._fixed[model][worker] if runs_here else 0.0
 
-    # --- strategies ------------------------------------------------------------------------------
+    # --- parallel plans ------------------------------------------------------------------------------
 
     def choose(self, rows: Mapping[int, Sequence[int]]) -> None:
-        """Replace rows of the allotment."""
+        """Replace rows of the plan table."""
         for model, row in rows.items():
-            self.allotment[model] = list(row)
+            self.plan_table[model] = list(row)
             self._lay_out(model)
         self._add_up()
 
     def _lay_out(self, model: int) -> None:
-        problem, row = self.problem, self.allotment[model]
-        for w, strategy in enumerate(row):
-            if strategy == NOT_HERE:
+        problem, row = self.problem, self.plan_table[model]
+        for w, plan_index in enumerate(row):
+            if plan_index == NOT_HERE:
                 self._masks[w][model] = 0
                 continue
-            parallel_plan = problem.strategies[model][w][strategy]
+            parallel_plan = problem.parallel_plans[model][w][plan_index]
             self._masks[w][model] = self._held[w]
             self.need[w][model] = parallel_plan.gpus
             self._seconds[model][w], self._fixed[model][w] = parallel_plan.seconds, parallel_plan.fixed
@@ -251,12 +251,12 @@ class Decoder:
         )
 
 
-def to_schedule(problem: Problem, allotment: Allotment, starts: Sequence[Start]) -> Schedule:
-    """Build the schedule of the started sub-epochs with the strategies of the allotment."""
+def to_schedule(problem: Problem, plan_table: PlanTable, starts: Sequence[Start]) -> Schedule:
+    """Build the schedule of the started sub-epochs with the parallel plans of the plan table."""
     visits = [[1 - (mask >> p & 1) for p in range(problem.num_partitions)] for mask in problem.left]
     sub_epochs = []
     for start, m, p, w in sorted(starts):
-        parallel_plan = problem.strategies[m][w][allotment[m][w]]
+        parallel_plan = problem.parallel_plans[m][w][plan_table[m][w]]
         visits[m][p] += 1
         sub_epochs.append(
             Placement(

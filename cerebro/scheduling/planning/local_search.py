@@ -19,15 +19,15 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from cerebro.scheduling.planning.allotment import (
-    Allotment,
+from cerebro.scheduling.planning.decoder import Decoded, Decoder, Start
+from cerebro.scheduling.planning.plan_table import (
+    PlanTable,
     alternatives,
     has_choice,
     of_width,
     only_at,
     widths,
 )
-from cerebro.scheduling.planning.decoder import Decoded, Decoder, Start
 from cerebro.scheduling.planning.rotation import Rotation
 from cerebro.scheduling.problem import Problem
 
@@ -46,20 +46,20 @@ _WIDTH = 24
 """Number of models compared for a decision; covers all models in hard cases."""
 _TRIES = 8
 _ENTRIES = 0.3
-"""Share of allotment changes that change a single entry."""
+"""Share of plan table changes that change a single entry."""
 
 
 class Candidate(NamedTuple):
-    """A schedule: makespan in seconds, sub-epochs, strategies and its origin in words."""
+    """A schedule: makespan in seconds, sub-epochs, parallel plans and its origin in words."""
 
     makespan: float
     starts: list[Start]
-    allotment: Allotment
+    plan_table: PlanTable
     source: str
 
 
 class _Genes:
-    """Input of dispatch: priorities, strategies and patience. Changes can be undone."""
+    """Input of dispatch: priorities, parallel plans and patience. Changes can be undone."""
 
     def __init__(
         self, decoder: Decoder, weight: float, noise: float, is_patient: bool, rng: random.Random
@@ -98,13 +98,13 @@ class _Genes:
             self.priority[w][m] = value
 
     def choose(self) -> dict[int, list[int]]:
-        """Sometimes change rows of the allotment; return the previous rows by model."""
+        """Sometimes change rows of the plan table; return the previous rows by model."""
         rng, decoder = self._rng, self.decoder
         for _ in range(_TRIES if self._has_choice and rng.random() < 0.5 else 0):
             rows = self._one_entry() if rng.random() < _ENTRIES else self._widths()
-            rows = {m: row for m, row in rows.items() if row != decoder.allotment[m]}
+            rows = {m: row for m, row in rows.items() if row != decoder.plan_table[m]}
             if rows:
-                before = {m: decoder.allotment[m] for m in rows}
+                before = {m: decoder.plan_table[m] for m in rows}
                 decoder.choose(rows)
                 return before
         return {}
@@ -113,8 +113,8 @@ class _Genes:
         """Return a row with one changed entry."""
         rng, decoder = self._rng, self.decoder
         m, w = rng.randrange(self._models), rng.randrange(self._workers)
-        others = alternatives(decoder.problem, decoder.allotment, m, w)
-        row = list(decoder.allotment[m])
+        others = alternatives(decoder.problem, decoder.plan_table, m, w)
+        row = list(decoder.plan_table[m])
         if others:
             row[w] = rng.choice(others)
         return {m: row}
@@ -141,13 +141,13 @@ class _Genes:
 
 
 def search_priorities(
-    problem: Problem, tables: Mapping[str, Allotment], rng: random.Random
+    problem: Problem, tables: Mapping[str, PlanTable], rng: random.Random
 ) -> Iterator[Candidate | None]:
     """Search over priorities: some openings, late acceptance from the best, then again from new openings.
 
     Args:
         problem: any problem.
-        tables: allotments to start from, by name.
+        tables: plan tables to start from, by name.
         rng: seeded by the caller.
 
     Yields:
@@ -210,7 +210,7 @@ def _late_acceptance(genes: _Genes, current: float) -> Iterator[Candidate | None
 
 
 def _candidate(genes: _Genes, decoded: Decoded, source: str) -> Candidate:
-    return Candidate(*decoded, [list(row) for row in genes.decoder.allotment], source)
+    return Candidate(*decoded, [list(row) for row in genes.decoder.plan_table], source)
 
 
 def search_rotations(decoder: Decoder, rng: random.Random) -> Iterator[Candidate | None]:
@@ -250,4 +250,4 @@ def search_rotations(decoder: Decoder, rng: random.Random) -> Iterator[Candidate
 
 def _rotated(rotation: Rotation, decoder: Decoder, source: str) -> Candidate:
     starts: list[Start] = []
-    return Candidate(rotation.makespan(starts), starts, decoder.allotment, source)
+    return Candidate(rotation.makespan(starts), starts, decoder.plan_table, source)

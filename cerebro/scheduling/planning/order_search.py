@@ -1,14 +1,14 @@
-"""Late acceptance over orders of sub-epochs, for problems with a choice of strategies or replicas.
+"""Late acceptance over orders of sub-epochs, for problems with a choice of parallel plans or replicas.
 
-Dispatch by priorities (`local_search`) finds good strategies and a good start, but never leaves GPUs idle for
+Dispatch by priorities (`local_search`) finds good parallel plans and a good start, but never leaves GPUs idle for
 a wide sub-epoch, which a tight packing needs. Here a schedule is a list of sub-epochs; each starts when its
 model and enough GPUs are free after the earlier ones. Some list gives a shortest schedule (reason:
 `exact.visits.starts`), and decoding a list takes a tenth of the time of a dispatch.
 
-When the search stalls, every model with a chain nearly as long as the best schedule gets faster strategies,
+When the search stalls, every model with a chain nearly as long as the best schedule gets faster parallel plans,
 and the search continues from there (iterated local search, Lourenco et al., 2003). Changing one model at a
 time would not help: if several models are longest, shortening one does not shorten the schedule. Without a
-choice of strategies, part of the list is shuffled instead.
+choice of parallel plans, part of the list is shuffled instead.
 
 Must not read a clock or use bounds.
 """
@@ -21,9 +21,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cerebro.scheduling.planning.allotment import NOT_HERE, has_choice, of_width, widths
 from cerebro.scheduling.planning.decoder import Start
 from cerebro.scheduling.planning.local_search import Candidate
+from cerebro.scheduling.planning.plan_table import NOT_HERE, has_choice, of_width, widths
 from cerebro.scheduling.problem import Problem
 
 _HISTORY = 20
@@ -43,12 +43,12 @@ _STEPS = 8
 _OTHER_ROWS, _ALIKE, _SWAPS = 0.3, 0.5, 0.7
 """Cumulative shares of moves.
 
-Strategies of whole models, swaps within a model or worker, any swaps. The rest moves a sub-epoch.
+Parallel plans of whole models, swaps within a model or worker, any swaps. The rest moves a sub-epoch.
 """
 _EVERYWHERE, _EACH = 0.3, 0.6
 """Cumulative shares of changes to models: equal width everywhere, on one worker. The rest changes entries."""
-_OTHER_WAY = 0.35
-"""Share of moved sub-epochs that also change their strategy."""
+_OTHER_PLAN = 0.35
+"""Share of moved sub-epochs that also change their plan."""
 _SOURCE = "local search over orders"
 
 
@@ -116,11 +116,11 @@ def _late_acceptance(order: _Orders, rng: random.Random) -> Iterator[Candidate |
 
 
 class _Orders:
-    """A list of sub-epochs and the rows of an allotment.
+    """A list of sub-epochs and the rows of a plan table.
 
     Attributes:
         items: the list; sub-epochs of a model are in the order of their epochs.
-        rows: the allotment; no entry is `NOT_HERE` where the model fits.
+        rows: the plan table; no entry is `NOT_HERE` where the model fits.
     """
 
     def __init__(self, problem: Problem, start: Candidate) -> None:
@@ -136,8 +136,8 @@ class _Orders:
             visits[m][p] += 1
             self.items.append(_Item(m, p, w, visits[m][p]))
         self.rows: list[list[int]] = []
-        for m, row in enumerate(start.allotment):
-            gpus = [problem.strategies[m][w][s].gpus for w, s in enumerate(row) if s != NOT_HERE]
+        for m, row in enumerate(start.plan_table):
+            gpus = [problem.parallel_plans[m][w][s].gpus for w, s in enumerate(row) if s != NOT_HERE]
             wide = of_width(problem, m, max(gpus, default=1))
             self.rows.append([other if s == NOT_HERE else s for s, other in zip(row, wide, strict=True)])
         self._parallel_plans = [self._laid_out(m, row) for m, row in enumerate(self.rows)]
@@ -170,7 +170,7 @@ class _Orders:
         self.items[first:last] = [next(mine[item.model]) for item in stretch]
 
     def widen(self, limit: float, rng: random.Random) -> None:
-        """Choose faster strategies at random for each model with a chain longer than `limit` seconds."""
+        """Choose faster parallel plans at random for each model with a chain longer than `limit` seconds."""
         visits: list[dict[int, list[int]]] = [defaultdict(list) for _ in self.rows]
         for m, p, w, _ in self.items:
             visits[m][w].append(p)
@@ -192,9 +192,9 @@ class _Orders:
             row[w] = s
         return row
 
-    def _faster(self, model: int, worker: int, strategy: int) -> list[int]:
-        size, parallel_plans = self._problem.mean_size, self._problem.strategies[model][worker]
-        seconds = parallel_plans[strategy].sub_epoch_s(size)
+    def _faster(self, model: int, worker: int, plan_index: int) -> list[int]:
+        size, parallel_plans = self._problem.mean_size, self._problem.parallel_plans[model][worker]
+        seconds = parallel_plans[plan_index].sub_epoch_s(size)
         return [
             s for s, parallel_plan in enumerate(parallel_plans) if parallel_plan.sub_epoch_s(size) < seconds
         ]
@@ -202,8 +202,8 @@ class _Orders:
     def neighbour(self, rng: random.Random) -> tuple[list[_Item], dict[int, list[int]]]:
         """Return a changed list, and the rows to change.
 
-        The moves: other strategies for some models; two sub-epochs swapped, any two or of one model or
-        worker; a sub-epoch moved, possibly to another holder or strategy.
+        The moves: other parallel plans for some models; two sub-epochs swapped, any two or of one model or
+        worker; a sub-epoch moved, possibly to another holder or plan.
         """
         items, rnd, what = self.items, rng.random, rng.random()
         if what < _OTHER_ROWS:
@@ -221,7 +221,7 @@ class _Orders:
         if len(self._problem.holders[item.partition]) > 1 and rnd() < 0.5:
             item = item._replace(worker=rng.choice(self._problem.places(item.model, item.partition)))
         items.insert(j, item)
-        if rnd() < _OTHER_WAY:
+        if rnd() < _OTHER_PLAN:
             return items, {item.model: self._other_entry(item.model, item.worker, rng)}
         return items, {}
 
@@ -273,7 +273,7 @@ class _Orders:
         return rng.sample(range(len(self.rows)), min(len(self.rows), 1 if what < 0.8 else 2))
 
     def _other_rows(self, rng: random.Random) -> dict[int, list[int]]:
-        """Change strategies of some models: equal width everywhere or on one worker, or single entries."""
+        """Change parallel plans of some models: equal width everywhere or on one worker, or single entries."""
         models, what = self._some(rng), rng.random()
         if what >= _EACH:
             return {m: self._other_entry(m, rng.randrange(len(self.rows[m])), rng) for m in models}
@@ -289,7 +289,7 @@ class _Orders:
         return rows
 
     def _other_entry(self, model: int, worker: int, rng: random.Random) -> list[int]:
-        row, parallel_plans = list(self.rows[model]), self._problem.strategies[model][worker]
+        row, parallel_plans = list(self.rows[model]), self._problem.parallel_plans[model][worker]
         if parallel_plans:
             row[worker] = rng.randrange(len(parallel_plans))
         return row
@@ -303,7 +303,7 @@ class _Orders:
 
     def _laid(self, model: int, row: list[int]) -> list[tuple[int, list[float]]]:
         found = []
-        for parallel_plans, s in zip(self._problem.strategies[model], row, strict=True):
+        for parallel_plans, s in zip(self._problem.parallel_plans[model], row, strict=True):
             parallel_plan = parallel_plans[s] if s != NOT_HERE else None
             found.append(
                 (parallel_plan.gpus, [parallel_plan.sub_epoch_s(size) for size in self._problem.sizes])

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.planning.allotment import allotments, at_least, has_choice
 from cerebro.scheduling.planning.decoder import Decoder, to_schedule
 from cerebro.scheduling.planning.local_search import Candidate, search_priorities, search_rotations
 from cerebro.scheduling.planning.order_search import search_orders
+from cerebro.scheduling.planning.plan_table import at_least, has_choice, plan_tables
 from cerebro.scheduling.planning.rotation import is_open_shop
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, undominated
@@ -33,7 +33,7 @@ _MOST_SUB_EPOCHS = 10_000
 Decoding its rule is ten times faster and differs only in ties.
 """
 _FEW_SUB_EPOCHS = 24
-"""Up to this size, orders are searched even without a choice of strategies.
+"""Up to this size, orders are searched even without a choice of parallel plans.
 
 Rotations and dispatch miss some of them: of 6,000 random 3 x 3 instances, 12 had a shorter schedule.
 """
@@ -86,11 +86,11 @@ def plan(
     """Search for the best schedule of the problem within the time limit.
 
     Unless `target` is met earlier, the makespan is at most the makespan of LRPTw with the best initial
-    allotment. Above 10,000 sub-epochs ties may differ. The result depends on the seed and on the number of
+    plan table. Above 10,000 sub-epochs ties may differ. The result depends on the seed and on the number of
     steps the time allows.
 
     Args:
-        problem: any problem; the planner also chooses among several strategies.
+        problem: any problem; the planner also chooses among several parallel plans.
         time_limit_s: no step starts after this many seconds, except the first. A step takes milliseconds for
             hundreds of sub-epochs, some seconds for a hundred thousand.
         seed: seed of the random search.
@@ -108,19 +108,19 @@ def plan(
         if (best is not None and best.makespan <= enough) or clock() - began >= time_limit_s:
             break
     assert best is not None, "the first step finds a schedule"
-    schedule = to_schedule(problem, best.allotment, best.starts)
+    schedule = to_schedule(problem, best.plan_table, best.starts)
     return Plan(schedule=schedule, lower_bound=bound, source=best.source, seconds=clock() - began)
 
 
 def _steps(problem: Problem, rng: random.Random, enough: float) -> Iterator[Candidate | None]:
     """Yield the result of each step; the first is a schedule."""
-    found = allotments(problem)
+    found = plan_tables(problem)
     tables = {f", {name}" if len(found) > 1 else "": table for name, table in found.items()}
     decoders = {name: Decoder(problem, table) for name, table in tables.items()}
     first = [_heuristic(decoder, name, enough) for name, decoder in decoders.items()]
     elite = [min(first, key=lambda c: c.makespan)]
     # A table with a smaller bound has more to gain from a better order.
-    first.sort(key=lambda c: at_least(problem, c.allotment))
+    first.sort(key=lambda c: at_least(problem, c.plan_table))
     yield elite[0]
     searches = [
         (search_rotations(decoder, rng), _ROTATIONS) for decoder in decoders.values() if is_open_shop(decoder)
@@ -135,13 +135,13 @@ def _steps(problem: Problem, rng: random.Random, enough: float) -> Iterator[Cand
 
 def _heuristic(decoder: Decoder, name: str, enough: float) -> Candidate:
     """Decode LRPTw and, if that does not suffice, run it as a policy."""
-    problem, allotment = decoder.problem, decoder.allotment
+    problem, plan_table = decoder.problem, decoder.plan_table
     decoded = decoder.dispatch([[0.0] * (problem.num_models + 1)] * (problem.num_workers + 1))
     assert decoded is not None, "no cutoff"
-    found = Candidate(*decoded, allotment, f"LRPTw{name}")
+    found = Candidate(*decoded, plan_table, f"LRPTw{name}")
     if found.makespan <= enough or problem.num_sub_epochs > _MOST_SUB_EPOCHS:
         return found
-    schedule = dispatch(problem.with_strategies(allotment), POLICIES["lrptw"])
+    schedule = dispatch(problem.with_parallel_plans(plan_table), POLICIES["lrptw"])
     starts = [
         (sub_epoch.start, sub_epoch.model, sub_epoch.partition, sub_epoch.worker)
         for sub_epoch in schedule.sub_epochs
@@ -176,7 +176,7 @@ def _refined(
     Starts from each first candidate that may still improve, then from the best one.
     """
     while True:
-        promising = [c for c in first if at_least(problem, c.allotment) < elite[0].makespan]
+        promising = [c for c in first if at_least(problem, c.plan_table) < elite[0].makespan]
         for start in (*promising, elite[0]):
             yield None
             yield from search_orders(problem, start, rng)

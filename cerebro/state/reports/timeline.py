@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cerebro.contract.tasks import Member
 from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import GangStrategy, Problem, Strategy
+from cerebro.scheduling.problem import Problem, TimedPlan
 from cerebro.scheduling.schedule import Placement, Schedule
 from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.runs.run import Run
@@ -237,7 +237,7 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
         models=tuple(index),
         workers=tuple(workers),
         gpus=tuple(used[name] for name in workers),
-        strategies=_times(sub_epochs, len(models), len(workers)),
+        parallel_plans=_times(sub_epochs, len(models), len(workers)),
         holders=tuple(tuple(sorted(found)) or tuple(workers.values()) for found in served.values()),
         epochs=models[0].epochs,
         gangs=_gangs(sub_epochs, len(models)) if any(sub_epoch.others for sub_epoch in sub_epochs) else (),
@@ -245,26 +245,24 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
     return problem, Schedule.of(sub_epochs)
 
 
-def _gangs(sub_epochs: list[Placement], models: int) -> tuple[tuple[GangStrategy, ...], ...]:
+def _gangs(sub_epochs: list[Placement], models: int) -> tuple[tuple[TimedPlan, ...], ...]:
     """Mean time per model, number of workers and GPUs per worker."""
     measured: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for sub_epoch in sub_epochs:
         if sub_epoch.others:
-            members = len(sub_epoch.places)
-            measured[sub_epoch.model, members, sub_epoch.gpus].append(
-                (sub_epoch.end - sub_epoch.start) / members
+            workers = len(sub_epoch.places)
+            measured[sub_epoch.model, workers, sub_epoch.gpus].append(
+                (sub_epoch.end - sub_epoch.start) / workers
             )
-    found: list[list[GangStrategy]] = [[] for _ in range(models)]
-    for (model, members, gpus), times in measured.items():
-        found[model].append(
-            GangStrategy(members=members, gpus=gpus, seconds=max(sum(times) / len(times), 1e-9))
-        )
+    found: list[list[TimedPlan]] = [[] for _ in range(models)]
+    for (model, workers, gpus), times in measured.items():
+        found[model].append(TimedPlan(workers=workers, gpus=gpus, seconds=max(sum(times) / len(times), 1e-9)))
     return tuple(map(tuple, found))
 
 
 def _times(
     sub_epochs: list[Placement], models: int, workers: int
-) -> tuple[tuple[tuple[Strategy, ...], ...], ...]:
+) -> tuple[tuple[tuple[TimedPlan, ...], ...], ...]:
     """Mean time per model and worker; else the model's mean, else the overall mean."""
     measured: dict[tuple[int | None, int | None], list[float]] = defaultdict(list)
     for sub_epoch in sub_epochs:
@@ -276,4 +274,4 @@ def _times(
         # Positive, even if start and commit share a tick of the store's clock.
         return max(sum(found) / len(found), 1e-9)
 
-    return tuple(tuple((Strategy(seconds=mean(m, w)),) for w in range(workers)) for m in range(models))
+    return tuple(tuple((TimedPlan(seconds=mean(m, w)),) for w in range(workers)) for m in range(models))

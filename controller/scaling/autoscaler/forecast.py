@@ -22,7 +22,7 @@ from cerebro.scheduling.balance import Balance
 from cerebro.scheduling.conditions import Conditions, Join, Outage
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
-from cerebro.scheduling.problem import Problem, Strategy
+from cerebro.scheduling.problem import Problem, TimedPlan
 from controller.scaling.autoscaler.ends import FEWEST, P90, SAMPLES, Ends, simulated, spread
 
 LIMIT_S = 2.5
@@ -303,19 +303,19 @@ def _typical(gpus: Sequence[int]) -> int:
 def _problem(
     part: Outlook, kept: Sequence[int], new: int, holders: Sequence[Sequence[int]], epochs: int
 ) -> Problem:
-    strategies = []
+    table = []
     for model in range(len(part.seconds)):
         times = [(part.seconds[model][w], part.fixed[model][w]) for w in kept]
         times += [(_cost(part, model), 0.0)] * new
-        parallel_plans = (() if s is None else (Strategy(seconds=max(1e-9, s), fixed=f),) for s, f in times)
-        strategies.append(tuple(parallel_plans))
+        row = (() if s is None else (TimedPlan(seconds=max(1e-9, s), fixed=f),) for s, f in times)
+        table.append(tuple(row))
     gpus = (*(part.gpus[w] for w in kept), *(_typical(part.gpus),) * new)
     ready = [part.gpu_ready[w] for w in kept] + [(0.0,) * _typical(part.gpus)] * new
     return Problem(
-        models=tuple(map(str, range(len(strategies)))),
+        models=tuple(map(str, range(len(table)))),
         workers=tuple(map(str, range(len(gpus)))),
         gpus=gpus,
-        strategies=tuple(strategies),
+        parallel_plans=tuple(table),
         holders=tuple(map(tuple, holders)),
         sizes=part.sizes,
         epochs=epochs,

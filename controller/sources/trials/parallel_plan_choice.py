@@ -36,7 +36,7 @@ def widths(parallel_plans: Mapping[str, Sequence[tuple[int, float]]], devices: i
     return {model: size for model, size in found.items() if size > 1}
 
 
-def allotted(situation: Situation, total: Mapping[str, float]) -> dict[str, dict[int, ParallelPlan]]:
+def measured_plans(situation: Situation, total: Mapping[str, float]) -> dict[str, dict[int, ParallelPlan]]:
     """Return model -> kind of device -> parallel plan, for models that get several devices.
 
     Requires a known batch time of every group on one device.

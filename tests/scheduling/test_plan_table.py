@@ -1,15 +1,15 @@
-"""Allotments: which strategy each model uses on each worker."""
+"""Plan tables: which parallel plan each model uses on each worker."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 
-from cerebro.scheduling.planning.allotment import (
-    allotments,
+from cerebro.scheduling.planning.plan_table import (
     allowed,
     alternatives,
     has_choice,
     of_schedule,
+    plan_tables,
 )
 from cerebro.scheduling.planning.planner import plan
 from cerebro.scheduling.problem import Problem, multi_gpu, undominated
@@ -18,16 +18,16 @@ from tests.scheduling.ticking import Ticking
 
 
 def gpus(problem: Problem, name: str) -> list[list[int]]:
-    """GPUs of each model on each worker in the allotment of that name."""
-    table = allotments(problem)[name]
-    return [[problem.strategies[m][w][s].gpus for w, s in enumerate(row)] for m, row in enumerate(table)]
+    """GPUs of each model on each worker in the plan table of that name."""
+    table = plan_tables(problem)[name]
+    return [[problem.parallel_plans[m][w][s].gpus for w, s in enumerate(row)] for m, row in enumerate(table)]
 
 
 @settings(deadline=None, max_examples=20)
-@given(problem=problems(max_gpus=4, max_strategies=3))
+@given(problem=problems(max_gpus=4, max_parallel_plans=3))
 def test_every_sub_epoch_has_a_place_in_every_allotment(problem: Problem) -> None:
     """And one change of an entry keeps it so."""
-    for table in allotments(problem).values():
+    for table in plan_tables(problem).values():
         for m in range(problem.num_models):
             for w in range(problem.num_workers):
                 for other in (table[m][w], *alternatives(problem, table, m, w)):
@@ -36,10 +36,10 @@ def test_every_sub_epoch_has_a_place_in_every_allotment(problem: Problem) -> Non
 
 
 @settings(deadline=None, max_examples=20)
-@given(problem=problems(max_gpus=2, max_strategies=2))
+@given(problem=problems(max_gpus=2, max_parallel_plans=2))
 def test_alternatives_exist_only_where_there_is_a_choice(problem: Problem) -> None:
     """A problem without a choice has none in any entry."""
-    table = allotments(problem)["full node"]
+    table = plan_tables(problem)["full node"]
     some = any(
         alternatives(problem, table, m, w)
         for m in range(problem.num_models)
@@ -69,11 +69,11 @@ def test_filling_gives_gpus_to_who_gains_most_until_none_are_left() -> None:
 
 
 @settings(deadline=None, max_examples=20)
-@given(problem=problems(max_gpus=4, max_strategies=3))
+@given(problem=problems(max_gpus=4, max_parallel_plans=3))
 def test_leaving_out_what_is_dominated_lengthens_no_schedule(problem: Problem) -> None:
     """What is left is never slower on as many GPUs, or fewer."""
     kept = undominated(problem)
-    for before, after in zip(problem.strategies, kept.strategies, strict=True):
+    for before, after in zip(problem.parallel_plans, kept.parallel_plans, strict=True):
         for parallel_plans, rest in zip(before, after, strict=True):
             assert set(rest) <= set(parallel_plans)
             for parallel_plan in parallel_plans:
@@ -86,13 +86,13 @@ def test_leaving_out_what_is_dominated_lengthens_no_schedule(problem: Problem) -
 
 
 @settings(deadline=None, max_examples=20)
-@given(problem=problems(max_gpus=3, max_strategies=3))
+@given(problem=problems(max_gpus=3, max_parallel_plans=3))
 def test_a_schedules_strategies_are_read_off_it(problem: Problem) -> None:
-    """Whatever a plan runs, the problem with the strategies read off it allows."""
+    """Whatever a plan runs, the problem with the parallel plans read off it allows."""
     found = plan(problem, time_limit_s=60, clock=Ticking())
     table = of_schedule(problem, found.schedule)
     for sub_epoch in found.schedule.sub_epochs:
-        parallel_plan = problem.strategies[sub_epoch.model][sub_epoch.worker][
+        parallel_plan = problem.parallel_plans[sub_epoch.model][sub_epoch.worker][
             table[sub_epoch.model][sub_epoch.worker]
         ]
         assert (parallel_plan.gpus, parallel_plan.technique) == (sub_epoch.gpus, sub_epoch.technique)

@@ -1,6 +1,6 @@
-"""Allotments: the strategy of each model on each worker, chosen before the order.
+"""Plan tables: the parallel plan of each model on each worker, chosen before the order.
 
-The thesis decides strategies together with the order (B of section 4.3, equations 4.2-4.4) and compares two
+The thesis decides parallel plans together with the order (B of section 4.3, equations 4.2-4.4) and compares two
 fixed choices, all GPUs of a node and one GPU each (sections 4.2 and 4.2.1). Here they form a table that a
 search may change entry by entry. A model may also be excluded from a worker if other workers hold all the
 partitions it needs there, which chooses a replica. Must not depend on how a table becomes a schedule.
@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from cerebro.scheduling.problem import Problem, Strategy, shared_s
+from cerebro.scheduling.problem import Problem, TimedPlan, shared_s
 from cerebro.scheduling.schedule import Schedule
 
 NOT_HERE = -1
-"""Entry of an allotment: the model does not run on the worker."""
+"""Entry of a plan table: the model does not run on the worker."""
 
-Allotment = Sequence[Sequence[int]]
-"""``allotment[m][w]``: index of a strategy of model `m` on worker `w`, or `NOT_HERE`."""
+PlanTable = Sequence[Sequence[int]]
+"""``plan_table[m][w]``: index of a parallel plan of model `m` on worker `w`, or `NOT_HERE`."""
 
 
-def allotments(problem: Problem) -> dict[str, Allotment]:
+def plan_tables(problem: Problem) -> dict[str, PlanTable]:
     """Return initial tables by name, without duplicates."""
     size = problem.mean_size
     found = {
@@ -38,14 +38,14 @@ def allotments(problem: Problem) -> dict[str, Allotment]:
     return {name: table for name, table in found.items() if table not in _before(found, name)}
 
 
-def of_schedule(problem: Problem, schedule: Schedule) -> Allotment:
-    """Return the strategies of a schedule.
+def of_schedule(problem: Problem, schedule: Schedule) -> PlanTable:
+    """Return the parallel plans of a schedule.
 
-    A model's entry on other workers is its strategy with least GPU time.
+    A model's entry on other workers is its parallel plan with least GPU time.
     """
     table = _least_gpu_time(problem)
     for sub_epoch in reversed(schedule.sub_epochs):
-        for s, parallel_plan in enumerate(problem.strategies[sub_epoch.model][sub_epoch.worker]):
+        for s, parallel_plan in enumerate(problem.parallel_plans[sub_epoch.model][sub_epoch.worker]):
             if (parallel_plan.gpus, parallel_plan.technique) == (sub_epoch.gpus, sub_epoch.technique):
                 table[sub_epoch.model][sub_epoch.worker] = s
     return table
@@ -56,11 +56,11 @@ def allowed(problem: Problem, row: Sequence[int], partition: int) -> list[int]:
     return [w for w in problem.holders[partition] if row[w] != NOT_HERE]
 
 
-def alternatives(problem: Problem, allotment: Allotment, model: int, worker: int) -> list[int]:
+def alternatives(problem: Problem, plan_table: PlanTable, model: int, worker: int) -> list[int]:
     """Return the other possible values of an entry."""
-    row = list(allotment[model])
+    row = list(plan_table[model])
     here, row[worker] = row[worker], NOT_HERE
-    found = [s for s in range(len(problem.strategies[model][worker])) if s != here]
+    found = [s for s in range(len(problem.parallel_plans[model][worker])) if s != here]
     held = [p for p, holders in enumerate(problem.holders) if worker in holders]
     if here != NOT_HERE and held and all(allowed(problem, row, p) for p in held):
         found.append(NOT_HERE)
@@ -68,23 +68,23 @@ def alternatives(problem: Problem, allotment: Allotment, model: int, worker: int
 
 
 def widths(problem: Problem, model: int) -> list[int]:
-    """Return the numbers of GPUs of the model's strategies, ascending."""
+    """Return the numbers of GPUs of the model's parallel plans, ascending."""
     return sorted(
         {
             parallel_plan.gpus
-            for parallel_plans in problem.strategies[model]
+            for parallel_plans in problem.parallel_plans[model]
             for parallel_plan in parallel_plans
         }
     )
 
 
 def of_width(problem: Problem, model: int, gpus: int) -> list[int]:
-    """Return the row with the fastest strategies of at most `gpus` GPUs.
+    """Return the row with the fastest parallel plans of at most `gpus` GPUs.
 
-    On a worker without such a strategy, the narrowest one.
+    On a worker without such a parallel plan, the narrowest one.
     """
     size, row = problem.mean_size, []
-    for parallel_plans in problem.strategies[model]:
+    for parallel_plans in problem.parallel_plans[model]:
         fitting = [s for s, parallel_plan in enumerate(parallel_plans) if parallel_plan.gpus <= gpus]
         if fitting:
             row.append(min(fitting, key=lambda s: parallel_plans[s].sub_epoch_s(size)))
@@ -110,7 +110,7 @@ def only_at(problem: Problem, row: Sequence[int], worker: int) -> list[int]:
 def has_choice(problem: Problem) -> bool:
     """Return whether some entry may have an alternative.
 
-    Either a strategy, or a worker with replicas of all its partitions elsewhere.
+    Either a parallel plan, or a worker with replicas of all its partitions elsewhere.
     """
     if not problem.is_single:
         return True
@@ -118,7 +118,7 @@ def has_choice(problem: Problem) -> bool:
     return len({w for holders in problem.holders for w in holders} - alone) > 0
 
 
-def at_least(problem: Problem, table: Allotment) -> float:
+def at_least(problem: Problem, table: PlanTable) -> float:
     """Return the minimum seconds of an epoch with this table.
 
     The larger of the longest model and the fullest worker.
@@ -138,7 +138,7 @@ def _least_gpu_time(problem: Problem) -> list[list[int]]:
     )
 
 
-def _by(problem: Problem, rule: Callable[[Strategy], tuple[float, ...]]) -> list[list[int]]:
+def _by(problem: Problem, rule: Callable[[TimedPlan], tuple[float, ...]]) -> list[list[int]]:
     return [
         [
             min(range(len(parallel_plans)), key=lambda s: rule(parallel_plans[s]))
@@ -146,7 +146,7 @@ def _by(problem: Problem, rule: Callable[[Strategy], tuple[float, ...]]) -> list
             else NOT_HERE
             for parallel_plans in row
         ]
-        for row in problem.strategies
+        for row in problem.parallel_plans
     ]
 
 
@@ -158,8 +158,8 @@ def _before(found: dict[str, list[list[int]]], name: str) -> list[list[list[int]
 def _widened(problem: Problem, narrow: list[list[int]]) -> list[list[int]]:
     """Give the longest model more GPUs while the bound falls.
 
-    Each step takes the strategy with the least cost per second saved. The bound is the open shop's: the
-    longest model or the fullest worker. Few models need wide strategies, many need efficient ones, and in
+    Each step takes the parallel plan with the least cost per second saved. The bound is the open shop's: the
+    longest model or the fullest worker. Few models need wide parallel plans, many need efficient ones, and in
     between only the longest need width.
     """
     best = table = [list(row) for row in narrow]
@@ -175,16 +175,16 @@ def _widened(problem: Problem, narrow: list[list[int]]) -> list[list[int]]:
         step = min(_widenings(problem, table, model), default=None)
         if step is None:
             return best
-        _, worker, strategy = step
-        table[model][worker] = strategy
+        _, worker, plan_index = step
+        table[model][worker] = plan_index
 
 
-def _sums(problem: Problem, table: Allotment) -> tuple[list[float], list[float]]:
+def _sums(problem: Problem, table: PlanTable) -> tuple[list[float], list[float]]:
     rows, loads = [0.0] * problem.num_models, [0.0] * problem.num_workers
     for m, row in enumerate(table):
         for p, size in enumerate(problem.sizes):
             places = allowed(problem, row, p)
-            parallel_plans = [problem.strategies[m][w][row[w]] for w in places]
+            parallel_plans = [problem.parallel_plans[m][w][row[w]] for w in places]
             rows[m] += min(parallel_plan.sub_epoch_s(size) for parallel_plan in parallel_plans)
             each = shared_s(parallel_plan.sub_epoch_s(size) for parallel_plan in parallel_plans)
             for w, parallel_plan in zip(places, parallel_plans, strict=True):
@@ -223,7 +223,7 @@ def _steps(
 
 
 def _width(problem: Problem, model: int, row: Sequence[int]) -> int:
-    return max(problem.strategies[model][w][s].gpus for w, s in enumerate(row) if s != NOT_HERE)
+    return max(problem.parallel_plans[model][w][s].gpus for w, s in enumerate(row) if s != NOT_HERE)
 
 
 def _chain(problem: Problem, model: int, row: Sequence[int]) -> float:
@@ -234,13 +234,13 @@ def _chain(problem: Problem, model: int, row: Sequence[int]) -> float:
     )
 
 
-def _widenings(problem: Problem, table: Allotment, model: int) -> list[tuple[float, int, int]]:
-    """Return (GPU seconds paid for each second saved, worker, strategy) of the model's faster strategies."""
+def _widenings(problem: Problem, table: PlanTable, model: int) -> list[tuple[float, int, int]]:
+    """Return (GPU seconds paid for each second saved, worker, parallel plan) of the model's faster parallel plans."""
     found = []
     for w, s in enumerate(table[model]):
         if s == NOT_HERE:
             continue
-        parallel_plans = problem.strategies[model][w]
+        parallel_plans = problem.parallel_plans[model][w]
         seconds = [parallel_plan.sub_epoch_s(problem.mean_size) for parallel_plan in parallel_plans]
         for other, parallel_plan in enumerate(parallel_plans):
             if seconds[other] < seconds[s]:
