@@ -98,7 +98,7 @@ def _looked(kvs: KvsClient, log: Log, since: float, until: float) -> dict[str, f
     began = time.perf_counter()
     pages.window(log, _RUN, since, until)
     again_s = time.perf_counter() - began
-    assert abs(len(window.tries) - EVENTS / 3) < EVENTS / 30
+    assert abs(len(window.task_attempts) - EVENTS / 3) < EVENTS / 30
     return {"first_s": first_s, "again_s": again_s, "asked": float(asked)}
 
 

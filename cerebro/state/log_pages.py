@@ -1,8 +1,8 @@
 """Reader for time ranges of a log; its cost is independent of the log's length.
 
 A page has a thousand events and starts at a fixed number, so full pages never change and the last ones read are cached,
-as `cerebro.state.tasks.past_attempts.Move`. A binary search finds the page for a time: first among the log's segments,
-whose times the store knows, then among the pages of one segment, or of the part in the database.
+as `cerebro.state.tasks.past_attempts.AttemptEvent`. A binary search finds the page for a time: first among the log's
+segments, whose times the store knows, then among the pages of one segment, or of the part in the database.
 
 Unreadable pages are reported and omitted.
 """
@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol
 from cerebro.contract.events import Event
 from cerebro.contract.stored.segments import Segment, SegmentsAnswer
 from cerebro.errors import LostEventsError, UnreadableError
-from cerebro.state.reports.timeline import Try
+from cerebro.state.reports.timeline import TaskAttempt
 from cerebro.state.tasks.keys import TaskKey
-from cerebro.state.tasks.past_attempts import Move, Pieces, moves
+from cerebro.state.tasks.past_attempts import AttemptEvent, PastAttempts, attempt_events
 
 PAGE = 1000
 """Events per page: one answer of the store."""
@@ -75,7 +75,7 @@ class Page:
     count: int
     began: float
     ended: float
-    moves: tuple[Move, ...]
+    attempt_events: tuple[AttemptEvent, ...]
     problem: str = ""
 
 
@@ -84,7 +84,7 @@ class Window:
     """Attempts in a time range.
 
     Attributes:
-        tries: attempts, in the order of appearance.
+        task_attempts: attempts, in the order of appearance.
         since, until: the time range read, seconds of the store's clock.
         events: number of events in the range, rounded up to pages.
         is_cut: True if only the newest events were read.
@@ -92,7 +92,7 @@ class Window:
         problems: why parts are unreadable.
     """
 
-    tries: tuple[Try, ...]
+    task_attempts: tuple[TaskAttempt, ...]
     since: float
     until: float
     events: int
@@ -139,26 +139,26 @@ class LogPages:
         first, last = self._replica(log, since), self._replica(log, until, is_end=True)
         begin = max(first, last + 1 - max(1, most // PAGE))
         found = [self.page(log, number) for number in range(begin, last + 1)]
-        pieces = _put_together(run, chosen, found)
+        past = _assemble(run, chosen, found)
         after: list[Page] = []
-        while pieces.is_open(until) and len(after) < _BEYOND and (last + 1 + len(after)) * PAGE < log.newest:
+        while past.is_open(until) and len(after) < _BEYOND and (last + 1 + len(after)) * PAGE < log.newest:
             after.append(self.page(log, last + 1 + len(after)))
-            pieces.take(after[-1].moves)
+            past.take(after[-1].attempt_events)
         is_cut = begin > first
         since = max(since, found[0].began) if is_cut and found[0].count else since
         for back in _BACK:
-            if not begin or not pieces.lacks_beginnings(since, until):
+            if not begin or not past.lacks_beginnings(since, until):
                 break
             before = [self.page(log, number) for number in range(max(0, begin - back), begin)]
-            pieces = _put_together(run, chosen, [*before, *found, *after])
-        told = pieces.window(since, until)
+            past = _assemble(run, chosen, [*before, *found, *after])
+        found_attempts = past.window(since, until)
         return Window(
-            tries=tuple(told.tries),
+            task_attempts=tuple(found_attempts),
             since=since,
             until=until,
             events=(last - first) * PAGE + found[-1].count,
             is_cut=is_cut,
-            guessed=len(told.guessed),
+            guessed=len({each.key for each in found_attempts if each.is_guessed}),
             problems=tuple(dict.fromkeys(page.problem for page in found if page.problem)),
         )
 
@@ -250,7 +250,7 @@ class LogPages:
             count=len(found),
             began=found[0].time if found else float("nan"),
             ended=found[-1].time if found else float("nan"),
-            moves=tuple(moves(found)),
+            attempt_events=tuple(attempt_events(found)),
             problem=problem,
         )
 
@@ -266,10 +266,10 @@ def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _put_together(run: str, chosen: Callable[[TaskKey], bool], pages: Sequence[Page]) -> Pieces:
-    pieces = Pieces(run=run, chosen=chosen)
-    pieces.take(chain.from_iterable(page.moves for page in pages))
-    return pieces
+def _assemble(run: str, chosen: Callable[[TaskKey], bool], pages: Sequence[Page]) -> PastAttempts:
+    past = PastAttempts(run=run, chosen=chosen)
+    past.take(chain.from_iterable(page.attempt_events for page in pages))
+    return past
 
 
 def _told(error: UnreadableError, first: int, last: int) -> str:

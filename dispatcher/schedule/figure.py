@@ -65,14 +65,16 @@ def _from_log(
 
     def make(pages: LogPages) -> Figure:
         read = pages.window(found.log, found.run, found.since, found.until)
-        spans = figures.spans_of(read.tries, found.zero, read.until)
+        spans = figures.spans_of(read.task_attempts, found.zero, read.until)
         draw = partial(
             figures.schedule,
             spans,
             workers=figures.rows_with(workers, spans),
             models=models,
             landmarks=figures.within(landmarks, read.since - found.zero, read.until - found.zero),
-            other_tasks=figures.spans_of(read.tries, found.zero, read.until, figures.OTHER_TASK_KINDS),
+            other_tasks=figures.spans_of(
+                read.task_attempts, found.zero, read.until, figures.OTHER_TASK_KINDS
+            ),
             highlight=query.model,
             theme=query.theme,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cerebro.contract.tasks import Failure
 from cerebro.state import Task, TaskKey, Visit
 from cerebro.state.reports import state_words
-from cerebro.state.reports.timeline import Try
+from cerebro.state.reports.timeline import TaskAttempt
 from cerebro.state.tasks.task import Attempt
 
 
@@ -112,20 +112,22 @@ def task_row(
     )
 
 
-def rows_of(found: Iterable[Try], devices: Mapping[str, int]) -> list[TaskRow]:
+def rows_of(found: Iterable[TaskAttempt], devices: Mapping[str, int]) -> list[TaskRow]:
     """Build rows from attempts that were read from the log, newest first."""
-    by_task: dict[TaskKey, list[Try]] = {}
+    by_task: dict[TaskKey, list[TaskAttempt]] = {}
     for each in found:
         by_task.setdefault(each.key, []).append(each)
     rows = []
-    for key, tries in by_task.items():
-        tries.sort(key=lambda each: each.attempt.number)
-        attempts = [each.attempt for each in tries]
-        rows.append(task_row(devices, key, _state(tries[-1]), attempts, visit=tries[-1].visit))
+    for key, task_attempts in by_task.items():
+        task_attempts.sort(key=lambda each: each.attempt.number)
+        attempts = [each.attempt for each in task_attempts]
+        rows.append(
+            task_row(devices, key, _state(task_attempts[-1]), attempts, visit=task_attempts[-1].visit)
+        )
     return sorted(rows, key=lambda row: row.attempts[-1].started or row.attempts[-1].assigned, reverse=True)
 
 
-def _state(newest: Try) -> str:
+def _state(newest: TaskAttempt) -> str:
     """Return a task's state after its last known attempt. Attempts do not say if the task failed permanently."""
     outcome = newest.attempt.outcome
     if not outcome:

@@ -104,7 +104,7 @@ def _from_log(state: ExperimentState, query: TaskQuery, found: TimeRange) -> Fro
             found.until,
             chosen=lambda key: query.model in ("", key.model) and query.kind in ("", key.kind),
         )
-        rows = rows_of(read.tries, devices)
+        rows = rows_of(read.task_attempts, devices)
         rows = [
             row
             for row in rows

@@ -10,7 +10,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import log_pages
 from cerebro.state.experiment import fold
 from cerebro.state.log_pages import Log, LogPages
-from cerebro.state.reports.timeline import tries
+from cerebro.state.reports.timeline import task_attempts
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import own_partition, plan, request
@@ -48,8 +48,8 @@ def test_any_window_of_a_simulated_run(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_pages, "PAGE", 25)
         window = LogPages(simulation.store).window(Log(EXPERIMENT, 0.0, len(events)), "fit-1", since, until)
-    found = {(str(each.key), each.attempt.number): each.visit for each in window.tries}
-    for known in tries(run):
+    found = {(str(each.key), each.attempt.number): each.visit for each in window.task_attempts}
+    for known in task_attempts(run):
         attempt = known.attempt
         began = attempt.started or attempt.assigned
         if began <= until and attempt.ended >= since:

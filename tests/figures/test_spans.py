@@ -11,7 +11,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.contract.trials import TrialOutcome
 from cerebro.figures import OTHER_TASK_KINDS, other_tasks, spans, spans_of
 from cerebro.state import TaskState
-from cerebro.state.reports.timeline import tries
+from cerebro.state.reports.timeline import task_attempts
 from tests.dispatcher.stories import Story
 from tests.state import stories
 from tests.state.histories import History
@@ -61,10 +61,10 @@ def test_attempts_that_were_read_from_the_log_are_drawn_alike() -> None:
     made = History(Random(2), validated=False, epochs=3, has_gangs=True, workers=3, has_parallel_plans=True)
     while len(made.log) < 150 or not any(task.state is TaskState.RUNNING for task in made.run.open.values()):
         made.step()
-    run, now, found = made.run, made.time + 5, list(tries(made.run))
+    run, now, found = made.run, made.time + 5, list(task_attempts(made.run))
     key = lambda span: (span.start_s, span.task, span.attempt, span.worker)  # noqa: E731
     assert sorted(spans_of(found, run.origin, now), key=key) == sorted(spans(run, now), key=key)
     story = inspected()
     story.start(stories.sub_epoch(1, 1), 1)
-    beside = spans_of(tries(story.run), story.run.origin, story.time, OTHER_TASK_KINDS)
+    beside = spans_of(task_attempts(story.run), story.run.origin, story.time, OTHER_TASK_KINDS)
     assert beside == other_tasks(story.run, story.time)

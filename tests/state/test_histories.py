@@ -14,7 +14,7 @@ from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, Tas
 from cerebro.state import Model, ModelState, Run, TaskState
 from cerebro.state.experiment import fold
 from cerebro.state.reports.makespan_bound import lower_bound
-from cerebro.state.reports.timeline import committed, running, tries
+from cerebro.state.reports.timeline import committed, running, task_attempts
 from tests.state.histories import History
 from tests.state.soundness import assert_sound
 
@@ -130,7 +130,7 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
                 first = min(first, event.time if "/train/" in event.task else math.inf)
             case TaskCommitted() | TaskFailed() | TaskRevoked():
                 ended[event.task, event.attempt] = event.time
-    found = list(tries(history.run))
+    found = list(task_attempts(history.run))
     assert {
         (str(t.key), a.number): (a.worker, a.devices, a.parallel_plan, a.others)
         for t in found

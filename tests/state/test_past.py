@@ -15,8 +15,8 @@ from cerebro.contract.stored.segments import Segment, SegmentsAnswer
 from cerebro.errors import LostEventsError
 from cerebro.state import log_pages
 from cerebro.state.log_pages import Log, LogPages, Window
-from cerebro.state.reports.timeline import Try, tries
-from cerebro.state.tasks.past_attempts import Pieces, moves
+from cerebro.state.reports.timeline import TaskAttempt, task_attempts
+from cerebro.state.tasks.past_attempts import PastAttempts, attempt_events
 from tests.state.histories import History
 
 PAGE = 20
@@ -72,7 +72,7 @@ def read(store: Store, log: Sequence[Event], since: float, until: float, **more:
     return LogPages(store).window(known, "fit-1", since, until, most=more.get("most", 10**6))
 
 
-def told(tried: Try) -> tuple[object, ...]:
+def told(tried: TaskAttempt) -> tuple[object, ...]:
     """All but when it was assigned, which the fold forgets of most sub-epochs, and what it was asked."""
     attempt = tried.attempt
     return (
@@ -82,7 +82,9 @@ def told(tried: Try) -> tuple[object, ...]:
     )
 
 
-def overlapping(found: Sequence[Try], since: float, until: float) -> dict[tuple[object, ...], Try]:
+def overlapping(
+    found: Sequence[TaskAttempt], since: float, until: float
+) -> dict[tuple[object, ...], TaskAttempt]:
     here = [
         each
         for each in found
@@ -103,19 +105,23 @@ def test_a_window_has_the_attempts_that_the_fold_has(
     cuts = sorted(data.draw(st.sets(st.integers(1, len(log) - 1), max_size=5), label="cuts"))
     ends = st.floats(log[0].time - 1, log[-1].time + 1)
     since, until = sorted((data.draw(ends, label="one end"), data.draw(ends, label="other end")))
-    expected = overlapping(list(tries(made.run)), since, until)
+    expected = overlapping(list(task_attempts(made.run)), since, until)
     window = read(Store(log, cuts), log, since, until)
-    found = {told(each): each for each in window.tries}
+    found = {told(each): each for each in window.task_attempts}
     assert_same(found, expected, made)
     assert (window.guessed, window.problems, window.is_cut) == (0, (), False)
     whole = read(Store(log, cuts), log, -math.inf, math.inf)
     assert_same(
-        {told(each): each for each in whole.tries}, {told(each): each for each in tries(made.run)}, made
+        {told(each): each for each in whole.task_attempts},
+        {told(each): each for each in task_attempts(made.run)},
+        made,
     )
 
 
 def assert_same(
-    found: dict[tuple[object, ...], Try], expected: dict[tuple[object, ...], Try], made: History
+    found: dict[tuple[object, ...], TaskAttempt],
+    expected: dict[tuple[object, ...], TaskAttempt],
+    made: History,
 ) -> None:
     assert found.keys() == expected.keys()
     for name, each in found.items():
@@ -127,20 +133,20 @@ def assert_same(
 def test_what_began_before_the_stretch_is_completed_from_its_commit() -> None:
     """The start is as long before the end as the commit says; devices are not known then."""
     log = history(7).log
-    whole = Pieces(run="fit-1")
-    whole.take(moves(log))
-    commits = [each for each in whole.window(-math.inf, math.inf).tries if each.visit is not None]
+    whole = PastAttempts(run="fit-1")
+    whole.take(attempt_events(log))
+    commits = [each for each in whole.window(-math.inf, math.inf) if each.visit is not None]
     for commit in commits:
         assert commit.visit is not None
-        pieces = Pieces(run="fit-1")
-        pieces.take(moves(event for event in log if event.time == commit.attempt.ended))
-        found = {str(each.key): each for each in pieces.window(-math.inf, math.inf).tries}[str(commit.key)]
+        past = PastAttempts(run="fit-1")
+        past.take(attempt_events(event for event in log if event.time == commit.attempt.ended))
+        found = {each.key: each for each in past.window(-math.inf, math.inf)}[commit.key]
         assert found.visit is not None
         took = commit.visit.load_s + commit.visit.compute_s + commit.visit.save_s
         assert found.visit.ended == commit.visit.ended
         assert found.visit.metrics == commit.visit.metrics
         assert found.visit.started == found.visit.begun == pytest.approx(commit.visit.ended - took)
-        assert str(commit.key) in pieces.window(-math.inf, math.inf).guessed
+        assert found.is_guessed
 
 
 def test_a_window_that_is_too_long_is_read_from_its_end() -> None:
@@ -151,7 +157,7 @@ def test_a_window_that_is_too_long_is_read_from_its_end() -> None:
     assert window.since > log[0].time
     assert window.events == len(log)
     newest = read(Store(log), log, window.since, window.until)
-    assert [told(each) for each in window.tries] == [told(each) for each in newest.tries]
+    assert [told(each) for each in window.task_attempts] == [told(each) for each in newest.task_attempts]
 
 
 def test_what_a_window_costs_does_not_grow_with_the_log() -> None:
@@ -180,17 +186,17 @@ def test_a_segment_that_is_lost_is_told_of_and_the_rest_is_read() -> None:
     store = Store(log, cuts, lost=1)
     window = read(store, log, log[0].time, log[-1].time)
     assert window.problems == ("100.segment is gone",)
-    ends = {each.attempt.ended for each in window.tries if each.attempt.outcome}
+    ends = {each.attempt.ended for each in window.task_attempts if each.attempt.outcome}
     assert ends == {
         each.attempt.ended
-        for each in read(Store(log, cuts), log, log[0].time, log[-1].time).tries
+        for each in read(Store(log, cuts), log, log[0].time, log[-1].time).task_attempts
         if each.attempt.outcome and not log[cuts[0]].time <= each.attempt.ended <= log[cuts[1] - 1].time
     }
     inside = read(store, log, log[cuts[0] + 1].time, log[cuts[0] + 3].time)
     assert inside.problems
     behind = read(store, log, log[cuts[1] + PAGE].time, log[cuts[1] + 2 * PAGE].time)
     assert not behind.problems
-    assert behind.tries
+    assert behind.task_attempts
 
 
 def test_pages_are_read_once() -> None:

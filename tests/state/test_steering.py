@@ -13,7 +13,7 @@ from cerebro.contract.events import (
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import waiting_for
-from cerebro.state.reports.timeline import tries
+from cerebro.state.reports.timeline import task_attempts
 from tests.state.stories import Story, joined, lost, sub_epoch
 from tests.state.user_commands import ended, facts, failed, resume, retry, stop
 
@@ -68,7 +68,9 @@ def test_every_attempt_can_be_told() -> None:
     story.train(1, 1)
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.CRASH)
     story.start(sub_epoch(1, 0, "m01"), 0)
-    told = sorted((str(t.key), t.attempt.number, t.attempt.outcome, bool(t.visit)) for t in tries(story.run))
+    told = sorted(
+        (str(t.key), t.attempt.number, t.attempt.outcome, bool(t.visit)) for t in task_attempts(story.run)
+    )
     assert told == [
         ("fit-1/train/m00/e1/p0", 1, "committed", True),
         ("fit-1/train/m00/e1/p1", 1, "crash", False),
@@ -77,4 +79,4 @@ def test_every_attempt_can_be_told() -> None:
         ("fit-1/train/m01/e1/p0", 1, "crash", False),
         ("fit-1/train/m01/e1/p0", 2, "", False),
     ]
-    assert len(list(tries(story.run, "m01"))) == 2
+    assert len(list(task_attempts(story.run, "m01"))) == 2

@@ -15,8 +15,8 @@ from cerebro.contract.parallel_plans import SINGLE
 from cerebro.errors import LostEventsError
 from cerebro.state import Model, Run, TaskKey, Visit
 from cerebro.state.log_pages import PAGE, Log, LogPages
-from cerebro.state.reports.timeline import Try
-from cerebro.state.tasks.past_attempts import Pieces
+from cerebro.state.reports.timeline import TaskAttempt
+from cerebro.state.tasks.past_attempts import PastAttempts
 
 _FRAME_ROWS = 20_000
 """Rows per data frame. Python objects need ten times the memory, so they are converted in parts."""
@@ -95,7 +95,7 @@ def _from_log(run: Run, selection: Selection, pages: LogPages | None, log: Log) 
                 raise LostEventsError.for_event(log.experiment, page.number * PAGE + 1, page.problem)
             if page.number > last:
                 last = page.number
-                reader.pieces.take(page.moves)
+                reader.past.take(page.attempt_events)
                 yield from reader.final()
     yield from reader.remaining()
 
@@ -133,7 +133,7 @@ class _LogReader:
 
     run: Run
     since: float
-    pieces: Pieces = field(init=False)
+    past: PastAttempts = field(init=False)
     _next_check: int = 0
     """Number of attempts in memory at the next check for final ones."""
     _revoked_epochs: set[tuple[str, int]] = field(init=False)
@@ -143,15 +143,15 @@ class _LogReader:
         self._revoked_epochs = {
             (model.id, epoch) for model in self.run.models.values() for epoch, _ in model.taken_back
         }
-        self.pieces = Pieces(run=self.run.id, chosen=lambda key: key.kind == "train")
+        self.past = PastAttempts(run=self.run.id, chosen=lambda key: key.kind == "train")
 
     def final(self) -> Iterator[_Numbered]:
-        if self.pieces.held < self._next_check:
+        if len(self.past) < self._next_check:
             return
-        newest = self.pieces.epochs()
-        yield from self._numbered(self.pieces.let_go(lambda key: self._is_final(key, newest)))
+        newest = self.past.epochs()
+        yield from self._numbered(self.past.pop_final(lambda key: self._is_final(key, newest)))
         # A check visits all attempts in memory, so wait until their number has grown by a quarter.
-        self._next_check = self.pieces.held * 5 // 4 + PAGE
+        self._next_check = len(self.past) * 5 // 4 + PAGE
 
     def _is_final(self, key: TaskKey, newest: Mapping[str, int]) -> bool:
         model, epoch = _model_epoch(key)
@@ -160,17 +160,17 @@ class _LogReader:
     def revocable_until(self) -> float:
         """Return when the last epoch ended whose sub-epochs are known to have been revoked once."""
         ends = [-math.inf]
-        for tried in self.pieces.window(-math.inf, math.inf).tries:
+        for tried in self.past.window(-math.inf, math.inf):
             model, epoch = self.run.models[tried.key.model or ""], tried.key.epoch or 0
             if tried.visit and (epoch, tried.key.partitions) in model.taken_back:
                 ends.append(_end_of(model, epoch))
         return min(max(ends), self.run.archived_until)
 
     def remaining(self) -> Iterator[_Numbered]:
-        yield from self._numbered(self.pieces.let_go(lambda key: True))
+        yield from self._numbered(self.past.pop_final(lambda key: True))
 
-    def _numbered(self, tries: list[Try]) -> Iterator[_Numbered]:
-        ordered = sorted(tries, key=lambda tried: (_model_epoch(tried.key), tried.attempt.ended))
+    def _numbered(self, task_attempts: list[TaskAttempt]) -> Iterator[_Numbered]:
+        ordered = sorted(task_attempts, key=lambda tried: (_model_epoch(tried.key), tried.attempt.ended))
         for (name, epoch), group in groupby(ordered, key=lambda tried: _model_epoch(tried.key)):
             model = self.run.models[name]
             if epoch <= model.archived_epochs:

@@ -12,7 +12,7 @@ from cerebro.contract.tasks import MEASURING
 from cerebro.state import ExperimentState, Run, TaskState
 from cerebro.state.reports import state_words
 from cerebro.state.reports.schedule_report import moment, schedule_now
-from cerebro.state.reports.timeline import Try, tries
+from cerebro.state.reports.timeline import TaskAttempt, task_attempts
 
 Outcome = Literal["committed", "failed", "revoked", "running"]
 
@@ -211,7 +211,7 @@ OTHER_TASK_KINDS = frozenset({"etl", "search", "audit", *MEASURING})
 
 
 def spans_of(
-    found: Iterable[Try], zero: float, until: float, kinds: Collection[str] = ("train",)
+    found: Iterable[TaskAttempt], zero: float, until: float, kinds: Collection[str] = ("train",)
 ) -> list[Span]:
     """Return the spans of attempts read from the log, by start.
 
@@ -237,12 +237,12 @@ def spans_of(
 
 def _spans(run: Run, now: float, kinds: Collection[str]) -> list[Span]:
     zero = run.origin if math.isfinite(run.origin) else now
-    chosen = (tried for tried in tries(run) if tried.key.kind in kinds)
+    chosen = (tried for tried in task_attempts(run) if tried.key.kind in kinds)
     found = (each for tried in chosen for each in _per_worker(tried, _span(tried, run, zero, now)))
     return sorted(found, key=lambda span: span.start_s)
 
 
-def _per_worker(tried: Try, span: Span | None) -> Iterator[Span]:
+def _per_worker(tried: TaskAttempt, span: Span | None) -> Iterator[Span]:
     """Yield a span for each worker of a gang."""
     if span is not None:
         yield span
@@ -250,9 +250,9 @@ def _per_worker(tried: Try, span: Span | None) -> Iterator[Span]:
             yield replace(span, worker=member.worker, partition=member.partition, devices=member.devices)
 
 
-def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
+def _span(tried: TaskAttempt, run: Run, zero: float, now: float) -> Span | None:
     """The attempt, if it ever ran."""
-    key, attempt, visit = tried
+    key, attempt, visit = tried.key, tried.attempt, tried.visit
     name = str(key)
     ended, outcome = attempt.ended, _outcome(attempt.outcome)
     if not attempt.outcome:
@@ -267,8 +267,8 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
     return _new_span(tried, zero, ended=ended, outcome=outcome, note=note)
 
 
-def _new_span(tried: Try, zero: float, *, ended: float, outcome: Outcome, note: str) -> Span:
-    key, attempt, visit = tried
+def _new_span(tried: TaskAttempt, zero: float, *, ended: float, outcome: Outcome, note: str) -> Span:
+    key, attempt, visit = tried.key, tried.attempt, tried.visit
     return Span(
         task=str(key),
         model=key.model or "",
@@ -290,9 +290,9 @@ def _new_span(tried: Try, zero: float, *, ended: float, outcome: Outcome, note: 
     )
 
 
-def _trial_result(tried: Try, run: Run) -> str:
+def _trial_result(tried: TaskAttempt, run: Run) -> str:
     """Return the result of a trial; empty for other tasks."""
-    key, attempt, _ = tried
+    key, attempt = tried.key, tried.attempt
     outcome = run.trials.get((key.group or "", key.parallel_plan or ""))
     if key.kind != "trial" or attempt.outcome != "committed" or outcome is None:
         return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from cerebro.contract.tasks import Member
@@ -24,7 +25,8 @@ from cerebro.state.tasks.task import Attempt, TaskState
 class TrainedSubEpoch(NamedTuple):
     """A committed or running sub-epoch, in the store's clock.
 
-    A committed one starts with its own work; a running one with its attempt, since its process start is not known yet.
+    Unlike `Attempt`, without assignment and outcome: reports create one for each sub-epoch of a long run. A committed
+    one starts with its own work; a running one with its attempt, since its process start is not known yet.
     """
 
     model: str
@@ -64,7 +66,7 @@ class TrainedSubEpoch(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """An attempt of any task that ran on a worker's devices, in the store's clock."""
+    """Time that an attempt of any task, or a part of it, occupied devices of one worker, in the store's clock."""
 
     worker: str
     started: float
@@ -72,16 +74,27 @@ class Busy(NamedTuple):
     devices: tuple[int, ...] = (0,)
 
 
-class Try(NamedTuple):
-    """One attempt at a task."""
+@dataclass(slots=True)
+class TaskAttempt:
+    """One attempt at a task, with what it committed.
+
+    Attributes:
+        visit: the committed sub-epoch, unless its checkpoint was lost.
+        is_guessed: True if its assignment is unknown: `started` is computed, the devices are unknown.
+    """
 
     key: TaskKey
     attempt: Attempt
-    visit: Visit | None
-    """The committed sub-epoch, unless its checkpoint was lost."""
+    visit: Visit | None = None
+    is_guessed: bool = False
+
+    def overlaps(self, since: float, until: float) -> bool:
+        """True if the attempt was open at some time of the range."""
+        began = self.attempt.started or self.attempt.assigned
+        return began <= until and (not self.attempt.outcome or self.attempt.ended >= since)
 
 
-def tries(run: Run, model: str = "") -> Iterator[Try]:
+def task_attempts(run: Run, model: str = "") -> Iterator[TaskAttempt]:
     """Yield every attempt of a run or model, without compacted sub-epochs.
 
     Only attempts at one task are in order. A committed sub-epoch's attempt comes with its visit; its assignment time is
@@ -91,12 +104,12 @@ def tries(run: Run, model: str = "") -> Iterator[Try]:
         if model in ("", task.key.model):
             is_sub_epoch_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
             for attempt in task.attempts[:-1] if is_sub_epoch_done else task.attempts:
-                yield Try(task.key, attempt, None)
+                yield TaskAttempt(task.key, attempt)
     for name in (model,) if model else run.models:
         for visit in run.models[name].kept_visits if name in run.models else ():
             key = visit.key(run.id, name)
             known = run.tasks.get(str(key))
-            yield Try(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
+            yield TaskAttempt(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
 
 
 def committed(run: Run) -> Iterator[TrainedSubEpoch]:

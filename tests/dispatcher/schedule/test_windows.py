@@ -11,7 +11,7 @@ from cerebro.contract.stored.segments import Segment, SegmentsAnswer
 from cerebro.errors import LostEventsError
 from cerebro.state import log_pages
 from cerebro.state.log_pages import Log
-from cerebro.state.reports.timeline import tries
+from cerebro.state.reports.timeline import task_attempts
 from cerebro.state.snapshots import packed, snapshot_format
 from dispatcher.schedule.window import TimeRange, window_view
 from tests.dispatcher.fakes import Bench, Browser
@@ -82,7 +82,7 @@ def test_figure_and_table_of_a_window_agree(browser: Browser) -> None:
     zero = made.run.origin
     expected = {
         (str(each.key), each.attempt.number)
-        for each in tries(made.run)
+        for each in task_attempts(made.run)
         if each.key.kind == "train" and each.attempt.has_run
         if each.attempt.started <= zero + until and each.attempt.ended >= zero + since
     }
