@@ -7,7 +7,6 @@ The next attempt of a task that ran out of memory runs alone on a worker
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import ExperimentRecord
