@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-PICTURED = (
-    "experiments?archived=all",
-    "experiments/digits",
-    "account",
-    "experiments/digits/history",
-    "cluster",
-)
 SPACE = [{"tag": tag, "lr": 0.05, "batch_size": 5} for tag in "ab"]
 
 

@@ -20,7 +20,6 @@ from tests.waiting import HANG_S
 
 READERS = 60
 LIMIT_S = HANG_S
-NEVER_S = 1e6
 _PATH = "/v1/experiments/one/events?after=0&wait_s=25"
 READ = f"GET {_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
 

@@ -28,8 +28,6 @@ ENTRIES = st.lists(
     max_size=40,
 )
 
-ONE = Entry(1, 1, 1, b"{}")
-
 
 @given(steps=ENTRIES)
 def test_what_is_encoded_comes_back(steps: list[tuple[int, int, int | None, bytes]]) -> None:

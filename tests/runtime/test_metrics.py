@@ -40,7 +40,6 @@ from tests.runtime.exposed import QuietStore, families, registries
 from tests.state.stories import Story, sub_epoch
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
-SUB_EPOCHS = ("_seconds", "_bytes", "_ratio", "_total", "_timestamp_seconds")
 
 
 def documented() -> dict[str, dict[str, tuple[str, tuple[str, ...]]]]:

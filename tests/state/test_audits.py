@@ -29,8 +29,6 @@ from cerebro.state.tasks.verifications import Audit, AuditState, Redo, is_drawn,
 from cerebro.state.workers import Worker
 from tests.state.stories import DATASET, Story, sub_epoch
 
-ATTEMPT = "attempt"
-
 
 def checkpoint(name: str) -> CheckpointRef:
     return CheckpointRef(name=name, checksum="-", size=1)

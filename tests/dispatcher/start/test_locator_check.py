@@ -22,8 +22,6 @@ from dispatcher.start.locator_sources import NotCheckedError, root_of
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 from tests.http_server import HttpServer
 
-LOCAL = "http://127.0.0.1:7080"
-
 pytestmark = pytest.mark.usefixtures("forked_looks")
 
 
