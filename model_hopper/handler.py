@@ -135,7 +135,7 @@ class Handler(BaseHandler):
         state = checkpoints.read(checked, self._device)
         return checked, lambda: state
 
-    def rest(self) -> None:
+    def free_memory(self) -> None:
         """Release the preloaded checkpoint, mapped partitions and memory cached by torch and the C library.
 
         Other processes may need that memory.

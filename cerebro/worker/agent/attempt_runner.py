@@ -225,7 +225,7 @@ class AttemptRunner:
         elif suspected.in_kernel and (stuck := suspected.in_kernel & self._in_kernel()):
             failure = self._kill(FailureKind.UNAVAILABLE, f"{quiet}: {_in_kernel_told(min(stuck))}")
             return failure.model_copy(update={"traceback": found})
-        ended, rank = self._child.stuck()
+        ended, rank = self._child.describe_hang()
         where = "" if found else "; it did not say where it is, as one that waits for a disk cannot"
         failure = self._kill(FailureKind.HANG, f"{quiet}: {ended}{where}. {hint}")
         is_idle = isinstance(self._item.body, ModelTask) and suspected.verdict == "idle"

@@ -111,7 +111,7 @@ class Execution:
         if not self.may_begin_early(item) or body is None:
             return
         child = self._newest
-        if child is None or child.tasks != self._tasks_before or not child.knows(_codes(body)):
+        if child is None or child.tasks != self._tasks_before or not child.has_code(_codes(body)):
             return
         if self._children.take_again(self._devices, _members(child)):
             self._early = item, child
@@ -228,7 +228,7 @@ class Execution:
             try:
                 children = self._taken(body)
                 codes = _codes(body)
-                is_known = all(child.code == body.code and child.knows(codes) for child in children)
+                is_known = all(child.code == body.code and child.has_code(codes) for child in children)
                 sent = {} if is_known else {sha256: self._kvs.code(sha256).encoded for sha256 in codes}
                 folders.append(self._made_folder())
             except (CerebroError, OSError) as error:
@@ -272,7 +272,9 @@ class Execution:
     def stacks(self) -> str:
         """Return the stacks of the latest task's processes, for people. Thread-safe."""
         child = self._newest
-        return "" if child is None else child.stacks() or f"no process says where it is: {child.doing()}"
+        return (
+            "" if child is None else child.stacks() or f"no process says where it is: {child.kernel_state()}"
+        )
 
     def close(self) -> None:
         """Dissolve the latest group: its processes run alone or not at all."""
@@ -323,7 +325,7 @@ class Execution:
             if child is not self._newest:
                 self.close()
             self._newest = child
-            known = child.code == body.code and child.knows(_codes(body))
+            known = child.code == body.code and child.has_code(_codes(body))
             codes = {} if known else {sha256: self._kvs.code(sha256).encoded for sha256 in _codes(body)}
             try:
                 self._send_task(child, item, codes, received_at)

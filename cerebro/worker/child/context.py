@@ -207,5 +207,5 @@ class BaseHandler(ABC):
     def preload(self, body: TaskBody) -> None:  # noqa: B027
         """Prepare for an expected task. Optional."""
 
-    def rest(self) -> None:  # noqa: B027
+    def free_memory(self) -> None:  # noqa: B027
         """Free large objects that can be rebuilt. May be called twice."""

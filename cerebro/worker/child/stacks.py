@@ -24,15 +24,15 @@ _QUIET_S = 0.1
 _MOST_BYTES = 16 << 10
 
 
-def offer() -> None:
+def enable() -> None:
     """Make this process and its forks dump stacks at a signal, to the current descriptor 2."""
     faulthandler.register(_SIGNAL, file=2, all_threads=True, chain=False)
 
 
 @contextmanager
-def offered() -> Iterator[None]:
+def enabled() -> Iterator[None]:
     """Dump stacks at a signal within the block."""
-    offer()
+    enable()
     try:
         yield
     finally:
@@ -114,14 +114,14 @@ class _Log:
 
 def _signal(group: int) -> bool:
     """Signal processes that can respond. Return True if there are any."""
-    responsive = [process for process in members(group) if _has_offered(process)]
+    responsive = [process for process in members(group) if _is_enabled(process)]
     for process in responsive:
         with suppress(ProcessLookupError):
             os.kill(process, _SIGNAL)
     return bool(responsive)
 
 
-def _has_offered(process: int) -> bool:
+def _is_enabled(process: int) -> bool:
     """True if it handles the signal, which would kill it otherwise."""
     for name, value in _status(process):
         if name == "SigCgt":

@@ -214,7 +214,7 @@ class Child:
                 case Preload():
                     self._context.on_preload(message.body)
                 case FreeMemory():
-                    self._handler.rest()
+                    self._handler.free_memory()
                 case Forward():
                     self._channel.send(message.answer)
                 case Preempt() | Rendezvous():
@@ -289,7 +289,7 @@ def _task_processes(
             handler.preload(message.body)
         if message is None:
             return
-        stacks.offer()
+        stacks.enable()
         context.user_code.learn(message.codes)
         channel.put_back(message.unread.encode())
         Child(channel, context, handler, sandbox, code).serve_one(parent)
@@ -301,7 +301,7 @@ def _task_processes(
         if depth is Depth.NOTHING:
             return ""
         hazards = ForkHazards.now()
-        with stacks.offered():
+        with stacks.enabled():
             context.user_code.prepare(message.body, initialises=depth is Depth.INITIALISED)
         return hazards.added()
 
@@ -387,7 +387,7 @@ def main() -> None:
         door = supervisor.door if supervisor is not None else None
         sandbox = Sandbox(volumes, is_on=arguments.sandbox, further=arguments.writable, door=door)
         if module.Handler.keeps_process:
-            stacks.offer()
+            stacks.enable()
             return Child(channel, context, module.Handler(context), sandbox).serve()
 
         return _task_processes(channel, context, module.Handler, sandbox).serve()

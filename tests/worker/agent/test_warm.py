@@ -18,7 +18,7 @@ from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.devices import Share
-from cerebro.worker.agent.processes.children import REST_S, ChildPool
+from cerebro.worker.agent.processes.children import FREE_MEMORY_S, ChildPool
 from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT, Agents, is_running, until
@@ -203,7 +203,7 @@ def test_of_many_processes_without_a_task_the_newest_are_kept(kept: Kept) -> Non
     kept.children.tidy()
     assert all(is_running(pid) for pid in pids), "their next task is probably near"
     for device in (1, 2, 3, 4):
-        kept.children._children[(device,), ETL].used -= REST_S + 5 - device
+        kept.children._children[(device,), ETL].used -= FREE_MEMORY_S + 5 - device
     kept.children.tidy()
     assert [is_running(pid) for pid in pids] == [False, False, True, True]
     assert is_running(busy.pid)

@@ -11,7 +11,7 @@ from cerebro.worker.child.context import BaseHandler
 class Handler(BaseHandler):
     """See `BaseHandler`."""
 
-    def rest(self) -> None:
+    def free_memory(self) -> None:
         """Leaves a note."""
         (self._volumes.logs.parent / "rested").write_text(str(os.getpid()))
 

@@ -49,8 +49,8 @@ def test_a_handler_at_rest_holds_nothing_large(tmp_path: Path, trainee: Trainee,
     before = models()
     first = handler.handle(task, 1)
     handler.preload(task)
-    handler.rest()
-    handler.rest()
+    handler.free_memory()
+    handler.free_memory()
     assert models() == before
     assert (handler._preloaded, handler._mapped) == (None, {})
     assert handler.handle(task, 1).metrics == first.metrics

@@ -122,9 +122,9 @@ class MemberRun:
     def _follow(self) -> bool:
         with selectors.DefaultSelector() as selector:
             for number, (line, child) in enumerate(zip(self._lines, self._prepared.children, strict=True)):
-                selector.register(line, selectors.EVENT_READ, (self._hear_leader, number))
-                selector.register(child.channel, selectors.EVENT_READ, (self._hear_child, number))
-                selector.register(child.end, selectors.EVENT_READ, (self._hear_end, number))
+                selector.register(line, selectors.EVENT_READ, (self._receive_from_leader, number))
+                selector.register(child.channel, selectors.EVENT_READ, (self._receive_from_child, number))
+                selector.register(child.end, selectors.EVENT_READ, (self._handle_exit, number))
             selector.register(self._mailbox, selectors.EVENT_READ)
             noted = time.monotonic()
             while not self._is_over():
@@ -132,8 +132,8 @@ class MemberRun:
                     if key.data is None:
                         self._mailbox.drain()
                         continue
-                    heed, number = key.data
-                    if not heed(number):
+                    handle, number = key.data
+                    if not handle(number):
                         with suppress(KeyError, ValueError):  # an ended child's descriptors are gone with it
                             selector.unregister(key.fileobj)
                 if time.monotonic() - noted >= _NOTE_S:
@@ -156,7 +156,7 @@ class MemberRun:
             self._send(0, WorkerLeaves(reason=self._drain.why, grace_s=self._drain.remaining_s))
         return self._drain.is_requested and self._drain.remaining_s <= 0
 
-    def _hear_leader(self, number: int) -> bool:
+    def _receive_from_leader(self, number: int) -> bool:
         line, child = self._lines[number], self._prepared.children[number]
         while (message := line.pending()) is not None:
             if isinstance(message, StartRank):
@@ -190,7 +190,7 @@ class MemberRun:
         if child.is_ready:
             self._send(number, Ready())
 
-    def _hear_child(self, number: int) -> bool:
+    def _receive_from_child(self, number: int) -> bool:
         child = self._prepared.children[number]
         while (message := child.channel.pending()) is not None:
             self._take(number, message)
@@ -211,10 +211,10 @@ class MemberRun:
                 return
         self._send(number, message)
 
-    def _hear_end(self, number: int) -> bool:
+    def _handle_exit(self, number: int) -> bool:
         child = self._prepared.children[number]
         if child.end >= 0:
-            self._hear_child(number)  # messages sent before it ended count
+            self._receive_from_child(number)  # messages sent before it ended count
         if number in self._is_running:
             failure = child.reap()
             self._is_running.discard(number)

@@ -37,7 +37,7 @@ class RemoteRank:
     def __init__(self, described: str, join_s: float = JOIN_S) -> None:
         self.described, self._join_s = described, join_s
         self.is_ready = False
-        self.is_resting, self.tasks, self.code = False, 0, ""
+        self.has_freed_memory, self.tasks, self.code = False, 0, ""
         self.batch = self.operations = 0
         ours, self._theirs = socket.socketpair()
         self.channel: Channel[FromMember] = Channel(ours, FROM_MEMBER)
@@ -76,7 +76,7 @@ class RemoteRank:
         with suppress(OSError):
             self.channel.send(message)
 
-    def knows(self, codes: frozenset[str]) -> bool:
+    def has_code(self, codes: frozenset[str]) -> bool:
         """Return False: its worker handles user code."""
         return False
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 600.0
 """Seconds after which an idle child ends. It holds a few hundred MB or more."""
-REST_S = 2.0
+FREE_MEMORY_S = 2.0
 """Idle seconds after which a child frees rebuildable objects. Before that, its next task is probably near."""
 _LOOK_S = 5.0
 """Seconds between two memory checks while no task runs."""
@@ -69,7 +69,7 @@ class ChildPool:
         with self._lock:
             for (other_devices, _), other in self._idle():
                 if overlap(other_devices, devices):
-                    other.rest()
+                    other.free_memory()
         return children
 
     def _fitting(self, place: Place, setting: ChildSpec) -> ChildProcess:
@@ -132,20 +132,22 @@ class ChildPool:
         now = time.monotonic()
         self._end_where(lambda child: now - child.used >= IDLE_S, f"it had none for {IDLE_S:g} s")
         with self._lock:
-            rested = [child for _, child in self._idle() if now - child.used >= REST_S]
+            rested = [child for _, child in self._idle() if now - child.used >= FREE_MEMORY_S]
         oldest = sorted(rested, key=lambda child: child.used)[: max(0, len(rested) - self._most_idle)]
         self._end_where(lambda child: child in oldest, "others had one since")
         with self._lock:
             for _, child in self._idle():
-                if now - child.used >= REST_S:
-                    child.rest()
+                if now - child.used >= FREE_MEMORY_S:
+                    child.free_memory()
         self.end_idle_if_memory_is_short()
 
     def tidy_in_s(self) -> float:
         """Return the seconds until `tidy` is needed."""
         with self._lock:
             idle = [child for _, child in self._idle()]
-        return (_LOOK_S if all(child.is_resting for child in idle) else REST_S) if idle else IDLE_S
+        return (
+            (_LOOK_S if all(child.has_freed_memory for child in idle) else FREE_MEMORY_S) if idle else IDLE_S
+        )
 
     def is_crowded(self) -> bool:
         """True if memory is short and there are idle children."""

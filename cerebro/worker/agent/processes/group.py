@@ -75,9 +75,9 @@ class ChildGroup:
         """Number of tasks they have started, alone and together."""
         return sum(child.tasks for child in self.children)
 
-    def knows(self, codes: frozenset[str]) -> bool:
+    def has_code(self, codes: frozenset[str]) -> bool:
         """True if all ranks have this user code."""
-        return all(child.knows(codes) for child in self.children)
+        return all(child.has_code(codes) for child in self.children)
 
     def run(
         self, body: TaskBody, attempt: int, codes: dict[str, str], log: Path, *, received_at: float
@@ -122,7 +122,7 @@ class ChildGroup:
         """Return the failure unchanged: the channel has explained it."""
         return failure
 
-    def stuck(self) -> tuple[str, int | None]:
+    def describe_hang(self) -> tuple[str, int | None]:
         """Describe the rank that blocks the others, and return its number if known."""
         stopped = [rank for rank, child in enumerate(self.children) if child.is_stopped()]
         if stopped:
@@ -156,10 +156,10 @@ class ChildGroup:
         """Process ids of the local ranks."""
         return tuple(child.pid for child in self.children if isinstance(child, ChildProcess))
 
-    def doing(self) -> str:
+    def kernel_state(self) -> str:
         """Describe the kernel state of the local ranks, for people."""
         here = (child for child in self.children if isinstance(child, ChildProcess))
-        return "; ".join(f"{child.described}: {child.doing()}" for child in here)
+        return "; ".join(f"{child.described}: {child.kernel_state()}" for child in here)
 
     def kill(self) -> None:
         """Kill all ranks and their descendants. Calling twice is safe."""

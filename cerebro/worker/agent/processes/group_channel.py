@@ -97,7 +97,7 @@ class GroupChannel:
 
     def pending(self) -> FromChild | None:
         """Return the next merged message, or `None`."""
-        message: FromChild | None = self._hear()
+        message: FromChild | None = self._receive()
         if message is None and not self._has_concluded and (self.ends or self.is_over()):
             self.await_others()
             self._has_concluded = True
@@ -113,13 +113,13 @@ class GroupChannel:
             if left_s <= 0:
                 return
             self._sources.poll(left_s)
-            self._hear()
+            self._receive()
 
     def is_over(self) -> bool:
         """True if all ranks have reported their end."""
         return len(self.answers) + len(self.ends) == len(self._children)
 
-    def _hear(self) -> FromChild | None:
+    def _receive(self) -> FromChild | None:
         for rank, child in enumerate(self._children):
             # Check first: messages sent before it ended count.
             is_gone = not child.is_alive()
@@ -130,7 +130,7 @@ class GroupChannel:
             if is_gone or child.channel.is_closed:
                 if not self._has_ended(rank):
                     self.ends[rank] = RankEnd(rank=rank, at=time.monotonic(), failure=None)
-                self._forget(child)
+                self._unregister(child)
         return None
 
     def _take(self, rank: int, message: FromChild | FromMember) -> FromChild | None:
@@ -176,7 +176,7 @@ class GroupChannel:
     def _has_ended(self, rank: int) -> bool:
         return rank in self.answers or rank in self.ends
 
-    def _forget(self, child: Rank) -> None:
+    def _unregister(self, child: Rank) -> None:
         """Unregister an ended rank: its descriptors stay readable."""
         for descriptor in (child.channel.fileno(), child.end):
             with suppress(OSError, ValueError):  # it was forgotten before

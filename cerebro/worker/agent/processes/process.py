@@ -115,7 +115,7 @@ class ChildProcess:
         """Number of started tasks."""
         self._task_log = Path()
         """Log of its latest task."""
-        self.is_resting = True
+        self.has_freed_memory = True
         self.used = time.monotonic()
         """End time of its latest task."""
         self.is_ready = False
@@ -175,7 +175,7 @@ class ChildProcess:
         """
         self._kills_before, self._task_log = self._kills.count(), log
         self._known = frozenset(codes) | (self._known if self.code == body.code else frozenset())
-        self.code, self.is_resting, self.tasks = body.code, False, self.tasks + 1
+        self.code, self.has_freed_memory, self.tasks = body.code, False, self.tasks + 1
         self.channel.send(
             Run(body=body, attempt=attempt, codes=codes, log=log, received_at=received_at, ranks=ranks)
         )
@@ -184,7 +184,7 @@ class ChildProcess:
         """Forget known user code: the child has forked a new process after its latest task."""
         self.code, self._known = "", frozenset()
 
-    def knows(self, codes: frozenset[str]) -> bool:
+    def has_code(self, codes: frozenset[str]) -> bool:
         """True if the process for the next task has all this user code."""
         return codes <= self._known
 
@@ -192,10 +192,10 @@ class ChildProcess:
         """Announce the next task."""
         self.channel.send(Preload(body=body))
 
-    def rest(self) -> None:
+    def free_memory(self) -> None:
         """Make it free rebuildable objects, once."""
-        if not self.is_resting:
-            self.is_resting = True
+        if not self.has_freed_memory:
+            self.has_freed_memory = True
             with suppress(OSError):  # it has ended, as the next user will notice
                 self.channel.send(FreeMemory())
 
@@ -221,7 +221,7 @@ class ChildProcess:
         """Ask the task to leave at its next batch or row; see `Preempt`. The channel receives the answer."""
         self.send(Preempt(reason=reason, grace_s=grace_s))
 
-    def stuck(self) -> tuple[str, int | None]:
+    def describe_hang(self) -> tuple[str, int | None]:
         """Describe the outcome of its hang; a single process has no rank."""
         return "the process was ended", None
 
@@ -234,7 +234,7 @@ class ChildProcess:
         """Process ids for finding its processes."""
         return (self.pid,)
 
-    def doing(self) -> str:
+    def kernel_state(self) -> str:
         """Describe its kernel state, for people."""
         return stacks.states(self.pid)
 
