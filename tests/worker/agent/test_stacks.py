@@ -48,7 +48,7 @@ def test_all_are_asked_at_once_and_none_is_cut_short(tmp_path: Path, monkeypatch
     monkeypatch.setattr(stacks, "time", clock)
     monkeypatch.setattr("os.kill", clock.kill)
     monkeypatch.setattr(stacks, "members", lambda group: [group])
-    monkeypatch.setattr(stacks, "_has_offered", lambda process: process != DEAF)
+    monkeypatch.setattr(stacks, "_is_enabled", lambda process: process != DEAF)
     groups = (SILENT, BABBLING, DEAF, SLOW)
     for group in groups:
         (tmp_path / str(group)).write_text("before\n")
