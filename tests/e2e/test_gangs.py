@@ -100,7 +100,7 @@ def test_two_workers_train_the_weights_of_one_process_on_both_partitions(
     lab = own_lab(workers=5)
     experiment = lab.prepared()
     result = experiment.run_fit(
-        Descent(), SPACE, parallelism=Parallelism(gang=2, techniques=["ddp"]), **SETTINGS
+        Descent(), SPACE, parallelism=Parallelism(gang=2, techniques=["ddp"], trials="never"), **SETTINGS
     )
     assert result.failures() == {}
     log = lab.log(experiment)
@@ -144,7 +144,10 @@ def test_a_member_that_is_killed_voids_the_attempt_and_nothing_else(
     experiment = lab.attach(prepared)
     fit = lab.spawn(
         lambda: experiment.run_fit(
-            Gated(lab.gate.port), SPACE, parallelism=Parallelism(gang=2, techniques=["ddp"]), **SETTINGS
+            Gated(lab.gate.port),
+            SPACE,
+            parallelism=Parallelism(gang=2, techniques=["ddp"], trials="never"),
+            **SETTINGS,
         )
     )
     knocks = {each.what: each for each in (lab.gate.knock(), lab.gate.knock())}
@@ -163,7 +166,10 @@ def test_a_worker_that_is_asked_to_end_takes_no_attempt_from_its_gang(
     experiment = lab.attach(prepared)
     fit = lab.spawn(
         lambda: experiment.run_fit(
-            Gated(lab.gate.port), SPACE, parallelism=Parallelism(gang=2, techniques=["ddp"]), **SETTINGS
+            Gated(lab.gate.port),
+            SPACE,
+            parallelism=Parallelism(gang=2, techniques=["ddp"], trials="never"),
+            **SETTINGS,
         )
     )
     knocks = {each.what: each for each in (lab.gate.knock(), lab.gate.knock())}

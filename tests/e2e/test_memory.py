@@ -36,7 +36,9 @@ def test_what_no_device_has_room_for_is_tried_once_more_and_then_told(own_lab: M
     tenth more."""
     lab = own_lab(workers=2, CEREBRO_DEVICE_MEMORY="200MiB")
     experiment = lab.prepared()
-    experiment.run_fit(Greedy(), SPACE, parallelism=Parallelism(techniques=["single"]), **SETTINGS)
+    experiment.run_fit(
+        Greedy(), SPACE, parallelism=Parallelism(techniques=["single"], trials="never"), **SETTINGS
+    )
     log = lab.log(experiment)
     models = log.state().runs["fit-1"].models
     assert [model.state for model in models.values()] == [ModelState.FINISHED, ModelState.FAILED]

@@ -24,8 +24,6 @@ SETTINGS: dict[str, Any] = {
     "mode": "min",
     "seed": 3,
     "progress": False,
-    # What is measured may choose otherwise than these tests expect.
-    "trials": "never",
 }
 
 
@@ -76,12 +74,15 @@ def test_sub_epochs_on_two_devices_train_the_weights_of_one(own_lab: MakeLab) ->
         pytest.skip("two devices need two cores")
     lab = own_lab(workers=1, CEREBRO_DEVICES="2")
     experiment = lab.prepared()
-    single = experiment.run_fit(Descent(), SPACE, **SETTINGS)
+    single = experiment.run_fit(Descent(), SPACE, parallelism=Parallelism(trials="never"), **SETTINGS)
     wide = experiment.run_fit(
-        Descent(), SPACE, parallelism=Parallelism(techniques=["ddp"], gpus=[2]), **SETTINGS
+        Descent(), SPACE, parallelism=Parallelism(techniques=["ddp"], gpus=[2], trials="never"), **SETTINGS
     )
     mixed = experiment.run_fit(
-        Descent(large=0.1), SPACE, parallelism=Parallelism(techniques=["single", "ddp"]), **SETTINGS
+        Descent(large=0.1),
+        SPACE,
+        parallelism=Parallelism(techniques=["single", "ddp"], trials="never"),
+        **SETTINGS,
     )
     assert (single.failures(), wide.failures(), mixed.failures()) == ({}, {}, {})
     for result in (wide, mixed):

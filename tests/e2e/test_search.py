@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from cerebro import ASHA, PBT, TPE, Search, loguniform
+from cerebro import ASHA, PBT, TPE, Parallelism, Search, loguniform
 from cerebro.contract.events import (
     CheckpointsPruned,
     ModelsAdded,
@@ -27,7 +27,13 @@ from tests.e2e.specs import TinyTraining
 
 pytestmark = pytest.mark.slow
 
-SETTINGS: dict[str, Any] = {"metric": "loss", "mode": "min", "seed": 3, "progress": False, "trials": "never"}
+SETTINGS: dict[str, Any] = {
+    "metric": "loss",
+    "mode": "min",
+    "seed": 3,
+    "progress": False,
+    "parallelism": Parallelism(trials="never"),
+}
 SPACE = {"lr": loguniform(1e-3, 1e-1), "batch_size": 5}
 
 
