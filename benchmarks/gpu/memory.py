@@ -119,6 +119,7 @@ def measure(setting: Setting) -> Iterator[Row]:
         began = time.monotonic()
         spec = Hungry(limit_mib, is_gpu=setting.is_gpu)
         late = threading.Timer(max(5.0, setting.remaining_s() - 30), _print_stacks, [info.home])
+        late.daemon = True
         late.start()
         hours = max(10.0, setting.remaining_s() - 20) / 3600  # so that rows come even if a model never ends
         result = experiment.run_fit(
