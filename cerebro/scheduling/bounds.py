@@ -40,7 +40,7 @@ Without it a bound could exceed an optimum it meets.
 """
 
 
-class _ParallelPlan(NamedTuple):
+class _Option(NamedTuple):
     """Runs a sub-epoch on `share` of the GPUs of `worker` for `seconds`."""
 
     worker: int
@@ -57,7 +57,7 @@ class _Kind(NamedTuple):
 
     model: int
     amount: float
-    parallel_plans: tuple[_ParallelPlan, ...]
+    parallel_plans: tuple[_Option, ...]
 
 
 def lower_bound(problem: Problem) -> float:
@@ -183,7 +183,7 @@ def _shares(problem: Problem, kinds: list[_Kind]) -> Iterator[list[_Kind]]:
         ]
 
 
-def _rounded(problem: Problem, parallel_plan: _ParallelPlan, least: int) -> _ParallelPlan:
+def _rounded(problem: Problem, parallel_plan: _Option, least: int) -> _Option:
     total = problem.gpus[parallel_plan.worker]
     gpus = round(parallel_plan.share * total)
     if 2 * least > total:
@@ -210,9 +210,9 @@ def _kinds(problem: Problem) -> list[_Kind]:
 
 def _parallel_plans(
     problem: Problem, model: int, places: tuple[int, ...], size: float
-) -> tuple[_ParallelPlan, ...]:
+) -> tuple[_Option, ...]:
     return tuple(
-        _ParallelPlan(w, parallel_plan.gpus / problem.gpus[w], parallel_plan.sub_epoch_s(size))
+        _Option(w, parallel_plan.gpus / problem.gpus[w], parallel_plan.sub_epoch_s(size))
         for w in places
         for parallel_plan in problem.parallel_plans[model][w]
     )

@@ -18,7 +18,7 @@ from cerebro.scheduling.problem import Problem, shared_s
 from cerebro.scheduling.schedule import Placement, Schedule
 
 Start = tuple[float, int, int, int]
-"""Start in seconds, model, partition, worker."""
+"""Start in seconds, model, partition, worker. A plain tuple for speed; `to_schedule` makes placements."""
 
 
 class Decoded(NamedTuple):

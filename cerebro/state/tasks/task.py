@@ -77,7 +77,7 @@ def _shared(devices: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def _shared_way(text: str) -> ParallelPlan:
+def _shared_plan(text: str) -> ParallelPlan:
     return ParallelPlan.model_validate_json(text)
 
 
@@ -190,7 +190,7 @@ class Task:
                 worker=worker,
                 assigned=event.time,
                 devices=_shared(event.devices),
-                parallel_plan=_shared_way(event.parallel_plan.model_dump_json())
+                parallel_plan=_shared_plan(event.parallel_plan.model_dump_json())
                 if event.parallel_plan
                 else None,
                 others=event.others,
