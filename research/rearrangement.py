@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.exact.visits import Placed, RequiredVisit, timed, visits
+from cerebro.scheduling.exact.visits import timed, visits
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 
@@ -47,11 +47,8 @@ def rearrange(problem: Problem) -> Schedule:
             "vector rearrangement schedules plain open shops only (one epoch, one GPU per worker, one holder per "
             "partition): use another policy for this problem"
         )
-    wanted = {(visit.model, visit.options[0].worker): visit for visit in visits(problem)}
-    times = [
-        [wanted[m, w].options[0].seconds for w in range(problem.num_workers)]
-        for m in range(problem.num_models)
-    ]
+    wanted = {(option.model, option.worker): option for option, *_ in (v.options for v in visits(problem))}
+    times = [[wanted[m, w].seconds for w in range(problem.num_workers)] for m in range(problem.num_models)]
     longest = max(map(max, times))
     padded = _padded(times, longest)
     order = balanced_order(padded, longest)
@@ -61,7 +58,7 @@ def rearrange(problem: Problem) -> Schedule:
         ]
     else:
         sub_epochs = _dense(times, [m for m in order if m < len(times)])
-    return timed(problem, [_placed(wanted[sub_epoch]) for sub_epoch in sub_epochs])
+    return timed(problem, [wanted[sub_epoch] for sub_epoch in sub_epochs])
 
 
 def is_surely_optimal(times: Sequence[Vector]) -> bool:
@@ -233,7 +230,3 @@ def _dense(times: Sequence[Vector], order: Sequence[int]) -> list[tuple[int, int
             idle_models.add(model)
             idle_workers.append(worker)
     return begun
-
-
-def _placed(visit: RequiredVisit) -> Placed:
-    return Placed(visit, visit.options[0])

@@ -34,6 +34,11 @@ class Placement(NamedTuple):
     others: tuple[tuple[int, int], ...] = ()
 
     @property
+    def seconds(self) -> float:
+        """Duration."""
+        return self.end - self.start
+
+    @property
     def places(self) -> tuple[tuple[int, int], ...]:
         """All (partition, worker) pairs."""
         return ((self.partition, self.worker), *self.others)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import TOLERANCE, SolverUnavailableError, search, solve_exact
+from cerebro.scheduling.exact.cpsat import Programme
 from cerebro.scheduling.exact.ticks import Ticks
+from cerebro.scheduling.exact.visits import visits
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
 from research.assumed import saturn
@@ -168,3 +170,18 @@ def test_a_bound_in_ticks_is_a_bound_in_seconds(horizon: float, times: list[floa
     ticks = Ticks.fitting(times, horizon)
     total = sum(ticks.length(seconds) for seconds in times)
     assert ticks.bound(total, times) <= sum(times) * (1 + 1e-9)
+
+
+def test_a_hint_chooses_one_option_of_each_sub_epoch_of_equal_models() -> None:
+    """Also if equal models are renamed, because the second one starts first."""
+    problem = open_shop([[2.0, 2.0], [2.0, 2.0]], [[0, 1], [0, 1]])
+    wanted = visits(problem)
+    second_first = sorted(wanted, key=lambda visit: -visit.model)
+    known = [min(visit.options, key=lambda option: option.seconds) for visit in second_first]
+    programme = Programme(problem, wanted, Ticks.fitting([2.0], 8.0), known, 0.0)
+    programme.add_times()
+    programme.add_hint()
+    hint = programme.cp.proto.solution_hint
+    hinted = dict(zip(hint.vars, hint.values, strict=True))
+    for uses in programme.uses.values():
+        assert sum(hinted[use.taken.index] for use in uses if not isinstance(use.taken, int)) == 1

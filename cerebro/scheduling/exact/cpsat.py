@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cerebro.scheduling.exact.result import TOLERANCE
 from cerebro.scheduling.exact.ticks import Ticks
-from cerebro.scheduling.exact.visits import Option, Placed, RequiredVisit, canonical, starts, twins
+from cerebro.scheduling.exact.visits import RequiredVisit, canonical, starts, twins
 from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Placement
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -41,7 +42,7 @@ class _Use(NamedTuple):
     """One option of a sub-epoch that uses a worker."""
 
     visit: RequiredVisit
-    option: Option
+    option: Placement
     ticks: int
     taken: Taken
 
@@ -59,7 +60,7 @@ class Programme:
         problem: Problem,
         wanted: Sequence[RequiredVisit],
         ticks: Ticks,
-        known: list[Placed],
+        known: list[Placement],
         bound: float,
     ) -> None:
         from ortools.sat.python import cp_model
@@ -70,7 +71,7 @@ class Programme:
         self.gpu_ready = [[ticks.of(ready) for ready in gpus] for gpus in problem.gpu_ready]
         self.known = canonical(problem, known, self.starts_of(known))
         self.horizon = max(
-            start + ticks.length(item.option.seconds)
+            start + ticks.length(item.seconds)
             for item, start in zip(self.known, self.starts_of(self.known), strict=True)
         )
         self.makespan = self.cp.new_int_var(min(self.horizon, ticks.at_least(bound)), self.horizon, "C")
@@ -87,9 +88,9 @@ class Programme:
                 self._add_counts(worker, uses)
         self.cp.minimize(self.makespan)
 
-    def starts_of(self, order: list[Placed]) -> list[int]:
+    def starts_of(self, order: list[Placement]) -> list[int]:
         """Return the start of each sub-epoch of an order, in ticks."""
-        lengths = [self.ticks.length(item.option.seconds) for item in order]
+        lengths = [self.ticks.length(item.seconds) for item in order]
         return starts(order, lengths, self.model_ready, self.gpu_ready)
 
     # --- options ---------------------------------------------------------------------------------
@@ -228,16 +229,18 @@ class Programme:
 
     def add_hint(self) -> None:
         """Start the search from the best known schedule."""
-        for (visit, option), begin in zip(self.known, self.starts_of(self.known), strict=True):
+        by_name = {visit[:3]: visit for visit in self.wanted}
+        for known, begin in zip(self.known, self.starts_of(self.known), strict=True):
+            visit = by_name[known.model, known.partition, known.epoch]
             self.cp.add_hint(self.start[visit], begin)
             for use in self.uses[visit]:
                 if not isinstance(use.taken, int):
-                    self.cp.add_hint(use.taken, use.option is option)
+                    self.cp.add_hint(use.taken, use.option == known)
         self.cp.add_hint(self.makespan, self.horizon)
 
     def solve(
         self, seconds: float, *, takes_turns: bool, clock: Callable[[], float] = time.perf_counter
-    ) -> tuple[list[Placed], float]:
+    ) -> tuple[list[Placement], float]:
         """Search; return the best order and a bound in ticks.
 
         The order is [] if nothing was found or the programme has no times.
@@ -270,7 +273,7 @@ class Programme:
         taken = {
             visit: next(u.option for u in uses if solver.value(u.taken)) for visit, uses in self.uses.items()
         }
-        return [Placed(visit, taken[visit]) for visit in order], solver.best_objective_bound
+        return [taken[visit] for visit in order], solver.best_objective_bound
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
-from cerebro.scheduling.exact.visits import Placed, RequiredVisit, placed, timed, visits
+from cerebro.scheduling.exact.visits import RequiredVisit, placed, timed, visits
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule
+from cerebro.scheduling.schedule import Placement, Schedule
 
 if TYPE_CHECKING:
     import gurobipy
@@ -151,20 +151,22 @@ def large(problem: Problem, wanted: Sequence[RequiredVisit]) -> float:
     return max(*problem.model_ready, *(gpus[-1] for gpus in problem.gpu_ready), 0.0) + longest
 
 
-def _order(made: Formulation) -> list[Placed]:
+def _order(made: Formulation) -> list[Placement]:
     found = []
     for visit in sorted(made.start, key=lambda visit: made.start[visit].X):
         values = [taken if isinstance(taken, int) else round(taken.X) for taken in made.taken[visit]]
-        found.append(Placed(visit, visit.options[values.index(1)]))
+        found.append(visit.options[values.index(1)])
     return found
 
 
-def _start_from(made: Formulation, order: list[Placed], schedule: Schedule) -> None:
-    for (visit, option), sub_epoch in zip(order, schedule.sub_epochs, strict=True):
+def _start_from(made: Formulation, order: list[Placement], schedule: Schedule) -> None:
+    by_name = {visit[:3]: visit for visit in made.start}
+    for known, sub_epoch in zip(order, schedule.sub_epochs, strict=True):
+        visit = by_name[known.model, known.partition, known.epoch]
         made.start[visit].Start = sub_epoch.start
         for other, taken in zip(visit.options, made.taken[visit], strict=True):
             if not isinstance(taken, int):
-                taken.Start = float(other is option)
+                taken.Start = float(other == known)
 
 
 def _note(model: gurobipy.Model, time_limit_s: float) -> str:

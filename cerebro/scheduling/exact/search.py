@@ -15,9 +15,9 @@ from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact.cpsat import Programme, is_installed
 from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
 from cerebro.scheduling.exact.ticks import Ticks
-from cerebro.scheduling.exact.visits import Placed, RequiredVisit, placed, timed, visits
+from cerebro.scheduling.exact.visits import RequiredVisit, placed, timed, visits
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule
+from cerebro.scheduling.schedule import Placement, Schedule
 
 MAX_VISITS = 10_000
 """Maximum number of sub-epochs; building larger models exceeds usual time limits."""
@@ -136,8 +136,8 @@ class _Search:
         self.bound = max(self.bound, self.ticks.bound(ticks, shortest))
 
 
-def _cyclic(problem: Problem, wanted: Sequence[RequiredVisit]) -> list[Placed]:
+def _cyclic(problem: Problem, wanted: Sequence[RequiredVisit]) -> list[Placement]:
     """Return an initial order: models start at different partitions in rotation, with their fastest option."""
     width = problem.num_partitions
     order = sorted(wanted, key=lambda v: (v.epoch, (v.partition - v.model) % width, v.model))
-    return [Placed(visit, min(visit.options, key=lambda option: option.seconds)) for visit in order]
+    return [min(visit.options, key=lambda option: option.seconds) for visit in order]

@@ -15,35 +15,19 @@ from cerebro.scheduling.schedule import Placement, Schedule
 Time = TypeVar("Time", int, float)
 
 
-class Option(NamedTuple):
-    """Runs a sub-epoch on `gpus` GPUs of a worker for `seconds`."""
-
-    worker: int
-    gpus: int
-    seconds: float
-    technique: str
-
-
 class RequiredVisit(NamedTuple):
-    """A model on a partition in an epoch (from 1), by one of its options."""
+    """A model on a partition in an epoch (from 1), by one of its options: placements that start at 0."""
 
     model: int
     partition: int
     epoch: int
-    options: tuple[Option, ...]
-
-
-class Placed(NamedTuple):
-    """A required sub-epoch and its chosen option."""
-
-    visit: RequiredVisit
-    option: Option
+    options: tuple[Placement, ...]
 
 
 def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
     """Return all remaining sub-epochs, by model, epoch and partition."""
     return tuple(
-        RequiredVisit(m, p, epoch, _options(problem, m, p))
+        RequiredVisit(m, p, epoch, _options(problem, m, p, epoch))
         for m in range(problem.num_models)
         for epoch in range(1, problem.epochs + 1)
         for p in range(problem.num_partitions)
@@ -51,7 +35,7 @@ def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
     )
 
 
-def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placed]:
+def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placement]:
     """Return a schedule's sub-epochs in the order of start.
 
     Each gets an option at least as good as in the schedule.
@@ -63,29 +47,20 @@ def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placed]:
     ]
 
 
-def timed(problem: Problem, order: Sequence[Placed]) -> Schedule:
+def timed(problem: Problem, order: Sequence[Placement]) -> Schedule:
     """Build the schedule of an order, with every start as early as possible.
 
     In floating-point seconds.
     """
-    begins = starts(order, [p.option.seconds for p in order], problem.model_ready, problem.gpu_ready)
+    begins = starts(order, [p.seconds for p in order], problem.model_ready, problem.gpu_ready)
     return Schedule.of(
-        Placement(
-            model=visit.model,
-            partition=visit.partition,
-            worker=option.worker,
-            start=begin,
-            end=begin + option.seconds,
-            epoch=visit.epoch,
-            gpus=option.gpus,
-            technique=option.technique,
-        )
-        for (visit, option), begin in zip(order, begins, strict=True)
+        each._replace(start=begin, end=begin + each.seconds)
+        for each, begin in zip(order, begins, strict=True)
     )
 
 
 def starts(
-    order: Iterable[Placed],
+    order: Iterable[Placement],
     lengths: Iterable[Time],
     model_ready: Sequence[Time],
     gpu_ready: Sequence[Sequence[Time]],
@@ -103,11 +78,11 @@ def starts(
     model_free = list(model_ready)
     gpu_free = [list(ready) for ready in gpu_ready]
     found: list[Time] = []
-    for (visit, option), length in zip(order, lengths, strict=True):
-        free = gpu_free[option.worker]
-        begin = max(model_free[visit.model], free[option.gpus - 1])
-        model_free[visit.model] = begin + length
-        gpu_free[option.worker] = sorted([begin + length] * option.gpus + free[option.gpus :])
+    for each, length in zip(order, lengths, strict=True):
+        free = gpu_free[each.worker]
+        begin = max(model_free[each.model], free[each.gpus - 1])
+        model_free[each.model] = begin + length
+        gpu_free[each.worker] = sorted([begin + length] * each.gpus + free[each.gpus :])
         found.append(begin)
     return found
 
@@ -120,7 +95,7 @@ def twins(problem: Problem) -> list[list[int]]:
     return [same for same in problem.twins() if len(same) > 1]
 
 
-def canonical(problem: Problem, order: list[Placed], begins: Sequence[int]) -> list[Placed]:
+def canonical(problem: Problem, order: list[Placement], begins: Sequence[int]) -> list[Placement]:
     """Return the order with twins renamed.
 
     Their first sub-epochs then start in the order of their numbers.
@@ -129,24 +104,22 @@ def canonical(problem: Problem, order: list[Placed], begins: Sequence[int]) -> l
         begins: start of each sub-epoch.
     """
     first: dict[int, tuple[tuple[int, int], int]] = {}
-    find = {}
-    for (visit, _), begin in zip(order, begins, strict=True):
-        find[visit.model, visit.epoch, visit.partition] = visit
-        key = ((visit.epoch, visit.partition), begin)
-        first[visit.model] = min(first.get(visit.model, key), key)
+    for each, begin in zip(order, begins, strict=True):
+        key = ((each.epoch, each.partition), begin)
+        first[each.model] = min(first.get(each.model, key), key)
     renamed = {m: m for m in range(problem.num_models)}
     for same in twins(problem):
         busy = [m for m in same if m in first]
         renamed.update(zip(sorted(busy, key=lambda m: first[m][1]), busy, strict=True))
-    return [Placed(find[renamed[v.model], v.epoch, v.partition], option) for v, option in order]
+    return [each._replace(model=renamed[each.model]) for each in order]
 
 
-def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]:
+def _options(problem: Problem, model: int, partition: int, epoch: int) -> tuple[Placement, ...]:
     """Return the options without dominated ones.
 
     A dominated option needs no fewer GPUs and no less time than another on the same worker.
     """
-    kept: list[Option] = []
+    kept: list[Placement] = []
     for worker in dict.fromkeys(problem.places(model, partition)):
         size, fastest = problem.sizes[partition], float("inf")
         parallel_plans = (
@@ -156,10 +129,10 @@ def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]
         for gpus, seconds, technique in sorted(parallel_plans):
             if seconds < fastest:
                 fastest = seconds
-                kept.append(Option(worker, gpus, seconds, technique))
+                kept.append(Placement(worker, model, partition, epoch, 0.0, seconds, gpus, technique))
     return tuple(kept)
 
 
-def _place(visit: RequiredVisit, sub_epoch: Placement) -> Placed:
+def _place(visit: RequiredVisit, sub_epoch: Placement) -> Placement:
     fitting = [o for o in visit.options if o.worker == sub_epoch.worker and o.gpus <= sub_epoch.gpus]
-    return Placed(visit, min(fitting, key=lambda option: option.seconds))
+    return min(fitting, key=lambda option: option.seconds)
