@@ -111,14 +111,14 @@ class _OneByOne(HyperbandSearch):
 
     def decider(self, facts: Facts) -> Decider:
         """Without the rules and users that a search puts around a procedure."""
-        return _Alone(partial(self.begin, facts), self.told)
+        return _Alone(partial(self.begin, facts), self.on_report)
 
 
 class _Alone:
     def __init__(
-        self, begin: Callable[[], Sequence[Order]], told: Callable[[Report], Sequence[Order]]
+        self, begin: Callable[[], Sequence[Order]], on_report: Callable[[Report], Sequence[Order]]
     ) -> None:
-        self.begin, self.told = begin, told
+        self.begin, self.on_report = begin, on_report
 
 
 def _hyperband() -> list[Figure]:
@@ -313,10 +313,10 @@ class _Timed:
         """As the search."""
         return self.search.begin()
 
-    def told(self, report: Report) -> Sequence[Order]:
+    def on_report(self, report: Report) -> Sequence[Order]:
         """As the search."""
         began = time.process_time()
-        orders = self.search.told(report)
+        orders = self.search.on_report(report)
         self.seconds.append(time.process_time() - began)
         return orders
 

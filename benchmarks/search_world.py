@@ -43,7 +43,7 @@ class Decider(Protocol):
         """The first orders."""
         ...
 
-    def told(self, report: Report) -> Sequence[Order]:
+    def on_report(self, report: Report) -> Sequence[Order]:
         """Those that follow from a report."""
         ...
 
@@ -187,7 +187,7 @@ class World:
                 Reached(model=name, epochs=model.trained, value=value, metrics=metrics, time=self._now)
             )
         for report in reports:
-            self._carry_out(decider, deque(decider.told(report)))
+            self._carry_out(decider, deque(decider.on_report(report)))
 
     def _add(self, order: Add) -> Added:
         name, drawn = f"m{len(self._models):05}", order.hyperparams["number"]
@@ -211,9 +211,9 @@ class World:
                 case Draw():
                     for number in range(self._drawn, self._drawn + order.count):
                         self._drawn += 1
-                        orders += decider.told(Drawn(number=number, hyperparams={"number": number}))
+                        orders += decider.on_report(Drawn(number=number, hyperparams={"number": number}))
                 case Add():
-                    orders += decider.told(self._add(order))
+                    orders += decider.on_report(self._add(order))
                 case Extend():
                     self._models[order.model].grant = order.epochs
                     self._models[order.model].priority = order.priority
@@ -221,6 +221,6 @@ class World:
                     model = self._models[order.model]
                     if not model.is_stopped and model.trained < model.grant:
                         model.is_stopped = True
-                        orders += decider.told(Stopped(model=order.model, by=SEARCH))
+                        orders += decider.on_report(Stopped(model=order.model, by=SEARCH))
                 case Finish():
                     pass

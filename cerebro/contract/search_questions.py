@@ -95,7 +95,7 @@ class OrdersQuestion(LateContract):
         request: the run's request; its procedure is an `OwnProcedure`.
         epochs, metric, mode, seed, workers: as in `cerebro.search.transducer.Search`.
         largest_batch: maximum batch size: the rows of the smallest partition.
-        told: all reports to the search, with the procedure's known actions (`cerebro.search.told`).
+        log: all reports to the search, with the procedure's known actions (`cerebro.search.wire_format`).
             Compressed, because a long search has some MB.
     """
 
@@ -107,7 +107,7 @@ class OrdersQuestion(LateContract):
     seed: int
     workers: int
     largest_batch: int
-    told: str
+    log: str
 
 
 SearchQuestion = Annotated[DrawQuestion | OrdersQuestion, Field(discriminator="kind")]

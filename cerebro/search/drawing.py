@@ -11,19 +11,22 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, RandInt, Space, Uniform
 
 
-def drawn_from(among: Distribution, rng: random.Random) -> JsonValue:
+def drawn_from(distribution: Distribution, rng: random.Random) -> JsonValue:
     """Return a random value of a distribution."""
-    match among:
+    match distribution:
         case Uniform():
-            return rng.uniform(among.low, among.high)
+            return rng.uniform(distribution.low, distribution.high)
         case LogUniform():
-            return math.exp(rng.uniform(math.log(among.low), math.log(among.high)))
+            return math.exp(rng.uniform(math.log(distribution.low), math.log(distribution.high)))
         case RandInt():
-            return rng.randint(among.low, among.high)
+            return rng.randint(distribution.low, distribution.high)
         case ChoiceOf():
-            return rng.choice(among.values)
+            return rng.choice(distribution.values)
 
 
 def configuration(space: Space, seed: str) -> Hyperparameters:
     """Return a training config. Each hyperparameter has its own generator, so values are uncorrelated."""
-    return {name: drawn_from(among, random.Random(f"{seed}/{name}")) for name, among in space.items()}
+    return {
+        name: drawn_from(distribution, random.Random(f"{seed}/{name}"))
+        for name, distribution in space.items()
+    }

@@ -252,6 +252,6 @@ class Procedure(Protocol):
         """Return the first orders. Called once, before any report."""
         ...
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """Return the orders that follow from a report."""
         ...

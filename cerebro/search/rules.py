@@ -20,7 +20,7 @@ class StopRules:
         self._facts = facts
         self._means = _RunningMeans()
 
-    def told(self, report: Measured, models: SearchedModels) -> str:
+    def stop_reason(self, report: Measured, models: SearchedModels) -> str:
         """Return the reason to stop the model, or "". `models` must already include the report.
 
         Raises:
@@ -43,24 +43,24 @@ class StopRules:
 
     def _plateau(self, rule: Plateau, report: Measured, model: SearchedModel) -> str:
         since = report.epoch - rule.epochs
-        before = [self._facts.score(value) for epoch, value in model.values.items() if epoch <= since]
+        earlier = [self._facts.score(value) for epoch, value in model.values.items() if epoch <= since]
         recent = [self._facts.score(value) for epoch, value in model.values.items() if epoch > since]
-        if not before or max(recent) > max(before) + rule.least:
+        if not earlier or max(recent) > max(earlier) + rule.least:
             return ""
-        best = self._facts.score(max(before))
+        best = self._facts.score(max(earlier))
         return f"{self._facts.metric} has not become better than {best:.6g} in {rule.epochs} epochs"
 
     def _median(self, rule: Median, report: Measured, model: SearchedModel) -> str:
-        others = self._means.at(report.epoch)
-        if report.epoch < rule.grace or len(others) < rule.least:
+        means = self._means.at(report.epoch)
+        if report.epoch < rule.grace or len(means) < rule.least:
             return ""
         best = max(self._facts.score(value) for epoch, value in model.values.items() if epoch <= report.epoch)
-        median = statistics.median(others)
+        median = statistics.median(means)
         if best >= median:
             return ""
         return (
             f"its best {self._facts.metric} after {report.epoch} epochs, {self._facts.score(best):.6g}, is worse than "
-            f"the median of {len(others)} others' means, {self._facts.score(median):.6g}"
+            f"the median of {len(means)} others' means, {self._facts.score(median):.6g}"
         )
 
 

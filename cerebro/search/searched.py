@@ -91,7 +91,7 @@ class SearchedModels:
         """Number of active models."""
         return len(self._active)
 
-    def told(self, report: Report) -> None:
+    def apply(self, report: Report) -> None:
         """Update the state with a report.
 
         Raises:

@@ -93,10 +93,10 @@ class Search:
         self._procedure = procedure_of(request.procedure, own)
         self._is_own, self._largest_batch = own is not None, largest_batch
         self._drawn_batches: set[str] = set()
-        self._its_own: set[str] = set()
+        self._search_set: set[str] = set()
         """Models whose resource only the procedure has set."""
         self._rules = StopRules(request.stop, self.facts)
-        self._asked = self._answered = 0
+        self._requested = self._answered = 0
         self._adds: deque[Add] = deque()
         self._without_value = 0
         """Models without any metric since the last `Measured`."""
@@ -109,7 +109,7 @@ class Search:
     @property
     def open_draws(self) -> range:
         """Numbers of the requested suggestions that have not arrived."""
-        return range(self._answered, self._asked)
+        return range(self._answered, self._requested)
 
     @property
     def is_stuck(self) -> bool:
@@ -140,7 +140,7 @@ class Search:
         """Return the first orders. Call once, before any report."""
         return list(self._passed(self._procedure.begin(self.facts)))
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """Return the orders that follow from a report, in execution order.
 
         Raises:
@@ -153,29 +153,29 @@ class Search:
         stops = self._stops(report)
         gone = [Stopped(model=stop.model, by=SEARCH) for stop in stops]
         for stopped in gone:
-            self.models.told(stopped)
+            self.models.apply(stopped)
         # The procedure sees stops first, so it does not promote a model that a rule stops at this rung.
         news: list[Report] = [report, *gone] if isinstance(report, Added) else [*gone, report]
         orders: list[Order] = [*stops]
         for each in news:
-            orders += self._asked_of_procedure(each)
+            orders += self._procedure_orders(each)
         if self._closed_why and not self.is_finished and not self._has_open:
             self.is_finished = True
             orders.append(Finish(why=self._closed_why))
         return orders
 
     def _note(self, report: Report) -> None:
-        self.models.told(report)
+        self.models.apply(report)
         match report:
             case Drawn():
                 self._answered = report.number + 1
                 if self._is_own:
                     self._drawn_batches.add(repr(report.hyperparams.get("batch_size")))
             case Added(by="search"):
-                self._its_own.add(report.model)
+                self._search_set.add(report.model)
                 self._answer_add()
             case Extended() | Resumed():
-                self._its_own.discard(report.model)
+                self._search_set.discard(report.model)
             case Refused():
                 self._answer_add()
                 self._came_to_nothing(f"the last one could not be made: {report.why}")
@@ -197,14 +197,14 @@ class Search:
 
     def _close(self, why: str) -> None:
         self._closed_why = self._closed_why or why
-        self._asked = self._answered
+        self._requested = self._answered
 
     def _stops(self, report: Report) -> list[Stop]:
         """Return the stops of the rules and the hour limit."""
         found = {}
         match report:
             case Measured():
-                if why := self._rules.told(report, self.models):
+                if why := self._rules.stop_reason(report, self.models):
                     found[report.model] = why
             case Added(by="search") if self._over_why:
                 found[report.model] = self._over_why
@@ -224,8 +224,8 @@ class Search:
     def _may_stop(self, model: SearchedModel) -> bool:
         return not (model.is_kept or model.has_ended or model.trained >= self.facts.epochs)
 
-    def _asked_of_procedure(self, report: Report) -> list[Order]:
-        return [] if self.is_finished else list(self._passed(self._procedure.told(report)))
+    def _procedure_orders(self, report: Report) -> list[Order]:
+        return [] if self.is_finished else list(self._passed(self._procedure.on_report(report)))
 
     def _passed(self, orders: Iterable[Order]) -> Iterable[Order]:
         """Yield the procedure's orders that remain allowed.
@@ -245,13 +245,13 @@ class Search:
                     if self._may_stop(model):
                         # At the end of its resource nothing runs, so no `Stopped` report will arrive.
                         if model.trained >= model.granted:
-                            self.models.told(Stopped(model=model.id, by=SEARCH))
+                            self.models.apply(Stopped(model=model.id, by=SEARCH))
                         yield order
                 case _ if self._closed_why:
                     continue
                 case Draw():
                     if count := self._within_samples(order.count):
-                        self._asked += count
+                        self._requested += count
                         yield Draw(count=count)
                 case Add():
                     if order.origin is not None:
@@ -279,7 +279,7 @@ class Search:
             )
         if isinstance(order, Extend):
             model = self._known(order.model)
-            if order.epochs < model.granted and order.model in self._its_own:
+            if order.epochs < model.granted and order.model in self._search_set:
                 raise SearchError(
                     f"{name} ordered a grant of {order.epochs} epochs for {order.model}, which has one of "
                     f"{model.granted}: a grant only grows; use Stop to train a model no further"
@@ -298,13 +298,13 @@ class Search:
 
     def _within_samples(self, count: int) -> int:
         most = self.facts.samples
-        return count if most is None else min(count, most - self._asked)
+        return count if most is None else min(count, most - self._requested)
 
     def _known(self, name: str) -> SearchedModel:
         if name not in self.models:
             raise SearchError(
                 f"the procedure {self.procedure_name!r} ordered something for the model {name!r}, which the "
-                "run does not have: order only what `Added` has told of"
+                "run does not have: use only models that `Added` has reported"
             )
         return self.models[name]
 

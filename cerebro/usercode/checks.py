@@ -28,7 +28,7 @@ class _Naming(Protocol):
 
 
 _RETURNING = frozenset(
-    {"fit", "row_preprocessor", "batch_preprocessor", "create_models", "train", "test", "begin", "told"}
+    {"fit", "row_preprocessor", "batch_preprocessor", "create_models", "train", "test", "begin", "on_report"}
 )
 """Methods whose result is used at once; a generator function would not run."""
 
@@ -107,13 +107,13 @@ def check_procedure(procedure: object) -> None:
     """
     name = type(procedure).__name__
     if isinstance(procedure, type):
-        has_both = all(hasattr(procedure, method) for method in ("begin", "told"))
+        has_both = all(hasattr(procedure, method) for method in ("begin", "on_report"))
         hint = f"pass {procedure.__name__}() instead of {procedure.__name__}" if has_both else _PROCEDURES
         raise SearchError(f"search={procedure.__name__} is a class, expected an object: {hint}")
     methods = dict(inspect.getmembers(Procedure, inspect.isfunction))
-    if not any(hasattr(procedure, method) for method in ("begin", "told")):
+    if not any(hasattr(procedure, method) for method in ("begin", "on_report")):
         raise SearchError(f"search={procedure!r}: {_PROCEDURES}")
-    for method in ("begin", "told"):
+    for method in ("begin", "on_report"):
         promised = methods[method]
         if not hasattr(procedure, method) or not has_method(procedure, Procedure, method):
             raise SearchError(_missing(procedure, Procedure, method, promised))
@@ -125,7 +125,7 @@ def check_procedure(procedure: object) -> None:
 
 _PROCEDURES = (
     "expected one of cerebro's procedures, as in search=ASHA(), or an object with the methods begin(facts) and "
-    "told(report) of cerebro.search.Procedure"
+    "on_report(report) of cerebro.search.Procedure"
 )
 
 

@@ -18,11 +18,11 @@ from cerebro.contract.search import OwnProcedure
 from cerebro.contract.search_questions import DrawQuestion, OrdersQuestion
 from cerebro.errors import CerebroError
 from cerebro.search.history import Past
-from cerebro.search.own import Answered
 from cerebro.search.procedure import Add, Draw, Extend, Finish, Order, Stop
 from cerebro.search.questions import draw_question, values_for
-from cerebro.search.told import orders_line, packed, report_line
 from cerebro.search.transducer import Search
+from cerebro.search.user_procedure import Answered
+from cerebro.search.wire_format import orders_line, packed, report_line
 from cerebro.state import Run
 from cerebro.state.runs.search_log import SearchLog
 
@@ -136,7 +136,7 @@ class Searching:
             seed=self._request.seed,
             workers=self._first_workers,
             largest_batch=self._largest_batch,
-            told=packed(reports, orders),
+            log=packed(reports, orders),
         )
 
     def drawn(self, run: Run) -> ValuesDrawn | None:
@@ -198,7 +198,7 @@ class Searching:
                 self._own.give(log.answers[self._told + 2])
             try:
                 report = self._told + 1
-                orders = self._search.begin() if report < 0 else self._search.told(log.reports[report])
+                orders = self._search.begin() if report < 0 else self._search.on_report(log.reports[report])
             except CerebroError as error:
                 self._problem = str(error)
                 return

@@ -38,7 +38,7 @@ from cerebro.contract.tasks import (
     TrainTask,
     TrialTask,
 )
-from cerebro.search import own
+from cerebro.search import user_procedure
 from cerebro.search.questions import values_for
 from cerebro.state.workers import lanes_of
 from controller.scaling.orchestrator import Exit, Fleet, Memory, Pod
@@ -422,7 +422,7 @@ class VirtualWorkers:
             answer = SearchAnswer(values=tuple(values_for(body.question)))
         else:
             assert self._scenario.procedure is not None
-            answer = SearchAnswer(orders=own.answer(body.question, self._scenario.procedure))
+            answer = SearchAnswer(orders=user_procedure.answer(body.question, self._scenario.procedure))
         return SearchAnswer.model_validate_json(answer.model_dump_json())
 
     def _result(self, item: InboxItem, body: TaskBody, worker: str) -> TaskResult:

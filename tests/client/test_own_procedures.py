@@ -27,7 +27,7 @@ class Plain:
         """Nothing."""
         return []
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """Nothing."""
         return []
 
@@ -103,7 +103,7 @@ class Forgot(Procedure):
 class Short(Plain):
     """Of another signature."""
 
-    def told(self) -> list[Order]:  # type: ignore[override]
+    def on_report(self) -> list[Order]:  # type: ignore[override]
         """Nothing."""
         return []
 
@@ -111,7 +111,7 @@ class Short(Plain):
 class Yielding(Plain):
     """A generator runs nothing."""
 
-    def told(self, report: Report) -> Any:
+    def on_report(self, report: Report) -> Any:
         """Nothing."""
         yield from ()
 
@@ -135,14 +135,14 @@ class Locked(Plain):
             ASHA,
             r"search=ASHA is a class, expected an object: expected one of cerebro's procedures, as in search=ASHA",
         ),
-        (NoTold(), r"NoTold has no method 'told': define told\(self, report\)"),
+        (NoTold(), r"NoTold has no method 'on_report': define on_report\(self, report\)"),
         (
             Short(),
-            r"Short.told cannot be called as workers call it .*: expected told\(self, report\), found",
+            r"Short.on_report cannot be called as workers call it .*: expected on_report\(self, report\), found",
         ),
         (
             Yielding(),
-            r"Yielding.told has a `yield`, so a call does not run it: expected told\(self, report\) that returns",
+            r"Yielding.on_report has a `yield`, so a call does not run it: expected on_report\(self, report\) that",
         ),
         (
             Locked(),
@@ -162,5 +162,7 @@ def test_what_is_no_procedure_is_told_before_anything_is_sent(wrong: Any, senten
 
 def test_a_method_that_was_not_written_is_missed() -> None:
     """`Procedure`'s own would order nothing, for ever."""
-    with pytest.raises(SearchError, match=r"Forgot has no method 'told': define told\(self, report\)"):
+    with pytest.raises(
+        SearchError, match=r"Forgot has no method 'on_report': define on_report\(self, report\)"
+    ):
         search_request(SPACE, search=Forgot(), epochs=9)  # type: ignore[abstract]

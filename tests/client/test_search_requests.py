@@ -179,7 +179,7 @@ class Own:
     def begin(self, facts: object) -> list[Any]:
         return []
 
-    def told(self, report: object) -> list[Any]:
+    def on_report(self, report: object) -> list[Any]:
         return []
 
 

@@ -109,7 +109,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "orders nothing at all": (
         lambda: Scripted(None),
         "Mine.begin() returned None, expected a list of orders (Draw, Add, Extend, Stop, Finish of cerebro.search); "
-        "return [] for none (when it began)",
+        "return [] for none (at its start)",
     ),
     "no order": (
         lambda: Scripted(["stop"]),
@@ -121,8 +121,8 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "unknown model": (
         at_rung(Extend(model="m07", epochs=4)),
-        "the procedure 'Mine' ordered something for the model 'm07', which the run does not have: order only what "
-        "`Added` has told of (when it was told Reached(model='m00', epochs=2,",
+        "the procedure 'Mine' ordered something for the model 'm07', which the run does not have: use only models "
+        "that `Added` has reported (on Reached(model='m00', epochs=2,",
     ),
     "lower grant": (
         at_rung(Extend(model="m00", epochs=1)),
@@ -169,10 +169,10 @@ def test_a_question_that_failed_is_asked_again_when_the_run_goes_on() -> None:
     is_broken = [True]
 
     class Moody(Halving):
-        def told(self, report: Report) -> list[Order]:
+        def on_report(self, report: Report) -> list[Order]:
             if isinstance(report, Reached) and is_broken[0]:
                 raise OSError("the licence server does not answer")
-            return super().told(report)
+            return super().on_report(report)
 
     def mend() -> None:
         is_broken[0] = False
@@ -193,10 +193,10 @@ def test_a_mended_procedure_takes_the_place_of_the_one_that_failed() -> None:
     asked: list[tuple[str, str]] = []
 
     class Either(Halving):
-        def told(self, report: Report) -> list[Order]:
+        def on_report(self, report: Report) -> list[Order]:
             if isinstance(report, Reached) and asked[-1][1] == OWN.code:
                 raise ValueError("a mistake")
-            return super().told(report)
+            return super().on_report(report)
 
     def outcome(body: Any, _attempt: int, _worker: str) -> None:
         if isinstance(body, SearchTask):
@@ -245,7 +245,7 @@ def test_a_procedure_that_orders_something_else_when_it_is_told_again_pauses_the
     made = searched(Fickle)
     reason = paused(made).reason
     assert (
-        "Mine has ordered Draw(count=8) when it began, and now it orders Draw(count=4): a procedure's orders"
+        "Mine has ordered Draw(count=8) at its start, and now it orders Draw(count=4): a procedure's orders"
         in reason
     )
     assert next(each.draw for each in made.log if isinstance(each, SearchDecided)) == 8

@@ -26,11 +26,11 @@ class Licensed(Halving):
         super().__init__(models=4)
         self.path = path
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """As `Halving`."""
         if isinstance(report, Reached):
             self.path.open().close()
-        return super().told(report)
+        return super().on_report(report)
 
 
 def test_an_own_procedure_survives_its_controller_and_a_worker(own_lab: MakeLab) -> None:
@@ -98,9 +98,9 @@ def test_a_procedure_that_raises_pauses_the_run_until_what_it_lacks_is_there(
 class Mistaken(Halving):
     """Has a mistake that shows when the first model comes to its end."""
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """As `Halving`, but for the mistake."""
-        return [self.nothing] if isinstance(report, Reached) else super().told(report)  # type: ignore[attr-defined]
+        return [self.nothing] if isinstance(report, Reached) else super().on_report(report)  # type: ignore[attr-defined]
 
 
 def test_a_user_mends_a_procedure_and_the_search_goes_on(lab: Lab) -> None:

@@ -13,7 +13,7 @@ from cerebro.contract.search import OwnProcedure, SearchRequest
 from cerebro.contract.search_questions import DrawOrder, OrdersQuestion, SearchAnswer
 from cerebro.contract.tasks import SearchTask, TaskResult
 from cerebro.errors import ConflictError
-from cerebro.search.told import packed
+from cerebro.search.wire_format import packed
 from tests.kvs_api.bench import LONG_S, OTHER, PAUSED, SHORT_S, TASK, Bench, body, note, requested, worker
 
 
@@ -43,7 +43,7 @@ class DecisionContract:
             seed=7,
             workers=1,
             largest_batch=8,
-            told=packed([], []),
+            log=packed([], []),
         )
         key = "fit-1/search/orders-0"
         given = SearchTask(

@@ -180,7 +180,7 @@ class Run:
         """Report what there is to report."""
         while self._reports:
             self.told.append(first := self._reports.popleft())
-            self._do(self.search.told(first))
+            self._do(self.search.on_report(first))
 
     def add(
         self,

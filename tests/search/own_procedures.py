@@ -44,7 +44,7 @@ class Halving(Procedure):
         self.to_come = self.models
         return [Draw(count=self.models)]
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """Decide once all that train have come to the end of their grant."""
         orders: list[Order] = []
         match report:
@@ -88,7 +88,7 @@ class Clones(Procedure):
         rng = facts.rng(0)
         return [Add(hyperparams={"lr": rng.random(), "batch_size": 1}, epochs=1) for _ in range(2)]
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """Clone the first that comes to its end."""
         match report:
             case Reached() if not self.is_cloned and self.facts.epochs > 1:
@@ -112,6 +112,6 @@ class Scripted(Procedure):
         """See above."""
         return cast(list[Order], self.first)  # what users may get wrong
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """See above."""
         return cast(list[Order], self.then(report))

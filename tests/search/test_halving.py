@@ -247,13 +247,13 @@ class _Told:
     def model(self, value: float) -> list[object]:
         """Drawn, added and at its first rung."""
         name, self.count = f"m{self.count}", self.count + 1
-        self.search.told(Drawn(number=self.count - 1, hyperparams={"lr": value}))
-        self.search.told(Added(model=name, hyperparams={"lr": value}, epochs=1))
+        self.search.on_report(Drawn(number=self.count - 1, hyperparams={"lr": value}))
+        self.search.on_report(Added(model=name, hyperparams={"lr": value}, epochs=1))
         return self.reached(name, 1, value)
 
     def reached(self, name: str, epochs: int, value: float) -> list[object]:
-        self.search.told(Measured(model=name, epoch=epochs, value=value, metrics={}, time=0.0))
-        return [*self.search.told(Reached(model=name, epochs=epochs, value=value, metrics={}, time=0.0))]
+        self.search.on_report(Measured(model=name, epoch=epochs, value=value, metrics={}, time=0.0))
+        return [*self.search.on_report(Reached(model=name, epochs=epochs, value=value, metrics={}, time=0.0))]
 
 
 def test_asha_s_brackets_begin_at_higher_rungs() -> None:

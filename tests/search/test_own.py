@@ -14,9 +14,9 @@ from cerebro.contract.search_questions import OrdersQuestion
 from cerebro.errors import SearchError
 from cerebro.search import Drawn, Measured, Order, Procedure, Report
 from cerebro.search.history import Past
-from cerebro.search.own import Answered, answer, search_of
 from cerebro.search.questions import draw_question, drawable, values_for
-from cerebro.search.told import orders_line, packed, report_line, unpacked
+from cerebro.search.user_procedure import Answered, answer, search_of
+from cerebro.search.wire_format import orders_line, packed, report_line, unpacked
 from tests.search.driving import Run, asked
 from tests.search.own_procedures import Halving, Scripted
 
@@ -34,7 +34,7 @@ def question(told: str = "", **settings: object) -> OrdersQuestion:
         seed=7,
         workers=2,
         largest_batch=64,
-        told=told,
+        log=told,
     )
 
 
@@ -47,7 +47,7 @@ def put(reports: list[Report], known: int, make: Callable[[], Procedure] = Halvi
     orders = []
     for number, each in enumerate(given):
         stands_in.give(each)
-        orders.append(search.told(reports[number - 1]) if number else search.begin())
+        orders.append(search.on_report(reports[number - 1]) if number else search.begin())
     return orders
 
 
@@ -70,12 +70,10 @@ def test_however_questions_are_cut_the_orders_are_those_of_the_procedure(
 def test_an_order_that_is_another_one_than_before_is_named() -> None:
     """With what it was told, the order before, and the one now."""
     with pytest.raises(
-        SearchError, match=r"Mine has ordered Draw\(count=8\) when it began, and now it orders"
+        SearchError, match=r"Mine has ordered Draw\(count=8\) at its start, and now it orders"
     ) as told:
         put([], 1, lambda: Halving(models=3))
-    assert "Draw(count=3): a procedure's orders may depend on what it is told and on nothing else" in str(
-        told.value
-    )
+    assert "Draw(count=3): a procedure's orders may depend only on its reports" in str(told.value)
     with pytest.raises(SearchError, match="now it orders nothing more"):
         put([], 1, lambda: Scripted([]))
 

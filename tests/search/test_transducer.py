@@ -80,7 +80,7 @@ def test_every_search_ends_and_can_be_told_again(
     assert run.why
     assert not run.search.is_stuck
     again = search_of(request, epochs=9)
-    assert [again.begin(), *(again.told(report) for report in run.told)] == run.orders
+    assert [again.begin(), *(again.on_report(report) for report in run.told)] == run.orders
 
 
 def measured(model: str, epoch: int, value: float, *, time: float = 0.0, loss: float = 0.0) -> Measured:
@@ -101,8 +101,8 @@ def test_a_rule_does_not_stop_what_a_user_extended() -> None:
     """It does stop its neighbour."""
     run = listed(asked(FixedProcedure(), stop=(Above(metric="loss", limit=2.0),)), 2)
     run.tell(Extended(model="m000", epochs=20, by="ann"))
-    assert run.search.told(measured("m000", 1, 0.5, loss=3.0)) == []
-    assert run.search.told(measured("m001", 1, 0.5, loss=3.0)) == [
+    assert run.search.on_report(measured("m000", 1, 0.5, loss=3.0)) == []
+    assert run.search.on_report(measured("m001", 1, 0.5, loss=3.0)) == [
         Stop(model="m001", why="loss is 3, above 2")
     ]
 
@@ -111,14 +111,14 @@ def test_a_rule_about_an_unknown_metric_ends_the_search() -> None:
     """Which names there are is known when the first model is measured."""
     run = listed(asked(FixedProcedure(), stop=(Above(metric="los", limit=2.0),)), 1)
     with pytest.raises(SearchError, match="the metric 'los', which m000 does not have: it has loss; start"):
-        run.search.told(measured("m000", 1, 0.5))
+        run.search.on_report(measured("m000", 1, 0.5))
 
 
 def test_a_model_without_progress_is_stopped() -> None:
     """Three epochs that are no better than the best before them."""
     run = listed(asked(FixedProcedure(), stop=(Plateau(epochs=3),)), 1)
     orders = [
-        run.search.told(measured("m000", epoch, value))
+        run.search.on_report(measured("m000", epoch, value))
         for epoch, value in enumerate([0.1, 0.5, 0.4, 0.5, 0.3], start=1)
     ]
     why = "score has not become better than 0.5 in 3 epochs"
@@ -131,13 +131,13 @@ def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_st
     request = asked(FixedProcedure(), stop=(Median(grace=2, least=3),))
     search = search_of(request, epochs=9, mode="max" if mode == "max" else "min")
     for number in range(4):
-        search.told(Added(model=f"m{number}", hyperparams=VALUES, by="ann", epochs=9))
+        search.on_report(Added(model=f"m{number}", hyperparams=VALUES, by="ann", epochs=9))
     for number, others in enumerate([0.3, 0.5, 0.7]):
-        assert search.told(measured(f"m{number}", 1, others)) == []
-    assert search.told(measured("m3", 1, value)) == []  # within the grace
+        assert search.on_report(measured(f"m{number}", 1, others)) == []
+    assert search.on_report(measured("m3", 1, value)) == []  # within the grace
     for number, others in enumerate([0.3, 0.5, 0.7]):
-        search.told(measured(f"m{number}", 2, others))
-    stops = search.told(measured("m3", 2, value))
+        search.on_report(measured(f"m{number}", 2, others))
+    stops = search.on_report(measured("m3", 2, value))
     assert [type(order) for order in stops] == ([Stop] if is_stopped else [])
 
 
@@ -145,15 +145,15 @@ def test_a_warm_clone_takes_no_part_in_medians() -> None:
     """Its values are not among the others', nor compared with theirs: it began with another model's weights."""
     search = search_of(asked(FixedProcedure(), stop=(Median(grace=1, least=3),)), epochs=9)
     for number in range(5):
-        search.told(
+        search.on_report(
             Added(model=f"m{number}", hyperparams=VALUES, by="ann", is_warm=number in (2, 4), epochs=9)
         )
     for name in ("m0", "m1", "m2"):
-        search.told(measured(name, 2, 0.5))
-    assert search.told(measured("m3", 2, 0.1)) == []  # two others
-    search.told(Added(model="m5", hyperparams=VALUES, by="ann", epochs=9))
-    assert search.told(measured("m4", 2, 0.2)) == []
-    assert [type(order) for order in search.told(measured("m5", 2, 0.2))] == [Stop]
+        search.on_report(measured(name, 2, 0.5))
+    assert search.on_report(measured("m3", 2, 0.1)) == []  # two others
+    search.on_report(Added(model="m5", hyperparams=VALUES, by="ann", epochs=9))
+    assert search.on_report(measured("m4", 2, 0.2)) == []
+    assert [type(order) for order in search.on_report(measured("m5", 2, 0.2))] == [Stop]
 
 
 class Scripted:
@@ -166,7 +166,7 @@ class Scripted:
         del facts
         return [Draw(count=4)]
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         del report
         return self.orders
 
@@ -178,24 +178,24 @@ def test_a_search_lets_through_only_what_can_be(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(transducer, "procedure_of", lambda _choice, _own: scripted)
     search = search_of(asked(Random(), samples=6), epochs=9)
     assert search.begin() == [Draw(count=4)]
-    search.told(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
-    search.told(Added(model="m1", hyperparams=VALUES, by="ann", epochs=3))
+    search.on_report(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
+    search.on_report(Added(model="m1", hyperparams=VALUES, by="ann", epochs=3))
     scripted.orders = list(orders)
-    assert search.told(Stopped(model="m0", by="ann")) == [Draw(count=2)]
-    assert search.told(Stopped(model="m1", by="ann")) == []
+    assert search.on_report(Stopped(model="m0", by="ann")) == [Draw(count=2)]
+    assert search.on_report(Stopped(model="m1", by="ann")) == []
     scripted.orders = [Extend(model="m7", epochs=9)]
     with pytest.raises(SearchError, match="for the model 'm7', which the run does not have"):
-        search.told(Crew(workers=1))
+        search.on_report(Crew(workers=1))
 
 
 def test_the_end_of_a_grant_says_how_large_it_was() -> None:
     """Whatever was known of it before: nobody waits for a model that is not trained any further."""
     search = search_of(asked(FixedProcedure()), epochs=9)
-    search.told(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
-    search.told(Extended(model="m0", epochs=9, by="ann"))
-    search.told(measured("m0", 3, 0.5))
+    search.on_report(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
+    search.on_report(Extended(model="m0", epochs=9, by="ann"))
+    search.on_report(measured("m0", 3, 0.5))
     last = Reached(model="m0", epochs=3, value=0.5, metrics={}, time=0.0)
-    assert search.told(last) == [Finish(why="all 1 models have ended")]
+    assert search.on_report(last) == [Finish(why="all 1 models have ended")]
 
 
 def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> None:
@@ -215,12 +215,12 @@ def test_after_its_hours_a_search_stops_what_trains() -> None:
     for _ in range(3):
         run.draw()
     run.tell(Extended(model="m001", epochs=3, by="ann"))
-    assert run.search.told(measured("m000", 1, 0.5, time=5399.0)) == []
-    orders = run.search.told(measured("m000", 2, 0.5, time=5400.0))
+    assert run.search.on_report(measured("m000", 1, 0.5, time=5399.0)) == []
+    orders = run.search.on_report(measured("m000", 2, 0.5, time=5400.0))
     why = "its 1.5 h are over"
     assert orders == [Stop(model="m000", why=why), Stop(model="m002", why=why)]
     last = Reached(model="m001", epochs=3, value=0.5, metrics={}, time=5500.0)
-    assert run.search.told(last) == [Finish(why=why)]
+    assert run.search.on_report(last) == [Finish(why=why)]
 
 
 @pytest.mark.parametrize("last", ["drawn", "failed"])
@@ -230,11 +230,11 @@ def test_hours_end_a_search_of_which_nothing_is_measured(last: str) -> None:
     assert search.begin() == [Draw(count=1)]
     finish = Finish(why="its 1 h are over")
     if last == "drawn":
-        assert search.told(Drawn(number=0, hyperparams=VALUES, time=3600.0)) == [finish]
+        assert search.on_report(Drawn(number=0, hyperparams=VALUES, time=3600.0)) == [finish]
         return
-    search.told(Drawn(number=0, hyperparams=VALUES, time=1.0))
-    search.told(Added(model="m0", hyperparams=VALUES, epochs=3))
-    assert search.told(Failed(model="m0", time=3600.0)) == [finish]
+    search.on_report(Drawn(number=0, hyperparams=VALUES, time=1.0))
+    search.on_report(Added(model="m0", hyperparams=VALUES, epochs=3))
+    assert search.on_report(Failed(model="m0", time=3600.0)) == [finish]
 
 
 @pytest.mark.parametrize("procedure", [Random(active=2), ASHA(active=2)])
@@ -268,13 +268,13 @@ def test_a_search_knows_when_nothing_can_come() -> None:
     assert search.begin() == [Draw(count=1)]
     assert search.open_draws == range(1)
     assert not search.is_stuck
-    search.told(Drawn(number=0, hyperparams=VALUES))
+    search.on_report(Drawn(number=0, hyperparams=VALUES))
     assert not search.open_draws
     assert not search.is_stuck
     assert [past.hyperparams for past in search.history()] == [VALUES]
-    search.told(Added(model="m0", hyperparams=VALUES, epochs=1))
+    search.on_report(Added(model="m0", hyperparams=VALUES, epochs=1))
     assert [past.is_running for past in search.history()] == [True]
-    assert search.told(Stopped(model="m0", by=SEARCH)) == [Draw(count=1)]
+    assert search.on_report(Stopped(model="m0", by=SEARCH)) == [Draw(count=1)]
     assert search.open_draws == range(1, 2)
     assert [past.is_running for past in search.history()] == [False]
 

@@ -14,9 +14,9 @@ from cerebro.contract.search import (
 from cerebro.errors import SearchError
 from cerebro.search.procedure import Procedure
 from cerebro.search.procedures.asha import AshaSearch
+from cerebro.search.procedures.fixed import FixedSearch, RandomSearch
 from cerebro.search.procedures.hyperband import HyperbandSearch
 from cerebro.search.procedures.pbt import PbtSearch
-from cerebro.search.procedures.whole import FixedSearch, RandomSearch
 
 VERSION = 1
 """Version of all procedures. Increase it with every change to their orders."""

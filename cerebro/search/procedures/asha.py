@@ -92,8 +92,8 @@ class AshaSearch(Steady):
             for rungs in self._brackets:
                 if below_top < len(rungs):
                     rung, following = rungs[-1 - below_top], rungs[-below_top]
-                    left = self._promotable(rung, following)[: count - len(orders)]
-                    orders += [self._extend(model, following) for model in left]
+                    promotable = self._promotable(rung, following)[: count - len(orders)]
+                    orders += [self._extend(model, following) for model in promotable]
         return orders
 
     def _promotable(self, rung: Rung, following: Rung) -> list[SearchedModel]:

@@ -54,7 +54,7 @@ class Bracket:
         present = [model for model in self.members if not model.has_ended and level in model.values]
         present.sort(key=lambda model: (-facts.score(model.values[level]), model.number))
         places = max(1, len(self.members) // eta)
-        self.members, left = present[:places], present[places:]
+        self.members, dropped = present[:places], present[places:]
         self.rung += 1
         self.is_over = self.rung == len(self.levels) or not self.members
         if self.is_over:
@@ -68,7 +68,7 @@ class Bracket:
                 model=model.id,
                 why=f"{facts.metric} {model.values[level]:.6g} after epoch {level} is not among the best {places}",
             )
-            for model in left
+            for model in dropped
             if model.granted <= level  # otherwise a user has extended it
         ]
         return orders
@@ -91,11 +91,11 @@ class HyperbandSearch(Steady):
         """
         levels = rung_epochs(self._choice.first, self._choice.eta, self.facts.epochs)
         sizes = bracket_sizes(len(levels), self._choice.eta)[: self._choice.brackets]
-        left = self.facts.samples
+        remaining = self.facts.samples
         for place, (start, size) in enumerate(cycle(enumerate(sizes))):
-            if place == len(sizes) if left is None else size > left:
+            if place == len(sizes) if remaining is None else size > remaining:
                 break
-            left = None if left is None else left - size
+            remaining = None if remaining is None else remaining - size
             bracket = Bracket(priority=-place, size=size, levels=levels[start:])
             self._brackets.append(bracket)
             self._of_draw += [bracket] * size

@@ -51,9 +51,9 @@ class PbtSearch:
         self._size = self._awaited = min(self._size, facts.samples or self._size)
         return [Draw(count=self._awaited)]
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """At the end of a generation, extend the best members and replace the others."""
-        self._models.told(report)
+        self._models.apply(report)
         match report:
             case Drawn():
                 return [Add(hyperparams=report.hyperparams, epochs=self._level)]
@@ -79,19 +79,19 @@ class PbtSearch:
         # A model with a larger resource from a user may have a newer checkpoint, of a later epoch.
         parents = [model for model in present[:share] if model.granted <= level]
         leave = max(0, share - missing) if parents else 0
-        stay = present[: max(share, len(present) - leave)]
+        staying = present[: max(share, len(present) - leave)]
         self._level = min(level + self._choice.every, self.facts.epochs)
-        self._members = list(stay)
-        self._awaited = self._size - len(stay) if parents else 0
-        orders: list[Order] = [self._extend(model) for model in stay]
+        self._members = list(staying)
+        self._awaited = self._size - len(staying) if parents else 0
+        orders: list[Order] = [self._extend(model) for model in staying]
         orders += [self._clone(parents) for _ in range(self._awaited)]
         orders += [
             Stop(
                 model=model.id,
                 why=f"{self.facts.metric} {model.values[level]:.6g} after {level} epochs is among the worst "
-                f"{len(present) - len(stay)} of {len(present)}",
+                f"{len(present) - len(staying)} of {len(present)}",
             )
-            for model in present[len(stay) :]
+            for model in present[len(staying) :]
             if model.granted <= level  # otherwise a user has extended it
         ]
         return orders

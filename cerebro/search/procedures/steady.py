@@ -78,9 +78,9 @@ class Steady:
         self.prepare()
         return self._fill()
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """Handle a report and replace models that ended."""
-        self.models.told(report)
+        self.models.apply(report)
         orders: list[Order] = []
         match report:
             case Drawn():
@@ -101,13 +101,13 @@ class Steady:
     def _fill(self) -> list[Order]:
         free = self._target - self._open
         orders = self.go_on(free) if free > 0 else []
-        left = free - len(orders)
+        remaining = free - len(orders)
         if self.samples is not None:
-            left = min(left, self.samples - self._drawn)
-        if left > 0:
-            self._drawn += left
-            self._draws_open += left
-            orders.append(Draw(count=left))
+            remaining = min(remaining, self.samples - self._drawn)
+        if remaining > 0:
+            self._drawn += remaining
+            self._draws_open += remaining
+            orders.append(Draw(count=remaining))
         if not orders and not self._open:
             orders.append(Finish(why=f"all {len(self.models)} models have ended"))
         return orders

@@ -42,8 +42,8 @@ def draw(
         case TPE() | GP():
             from cerebro.search.samplers.optuna_study import optuna_draws
 
-            seen = observations(known, len(dimensions) + MORE)
-            if seen is None or num_measured(known) < choice.startup:
+            observed = observations(known, len(dimensions) + MORE)
+            if observed is None or num_measured(known) < choice.startup:
                 return rest
-            found = optuna_draws(choice, dimensions, seen, numbers, seed)
+            found = optuna_draws(choice, dimensions, observed, numbers, seed)
     return [{**one, **values} for one, values in zip(rest, found, strict=True)]

@@ -31,21 +31,23 @@ def cma_draws(
     seed: int,
 ) -> list[Hyperparameters]:
     """Return values of the dimensions for each number. Needs two or more dimensions, all numeric."""
-    among = {name: _number(each) for name, each in dimensions.items()}
-    bounds = np.tile([0.0, 1.0], (len(among), 1))
+    coordinates = {name: _number(each) for name, each in dimensions.items()}
+    bounds = np.tile([0.0, 1.0], (len(coordinates), 1))
     optimizer = cmaes.CMA(
-        mean=np.full(len(among), 0.5),
+        mean=np.full(len(coordinates), 0.5),
         sigma=choice.sigma,
         bounds=bounds,
         population_size=choice.population,
         seed=generator_seed(seed, 0),
     )
     size = optimizer.population_size
-    seen = observations(history, size)
-    scored = [] if seen is None else seen.scored
+    observed = observations(history, size)
+    scored = [] if observed is None else observed.scored
     for begin in range(0, len(scored) - size + 1, size):
         # `cmaes` minimizes.
-        optimizer.tell([(_point(among, values), -score) for values, score in scored[begin : begin + size]])
+        optimizer.tell(
+            [(_point(coordinates, values), -score) for values, score in scored[begin : begin + size]]
+        )
     found = []
     for number in numbers:
         optimizer.reseed_rng(generator_seed(seed, number))
@@ -53,7 +55,7 @@ def cma_draws(
         found.append(
             {
                 name: _value(each, float(place))
-                for (name, each), place in zip(among.items(), point, strict=True)
+                for (name, each), place in zip(coordinates.items(), point, strict=True)
             }
         )
     return found

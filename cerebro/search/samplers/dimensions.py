@@ -14,7 +14,7 @@ from cerebro.search.history import Past
 
 def drawn(space: Space) -> dict[str, Distribution]:
     """Return the space without fixed hyperparameters."""
-    return {name: among for name, among in space.items() if not _is_fixed(among)}
+    return {name: distribution for name, distribution in space.items() if not _is_fixed(distribution)}
 
 
 def _is_fixed(among: Distribution) -> bool:
@@ -23,7 +23,7 @@ def _is_fixed(among: Distribution) -> bool:
 
 def within(history: Sequence[Past], dimensions: Mapping[str, Distribution]) -> list[Past]:
     """Return the models with values inside the space. Users may add models with any values."""
-    axes = [(name, _is_value_of(among)) for name, among in dimensions.items()]
+    axes = [(name, _is_value_of(distribution)) for name, distribution in dimensions.items()]
     return [past for past in history if _fits(past.hyperparams, axes)]
 
 

@@ -1,6 +1,6 @@
 """TPE and Gaussian processes by Optuna's samplers, without Optuna's storage.
 
-Each suggestion builds a new sampler from the whole history, so no sampler state is stored. `_Told` returns
+Each suggestion builds a new sampler from the whole history, so no sampler state is stored. `_PastTrials` returns
 past trials without copying: Optuna's in-memory storage copies each trial, which takes longer than a
 suggestion.
 """
@@ -34,19 +34,19 @@ _WHEN = datetime.datetime(2000, 1, 1)
 """Optuna requires end times of trials but does not use them."""
 
 
-class _Told(InMemoryStorage):
+class _PastTrials(InMemoryStorage):
     """In-memory storage with a fixed list of past trials."""
 
-    def __init__(self, told: Sequence[FrozenTrial]) -> None:
+    def __init__(self, trials: Sequence[FrozenTrial]) -> None:
         super().__init__()
-        self._told = told
+        self._past_trials = trials
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         """Return the past trials, not copied, and then the stored ones."""
-        told = [trial for trial in self._told if states is None or trial.state in states]
-        return told + super().get_all_trials(study_id, deepcopy, states)
+        trials = [trial for trial in self._past_trials if states is None or trial.state in states]
+        return trials + super().get_all_trials(study_id, deepcopy, states)
 
 
 def optuna_draws(
@@ -60,17 +60,17 @@ def optuna_draws(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     axes = {name: _axis(each) for name, each in dimensions.items()}
     coordinates = {name: _coordinate(each) for name, each in dimensions.items()}
-    told = [
+    past_trials = [
         _trial(place, axes, {name: of(hyperparams[name]) for name, of in coordinates.items()}, score)
         for place, (hyperparams, score) in enumerate(_all(seen))
     ]
-    study = optuna.create_study(storage=_Told(told), direction="maximize")
+    study = optuna.create_study(storage=_PastTrials(past_trials), direction="maximize")
     found = []
     for number in numbers:
         study.ask()
-        asked = study.get_trials(deepcopy=False)[-1]
+        trial = study.get_trials(deepcopy=False)[-1]
         sampler = _sampler(choice, generator_seed(seed, number))
-        values = sampler.sample_relative(study, asked, axes)
+        values = sampler.sample_relative(study, trial, axes)
         found.append({name: _value(each, values[name]) for name, each in dimensions.items()})
     return found
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from cerebro.contract.search_questions import DrawQuestion, SearchAnswer
 from cerebro.contract.tasks import SearchTask, TaskBody, TaskResult, Timings
 from cerebro.errors import SpecError
-from cerebro.search.own import answer
 from cerebro.search.questions import values_for
+from cerebro.search.user_procedure import answer
 from cerebro.worker.child.context import BaseHandler, Context
 
 _NICE = 15

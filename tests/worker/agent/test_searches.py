@@ -21,7 +21,7 @@ from cerebro.contract.tasks import FailureKind, SearchTask
 from cerebro.search import Draw, Drawn, Order, Procedure, Report
 from cerebro.search.history import Past
 from cerebro.search.questions import draw_question, values_for
-from cerebro.search.told import packed, report_line
+from cerebro.search.wire_format import packed, report_line
 from tests.search.own_procedures import Halving
 from tests.worker.agent.agents import Agents
 
@@ -35,7 +35,7 @@ class Broken(Procedure):
         """Nothing is wrong yet."""
         return [Draw(count=1)]
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """See above."""
         return self._best([])
 
@@ -68,7 +68,7 @@ def asked(code: str, *reports: Report) -> OrdersQuestion:
         seed=7,
         workers=2,
         largest_batch=64,
-        told=packed([report_line(report) for report in reports], []),
+        log=packed([report_line(report) for report in reports], []),
     )
 
 
@@ -89,7 +89,7 @@ def test_a_worker_answers_for_searches(agents: Agents) -> None:
     assert failed.failure.kind is FailureKind.USER_ERROR
     assert failed.failure.message == "IndexError: list index out of range"
     assert "return [models[0]]" in failed.failure.traceback
-    assert "own.py" not in failed.failure.traceback
+    assert "user_procedure.py" not in failed.failure.traceback
 
 
 @pytest.mark.slow

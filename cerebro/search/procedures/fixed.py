@@ -19,9 +19,9 @@ class FixedSearch:
         del facts
         return []
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """Finish when no model is active."""
-        self._models.told(report)
+        self._models.apply(report)
         if self._models.num_active or not len(self._models):
             return []
         return [Finish(why=f"all {len(self._models)} models have ended")]

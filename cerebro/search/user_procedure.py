@@ -16,8 +16,8 @@ from cerebro.contract.search import OwnProcedure
 from cerebro.contract.search_questions import Orders, OrdersQuestion
 from cerebro.errors import SearchError
 from cerebro.search.procedure import Add, Draw, Extend, Facts, Finish, Order, Procedure, Report, Stop
-from cerebro.search.told import order_data, order_of, orders_line, unpacked
 from cerebro.search.transducer import Search
+from cerebro.search.wire_format import order_data, order_of, orders_line, unpacked
 
 _KINDS = (Draw, Add, Extend, Stop, Finish)
 
@@ -35,7 +35,7 @@ class Answered:
         """Return the orders from `give`."""
         return self._taken()
 
-    def told(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Order]:
         """Return the orders from `give` once: `Search` may pass on one report as several."""
         return self._taken()
 
@@ -56,23 +56,23 @@ class _Recorder:
         self.orders: list[Any] = []
 
     def begin(self, facts: Facts) -> list[Order]:
-        return self._kept("begin", self._procedure.begin(facts))
+        return self._checked("begin", self._procedure.begin(facts))
 
-    def told(self, report: Report) -> list[Order]:
-        return self._kept("told", self._procedure.told(report))
+    def on_report(self, report: Report) -> list[Order]:
+        return self._checked("on_report", self._procedure.on_report(report))
 
     def take(self) -> Orders:
         """Return the orders since the last call."""
         orders, self.orders = tuple(self.orders), []
         return orders
 
-    def _kept(self, method: str, given: object) -> list[Order]:
+    def _checked(self, method: str, returned: object) -> list[Order]:
         call = f"{self._name}.{method}()"
         expected = "expected a list of orders (Draw, Add, Extend, Stop, Finish of cerebro.search)"
-        if not isinstance(given, list | tuple):
-            raise SearchError(f"{call} returned {_short(given)}, {expected}; return [] for none")
+        if not isinstance(returned, list | tuple):
+            raise SearchError(f"{call} returned {_short(returned)}, {expected}; return [] for none")
         data = []
-        for order in given:
+        for order in returned:
             if type(order) not in _KINDS:
                 raise SearchError(f"{call} returned {_short(order)} among its orders, {expected}")
             try:
@@ -115,31 +115,31 @@ def answer(question: OrdersQuestion, make: Callable[[], Any]) -> tuple[Orders, .
     """
     choice = question.request.procedure
     assert isinstance(choice, OwnProcedure)
-    reports, known = unpacked(question.told)
+    reports, known = unpacked(question.log)
     recorder = _Recorder(make(), choice.name)
     search = search_of(question, recorder)
-    made: list[Orders] = []
+    answers: list[Orders] = []
     for number in range(len(reports) + 1):
         try:
-            _tell(search, reports, number)
+            _pass_report(search, reports, number)
         except SearchError as error:
-            raise SearchError(f"{error} ({_what(reports, number)})") from None
+            raise SearchError(f"{error} ({_moment(reports, number)})") from None
         orders = recorder.take()
         if number < len(known) and orders_line(orders) != orders_line(known[number]):
-            raise SearchError(_difference(choice.name, _what(reports, number), known[number], orders))
-        made.append(orders)
-    return tuple(made[len(known) :])
+            raise SearchError(_difference(choice.name, _moment(reports, number), known[number], orders))
+        answers.append(orders)
+    return tuple(answers[len(known) :])
 
 
-def _tell(search: Search, reports: Sequence[Report], number: int) -> None:
+def _pass_report(search: Search, reports: Sequence[Report], number: int) -> None:
     if number:
-        search.told(reports[number - 1])
+        search.on_report(reports[number - 1])
     else:
         search.begin()
 
 
-def _what(reports: Sequence[Report], number: int) -> str:
-    return f"when it was told {_short(reports[number - 1])}" if number else "when it began"
+def _moment(reports: Sequence[Report], number: int) -> str:
+    return f"on {_short(reports[number - 1])}" if number else "at its start"
 
 
 def _difference(name: str, when: str, before: Orders, now: Orders) -> str:
@@ -149,8 +149,8 @@ def _difference(name: str, when: str, before: Orders, now: Orders) -> str:
     was = _short(order_of(before[place])) if place < len(before) else "nothing more"
     is_now = _short(order_of(now[place])) if place < len(now) else "nothing more"
     return (
-        f"{name} has ordered {was} {when}, and now it orders {is_now}: a procedure's orders may depend on what it is "
-        "told and on nothing else (random numbers come from facts.rng(number); the order of a set is another one in "
+        f"{name} has ordered {was} {when}, and now it orders {is_now}: a procedure's orders may depend only on "
+        "its reports (random numbers come from facts.rng(number); the order of a set is another one in "
         "each process). End the search with stop_search(), or start a new run"
     )
 

@@ -60,10 +60,10 @@ def _is_finite(value: object) -> bool:
 
 def order_of(data: Any) -> Order:
     """Convert a wire model to an order."""
-    made: Order = _OF_DATA[type(data)](
+    order: Order = _OF_DATA[type(data)](
         **{name: getattr(data, name) for name in type(data).model_fields if name != "kind"}
     )
-    return made
+    return order
 
 
 def report_line(report: Report) -> str:
