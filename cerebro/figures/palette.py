@@ -32,7 +32,7 @@ _SCALES: dict[Theme, tuple[str, ...]] = {
 }
 
 HUES = len(_HUES["light"])
-LOOKS = HUES * len(DASHES)
+STYLES = HUES * len(DASHES)
 """Number of combinations of colour and dash."""
 
 

@@ -187,16 +187,16 @@ class RunHistory:
         now = self._monotonic()
         for experiment, known in [*self._logs.items()]:
             if known.waiting and (now - known.since >= _EVERY_S or len(known.waiting) >= _MANY):
-                self._tell(experiment, known, term)
+                self._send_report(experiment, known, term)
 
-    def _tell(self, experiment: str, known: _Log, term: int) -> None:
-        told = [*islice(known.waiting, _AT_ONCE)]
+    def _send_report(self, experiment: str, known: _Log, term: int) -> None:
+        batch = [*islice(known.waiting, _AT_ONCE)]
         sub_epochs: dict[str, SubEpochHistory] = {}
-        for each in told:
+        for each in batch:
             key = str(self._key(each))
             sub_epochs[key] = sub_epochs[key].with_more(each.row) if key in sub_epochs else each.row
         request = HistoryRequest(
-            term=term, experiment=experiment, after=known.upto, upto=told[-1].seq, sub_epochs=sub_epochs
+            term=term, experiment=experiment, after=known.upto, upto=batch[-1].seq, sub_epochs=sub_epochs
         )
         self._count(experiment, request)
 

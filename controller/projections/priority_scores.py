@@ -24,7 +24,7 @@ _LOSS = "loss"
 _LARGEST = 1e100
 """Values beyond this are equally bad; their squares are still finite."""
 
-_Given = tuple[int, Visit | None, int, int]
+_ModelInputs = tuple[int, Visit | None, int, int]
 """A model's inputs: number of sub-epochs, the last one, its epochs, and the number compacted."""
 
 
@@ -33,12 +33,12 @@ class _Known:
     """The knowledge about a model.
 
     Attributes:
-        given: its inputs. Another difference than one more sub-epoch causes a rebuild.
+        inputs: its inputs. Another difference than one more sub-epoch causes a rebuild.
         reported: name of the reported metric, or "".
         shown: results of its sub-epochs, as summed.
     """
 
-    given: _Given
+    inputs: _ModelInputs
     reported: str
     shown: _Shown
 
@@ -49,7 +49,7 @@ class PriorityScores:
 
     _known: list[_Known] = field(default_factory=list)
     """Knowledge of each model, in order."""
-    _given: list[_Given] = field(default_factory=list)
+    _inputs: list[_ModelInputs] = field(default_factory=list)
     _progress: list[Progress] = field(default_factory=list)
     _reported: Counter[str] = field(default_factory=Counter)
     """Reported metrics, with numbers of models."""
@@ -78,37 +78,37 @@ class PriorityScores:
     def _learn(self, run: Run, rows: int) -> bool:
         """Update models with changed sub-epochs; return True if any changed. `rows`: of all partitions."""
         models = list(run.models.values())
-        given = [
+        inputs = [
             (len(m.visits), m.visits[-1] if m.visits else None, m.epochs, m.archived_epochs) for m in models
         ]
-        if given == self._given:
+        if inputs == self._inputs:
             return False
-        before, self._given = self._given, given
-        changed = [n for n, now in enumerate(given) if n >= len(before) or now != before[n]]
+        previous, self._inputs = self._inputs, inputs
+        changed = [n for n, now in enumerate(inputs) if n >= len(previous) or now != previous[n]]
         for number in changed:
-            self._look(number, models[number])
+            self._update_metric(number, models[number])
         # One metric for all models, because others are not comparable.
         measure = min(self._reported, default="")
         if measure != self._measure:
             self._measure, changed = measure, list(range(len(models)))
         for number in changed:
             known, model = self._known[number], models[number]
-            whole = _epochs(run, model) * rows
-            known.shown = known.shown.further(run, model, measure, whole)
+            total_rows = _epochs(run, model) * rows
+            known.shown = known.shown.further(run, model, measure, total_rows)
             self._progress[number] = known.shown.progress()
         return True
 
-    def _look(self, number: int, model: Model) -> None:
+    def _update_metric(self, number: int, model: Model) -> None:
         """Update the metric that a model reports."""
         if number == len(self._known):
-            self._known.append(_Known(given=_NOTHING, reported="", shown=_Shown()))
+            self._known.append(_Known(inputs=_NOTHING, reported="", shown=_Shown()))
             self._progress.append(UNSEEN)
-        known, count = self._known[number], self._given[number][0]
+        known, count = self._known[number], self._inputs[number][0]
         reported = known.reported
         is_one_more = (
-            count == known.given[0] + 1
-            and (count < 2 or (model.visits.knows(count - 2) and model.visits[-2] is known.given[1]))
-            and self._given[number][3] == known.given[3]
+            count == known.inputs[0] + 1
+            and (count < 2 or (model.visits.knows(count - 2) and model.visits[-2] is known.inputs[1]))
+            and self._inputs[number][3] == known.inputs[3]
         )
         if not is_one_more or not reported:
             reported = next((each.reported for each in _all_shown(model) if each.reported), "")
@@ -118,7 +118,7 @@ class PriorityScores:
             self._reported[reported] += 1
             self._reported[known.reported] -= 1
             self._reported = Counter({name: n for name, n in self._reported.items() if name and n > 0})
-        known.given, known.reported = self._given[number], reported
+        known.inputs, known.reported = self._inputs[number], reported
 
 
 def _epochs(run: Run, model: Model) -> int:
@@ -135,14 +135,14 @@ class _Shown:
 
     Attributes:
         measure: metric for comparing models; "" for the training metric.
-        whole: rows of its whole training.
+        total_rows: rows of its whole training.
         done, trained: rows of its sub-epochs, and those they trained.
         seconds: training time.
     """
 
     visits: int = 0
     measure: str = ""
-    whole: int = 0
+    total_rows: int = 0
     done: int = 0
     trained: int = 0
     seconds: float = 0.0
@@ -150,10 +150,12 @@ class _Shown:
     has_diverged: bool = False
     since: float = 0.0
 
-    def further(self, run: Run, model: Model, measure: str, whole: int) -> _Shown:
+    def further(self, run: Run, model: Model, measure: str, total_rows: int) -> _Shown:
         """Return the results with all sub-epochs; rebuilt for another metric."""
-        if (self.measure, self.whole) != (measure, whole):
-            return _Shown(measure=measure, whole=whole)._with(run, _all_shown(model), len(model.visits))
+        if (self.measure, self.total_rows) != (measure, total_rows):
+            return _Shown(measure=measure, total_rows=total_rows)._with(
+                run, _all_shown(model), len(model.visits)
+            )
         return self._with(run, _all_shown(model, self.visits), len(model.visits))
 
     def _with(self, run: Run, visits: Sequence[Visit], count: int) -> _Shown:
@@ -161,8 +163,10 @@ class _Shown:
         has_diverged, quanta = self.has_diverged, list(self.quanta)
         for visit in visits:
             took = visit.compute_s or visit.ended - visit.started
-            before = done / self.whole
-            samples = tuple(_samples(run, visit, self.measure, before=before, of=self.whole, took=took))
+            start = done / self.total_rows
+            samples = tuple(
+                _samples(run, visit, self.measure, start=start, total_rows=self.total_rows, took=took)
+            )
             if samples:
                 since = since if quanta else visit.ended
                 quanta.append(Quantum(samples))
@@ -189,14 +193,14 @@ class _Shown:
             return UNSEEN
         return Progress(
             quanta=self.quanta,
-            done=self.done / self.whole,
-            total_s=self.seconds / max(1, self.trained) * self.whole,
+            done=self.done / self.total_rows,
+            total_s=self.seconds / max(1, self.trained) * self.total_rows,
             has_diverged=self.has_diverged,
             since=self.since,
         )
 
 
-_NOTHING: _Given = (-1, None, 0, 0)
+_NOTHING: _ModelInputs = (-1, None, 0, 0)
 
 
 def _all_shown(model: Model, since: int = 0) -> list[Visit]:
@@ -235,7 +239,7 @@ def _together(epoch: int, known: EpochSummary) -> Visit:
 
 
 def _samples(
-    run: Run, visit: Visit, measure: str, *, before: float, of: int, took: float
+    run: Run, visit: Visit, measure: str, *, start: float, total_rows: int, took: float
 ) -> Iterator[Sample]:
     """Yield the samples of a sub-epoch's metric; smaller is better."""
     request, found = run.fit_request, visit.metrics
@@ -250,4 +254,4 @@ def _samples(
             1.0, point.seconds / (took or 1.0)
         )
         value = max(-_LARGEST, min(_LARGEST, sign * point.mean))
-        yield Sample(before + rows / of, value, point.number)
+        yield Sample(start + rows / total_rows, value, point.number)

@@ -48,21 +48,21 @@ class Priors:
         self._code, self._dataset = code, dataset
         this = SubEpochKey.of(code=code, dataset=dataset, hyperparams={}, device=None)
         self._paces = _paces(known, here)
-        own: dict[str, list[tuple[SubEpochKey, SubEpochHistory]]] = {}
+        rows_of: dict[str, list[tuple[SubEpochKey, SubEpochHistory]]] = {}
         for key, row in known:
             if key[:2] == this[:2] and key.device in here:
-                own.setdefault(key.hyperparams, []).append((key, row))
+                rows_of.setdefault(key.hyperparams, []).append((key, row))
         for key, row in known:
-            if key[:2] == this[:2] and key.hyperparams not in own:
-                own[key.hyperparams] = [(key, row)]
+            if key[:2] == this[:2] and key.hyperparams not in rows_of:
+                rows_of[key.hyperparams] = [(key, row)]
         self._by_hyperparams = {
             name: _mean(each, self._paces, sum(row.sub_epochs for _, row in each))
-            for name, each in own.items()
+            for name, each in rows_of.items()
         }
         alike = [each for each in known if each[0].code == this.code]
         alike = alike or [each for each in known if each[0].device in here]
         self._typical = _mean(alike, self._paces, 0.0) if alike else None
-        self.sigma = _sigma(row for each in own.values() for _, row in each)
+        self.sigma = _sigma(row for each in rows_of.values() for _, row in each)
         """Deviation of such sub-epochs; `None` if unknown."""
 
     def __bool__(self) -> bool:

@@ -86,14 +86,14 @@ class SubEpochTimes:
     @classmethod
     def of(cls, run: Run, priors: Priors | None = None) -> SubEpochTimes:
         """Return the times from a run's committed sub-epochs, or the newest of very many."""
-        made = cls(run, priors)
+        times = cls(run, priors)
         visits = (
             (visit.ended, model.id, visit) for model in run.models.values() for visit in model.kept_visits
         )
         newest = nlargest(_AT_START, visits)
-        made._noted.extend((name, visit) for _, name, visit in reversed(newest))
-        made.see_trials(run)
-        return made
+        times._noted.extend((name, visit) for _, name, visit in reversed(newest))
+        times.see_trials(run)
+        return times
 
     @property
     def estimates(self) -> Estimates:

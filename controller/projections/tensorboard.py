@@ -89,7 +89,7 @@ class TensorBoardFiles:
         """Records of a file from processed commits. For an earlier process's file, known once its last record
         was met.
         """
-        self._left: dict[Path, Last | None] = {}
+        self._last_records: dict[Path, Last | None] = {}
         """The last record of an earlier process."""
         self._paths: dict[tuple[str, str, str], Path] = {}
         """Files by experiment, run and model."""
@@ -194,7 +194,7 @@ class TensorBoardFiles:
             self._live.pop(experiment, None)
             for path in [path for path in self._files if path.is_relative_to(root)]:
                 self._close(path)
-            for known in (self._passed, self._left):
+            for known in (self._passed, self._last_records):
                 for path in [path for path in known if path.is_relative_to(root)]:
                     del known[path]
             for of in [of for of in self._paths if of[0] == experiment]:
@@ -290,7 +290,7 @@ class TensorBoardFiles:
                 return
             records = list(what.records(points))
             path = self._path(what)
-            last = self._left.get(path)
+            last = self._last_records.get(path)
             if last is not None and path not in self._passed:
                 # An earlier process was interrupted within this commit.
                 position = [record.tag for record in records].index(last.tag)
@@ -311,9 +311,9 @@ class TensorBoardFiles:
         path = self._path(what)
         if path in self._passed:
             return False
-        if path not in self._left:
-            self._left[path] = last_record(path, but=f"{LIVE}/")
-        last = self._left[path]
+        if path not in self._last_records:
+            self._last_records[path] = last_record(path, but=f"{LIVE}/")
+        last = self._last_records[path]
         if last is None:
             return False
         # Times of a log never go back.

@@ -58,14 +58,14 @@ class MeasuredBytes:
         while not self.stop.is_set():
             began = self._monotonic()
             try:
-                self.look()
+                self.measure()
             except CerebroError as error:
                 log.warning("bytes on volumes are not told: %s", error)
             except Exception:
                 log.exception("bytes on volumes are not told")
             self.stop.wait(max(LOOK_S, _PAUSES * (self._monotonic() - began)))
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Measure some experiments and report; does nothing without quotas.
 
         Raises:
@@ -110,13 +110,13 @@ def _is_name(text: str) -> bool:
 
 def folder_bytes(folder: Path) -> int:
     """Return the bytes of all files in a folder; missing and unreadable ones count as 0. Follows no links."""
-    total, left = 0, [str(folder)]
-    while left:
-        with suppress(OSError), os.scandir(left.pop()) as entries:
+    total, folders = 0, [str(folder)]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 with suppress(OSError):
                     if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
+                        folders.append(entry.path)
                     elif entry.is_file(follow_symlinks=False):
                         total += entry.stat(follow_symlinks=False).st_size
     return total

@@ -57,22 +57,22 @@ class Leftovers:
     @classmethod
     def of(cls, volumes: Volumes, experiment: str, run: Run, model: Model) -> Leftovers:
         """Return the files to remove by the log. If the model trains again, its next commit removes the rest."""
-        own = {visit.file for visit in model.known_visits}
+        own_files = {visit.file for visit in model.known_visits}
         # Compacted sub-epochs with files kept for verifications or as parent checkpoints.
-        own.update(
+        own_files.update(
             file
             for audit in run.audits.known.values()
             if audit.sub_epoch.model == model.id
             for file in audit.files
         )
-        own.update(visit.file for visit in run.origins_of(model))
-        kept = run.kept_checkpoints(model) & own
+        own_files.update(visit.file for visit in run.origins_of(model))
+        kept_files = run.kept_checkpoints(model) & own_files
         is_trained_on = model.state is ModelState.ACTIVE or model.busy is not None
-        named = _names(set() if is_trained_on else own - kept)
+        named = _names(set() if is_trained_on else own_files - kept_files)
         return cls(
             model=model.id,
             folder=volumes.model_checkpoints(experiment, run.id, model.id),
-            keep=_names(kept),
+            keep=_names(kept_files),
             named=named if is_trained_on or not model.is_pruned else None,
         )
 
@@ -103,7 +103,7 @@ def _names(checkpoints: Iterable[str]) -> frozenset[str]:
     return frozenset(Path(name).name for name in checkpoints)
 
 
-class _Left(NamedTuple):
+class _Unfinished(NamedTuple):
     """Unfinished models: with failed removals, or with uncertain leadership."""
 
     stuck: list[str]
@@ -115,17 +115,17 @@ class _Handed:
     """A run's removals, shared with the thread.
 
     Attributes:
-        told: number of processed entries of `Run.pruned`.
-        known: their number at the last check; more than `told` while the thread works.
+        num_processed: number of processed entries of `Run.pruned`.
+        known: their number at the last check; more than `num_processed` while the thread works.
         batch: the pending removal; it returns the unfinished models.
         since: time of the last progress or submission; 0 if all is done. The thread writes it during a batch.
         again: models to retry, and the time.
         is_off: True to stop removing.
     """
 
-    told: int = 0
+    num_processed: int = 0
     known: int = 0
-    batch: Future[_Left] | None = None
+    batch: Future[_Unfinished] | None = None
     since: float = 0.0
     again: dict[str, float] = field(default_factory=dict)
     is_off: bool = False
@@ -184,12 +184,14 @@ class PrunedFiles:
         if handed.batch is not None:
             if not handed.batch.done():
                 return
-            left = handed.batch.result()
-            handed.again |= dict.fromkeys(left.stuck, now + _TRY_AGAIN_S) | dict.fromkeys(left.unsure, now)
-            handed.batch, handed.since = None, handed.since if left.unsure else 0.0
+            undone = handed.batch.result()
+            handed.again |= dict.fromkeys(undone.stuck, now + _TRY_AGAIN_S) | dict.fromkeys(
+                undone.unsure, now
+            )
+            handed.batch, handed.since = None, handed.since if undone.unsure else 0.0
         due = [name for name, at in handed.again.items() if at <= now]
-        models = dict.fromkeys((*run.pruned[handed.told :], *due))
-        handed.told = handed.known
+        models = dict.fromkeys((*run.pruned[handed.num_processed :], *due))
+        handed.num_processed = handed.known
         for name in models:
             handed.again.pop(name, None)
         if models:
@@ -202,7 +204,7 @@ class PrunedFiles:
         handed = self._runs.get((experiment, run))
         if handed is None or not handed.since or self._clock() - handed.since > _PATIENCE_S:
             return False
-        if handed.told < handed.known or handed.batch is None or not handed.batch.done():
+        if handed.num_processed < handed.known or handed.batch is None or not handed.batch.done():
             return True
         return bool(handed.batch.result().unsure)
 
@@ -210,15 +212,15 @@ class PrunedFiles:
         """Return the seconds until `tend` has work; infinity if unknown."""
         return min((_SOON_S for of in self._runs if self.is_busy(*of)), default=float("inf"))
 
-    def _remove(self, handed: _Handed, found: Iterable[Leftovers], term: int) -> _Left:
-        left = _Left([], [])
+    def _remove(self, handed: _Handed, found: Iterable[Leftovers], term: int) -> _Unfinished:
+        undone = _Unfinished([], [])
 
         def went() -> None:
             handed.since = self._clock()
 
         for each in found:
             if handed.is_off or not self._leads(term):
-                left.unsure.append(each.model)
+                undone.unsure.append(each.model)
                 continue
             try:
                 each.remove(went)
@@ -226,5 +228,5 @@ class PrunedFiles:
             except OSError as error:
                 # An administrator must repair the volume; the other models continue.
                 log.warning("pruned checkpoints in %s stay for now: %s", each.folder, error)
-                left.stuck.append(each.model)
-        return left
+                undone.stuck.append(each.model)
+        return undone

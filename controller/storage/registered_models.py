@@ -61,14 +61,14 @@ class Registering:
     def _run(self) -> None:
         while not self.stop.is_set():
             try:
-                self.look()
+                self.copy_due()
             except CerebroError as error:
                 log.warning("registered models wait: %s", error)
             except Exception:
                 log.exception("registered models wait")
             self.stop.wait(_LOOK_S)
 
-    def look(self) -> None:
+    def copy_due(self) -> None:
         """Copy the versions that are due.
 
         Raises:
@@ -84,17 +84,17 @@ class Registering:
 
     def tidy(self) -> None:
         """Remove files of killed copies. Another controller's running copy has recent writes and stays."""
-        before = self._clock() - _TIDY_S
+        abandoned_s = self._clock() - _TIDY_S
         for folder in self._volumes.registry.glob("*/v*"):
-            for path in discard_stale(folder, before):
+            for path in discard_stale(folder, abandoned_s):
                 log.info("removed %s, which a copy that was cut short had left", path)
 
     def _is_still_copying(self, version: ModelVersion) -> bool:
         """True if the version still needs a copy: earlier copies take long, and another controller may have
         made it.
         """
-        left = (found for model in self._kvs.registry(copying=True) for found in model.versions)
-        return any((found.name, found.version) == (version.name, version.version) for found in left)
+        waiting = (found for model in self._kvs.registry(copying=True) for found in model.versions)
+        return any((found.name, found.version) == (version.name, version.version) for found in waiting)
 
     def _settle(self, version: ModelVersion) -> None:
         try:
@@ -111,7 +111,7 @@ class Registering:
         Raises:
             VolumeError: a volume does not answer; try again.
         """
-        made: list[CheckpointRef] = []
+        copies: list[CheckpointRef] = []
         source, volumes = version.source, self._volumes
         files = [(source.checkpoint, volumes.checkpoints, "model.pt")]
         if source.fitted is not None:
@@ -122,8 +122,8 @@ class Registering:
             problem = _copied(root, reference, volumes.checkpoint(name))
             if problem:
                 return VersionOutcome(version=version.version, error=problem)
-            made.append(reference.model_copy(update={"name": name}))
-        checkpoint, *fitted = made
+            copies.append(reference.model_copy(update={"name": name}))
+        checkpoint, *fitted = copies
         return VersionOutcome(
             version=version.version, checkpoint=checkpoint, fitted=fitted[0] if fitted else None
         )
@@ -137,7 +137,7 @@ def _copied(root: Path, reference: CheckpointRef, to: Path) -> str:
     """Copy one file; return an error, or "" for a verified copy."""
     again = "register the model once more after it was trained again, or bring the file back from a backup"
     try:
-        source = _whole(root, reference.name)
+        source = _open_assembled(root, reference.name)
     except UnreadableLayoutError:
         return f"{reference.name} is damaged: {again}"
     except OSError as error:
@@ -170,15 +170,15 @@ def _checked(written: Written, reference: CheckpointRef, name: str) -> str:
     return name
 
 
-def _whole(root: Path, name: str) -> BufferedReader | BasedFile:
+def _open_assembled(root: Path, name: str) -> BufferedReader | BasedFile:
     """Open an assembled file, following no links, because user code writes to these volumes.
 
     Raises:
         OSError: the file cannot be opened.
     """
     folder = name.rpartition("/")[0]
-    own = open_below(root, name)
-    return joined(own, lambda base: open_below(root, f"{folder}/{base}")) or own
+    file = open_below(root, name)
+    return joined(file, lambda base: open_below(root, f"{folder}/{base}")) or file
 
 
 def _pour(source: BufferedReader | BasedFile, write: Callable[[memoryview], int], root: Path) -> None:
@@ -195,5 +195,5 @@ def _pour(source: BufferedReader | BasedFile, write: Callable[[memoryview], int]
 
 def _away(root: Path, error: OSError) -> VolumeError:
     return VolumeError(
-        f"{root} does not let a file be read ({error.strerror}): look whether the volume is well"
+        f"{root} does not let a file be read ({error.strerror}): check whether the volume works"
     )

@@ -30,7 +30,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     with volume_errors_named(parent):
         parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(parent)
-        folder, lock = _made(parent)
+        folder, lock = _create_locked(parent)
     try:
         yield folder
     finally:
@@ -38,7 +38,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _made(parent: Path) -> tuple[Path, int]:
+def _create_locked(parent: Path) -> tuple[Path, int]:
     while True:
         folder = parent / f"{_PREFIX}{uuid.uuid4().hex}"
         folder.mkdir()

@@ -17,7 +17,7 @@ from pathlib import Path
 from flask import Flask, Response, abort, request, url_for
 
 from cerebro.client.reporting.plotting import plotly_path
-from cerebro.figures.palette import DASHES, LOOKS, Theme, colour, dash
+from cerebro.figures.palette import DASHES, STYLES, Theme, colour, dash
 
 _A_YEAR_S = 31_536_000
 _MIN_GZIP_BYTES = 1_000
@@ -85,10 +85,10 @@ def plotly() -> bytes:
 def palette() -> str:
     """Return CSS with a class ``line-INDEX`` for each pair of colour and dash."""
     rules = [f".dot{{fill:none;stroke-width:3}}{_colours('light')}"]
-    rules += [f".line-{index}{{stroke-dasharray:{_GAPS[dash(index)]}}}" for index in range(LOOKS)]
+    rules += [f".line-{index}{{stroke-dasharray:{_GAPS[dash(index)]}}}" for index in range(STYLES)]
     rules.append(f"@media (prefers-color-scheme:dark){{{_colours('dark')}}}")
     return "\n".join(rules)
 
 
 def _colours(theme: Theme) -> str:
-    return "".join(f".line-{index}{{stroke:{colour(index, theme)}}}" for index in range(LOOKS))
+    return "".join(f".line-{index}{{stroke:{colour(index, theme)}}}" for index in range(STYLES))

@@ -96,7 +96,7 @@ class Trained(RegistryMixin):
 def trained(kvs: KvsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
     made = Trained(kvs, Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
     monkeypatch.setattr(registry, "time", SimpleNamespace(
-        monotonic=itertools.count(0, 100).__next__, sleep=lambda _: made.registering.look()
+        monotonic=itertools.count(0, 100).__next__, sleep=lambda _: made.registering.copy_due()
     ))  # fmt: skip
     monkeypatch.setattr(registry, "connect", lambda *_, **__: made.connection)
     return made
@@ -221,7 +221,7 @@ def test_a_copy_that_was_cut_short_is_made_by_the_next_controller(trained: Train
     aside = trained.volumes.checkpoint(".registry/digits/v2")
     aside.mkdir(parents=True)
     (aside / ".model.pt.1-dead.aside").write_bytes(b"half")
-    Registering(trained.kvs, trained.volumes).look()
+    Registering(trained.kvs, trained.volumes).copy_due()
     assert load_model(f"digits/{version.version}").checkpoint.checksum == asked.checkpoint.checksum
 
 
@@ -239,14 +239,14 @@ def test_what_killed_copies_have_left_is_removed_once_nobody_writes_to_it(traine
     os.utime(trained.volumes.registry / "digits/v1/model.pt", (1.0, 1.0))
     elapsed = [0.0]
     controller = Registering(trained.kvs, trained.volumes, clock=lambda: now, monotonic=lambda: elapsed[0])
-    controller.look()
+    controller.copy_due()
     left = {path.name for folder in folders for path in folder.iterdir()}
     assert left == {"model.pt", "fitted.pickle", ".model.pt.2-alive.aside"}
     now += 10.0
-    controller.look()
+    controller.copy_due()
     assert (folders[1] / ".model.pt.2-alive.aside").exists()
     elapsed[0] = 3600.0
-    controller.look()
+    controller.copy_due()
     assert {path.name for folder in folders for path in folder.iterdir()} == {"model.pt", "fitted.pickle"}
 
 

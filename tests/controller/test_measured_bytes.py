@@ -66,14 +66,14 @@ def test_checkpoints_and_predictions_are_measured_and_nothing_else(
     (checkpoints / "one/file").symlink_to(tmp_path / "elsewhere/x")
     (checkpoints / "two").symlink_to(checkpoints / "one")
     measured = MeasuredBytes(controller, volumes)
-    measured.look()
+    measured.measure()
     assert used(place) == {"vision": 1030}
     (checkpoints / "one/fit-1/m00/a.pt").unlink()
-    measured.look()
+    measured.measure()
     assert used(place) == {"vision": 30}
     for path in (predictions / "one/predict-1/m00.arrow", checkpoints / "one/link", checkpoints / "one/file"):
         path.unlink()
-    MeasuredBytes(controller, volumes).look()  # another life of the controller
+    MeasuredBytes(controller, volumes).measure()  # another life of the controller
     assert used(place) == {}
 
 
@@ -100,7 +100,7 @@ def test_experiments_with_open_runs_are_measured_at_each_look_and_the_others_in_
     seen = []
     for _ in range(4):
         looked.clear()
-        measured.look()
+        measured.measure()
         seen.append(looked.copy())
     assert all(look[0] == "e3" and len(look) == 3 for look in seen)
     assert {name for look in seen for name in look} == set(names)

@@ -9,7 +9,7 @@ import pytest
 from cerebro.figures.palette import (
     DASHES,
     HUES,
-    LOOKS,
+    STYLES,
     THEME_COLORS,
     Theme,
     colour,
@@ -42,7 +42,7 @@ def contrast(one: str, other: str) -> float:
 def test_marks_stand_out_from_the_ground(theme: Theme) -> None:
     """3:1 for every colour of a model, every step of the scale, and for good and bad."""
     colors = THEME_COLORS[theme]
-    marks = {colour(index, theme) for index in range(LOOKS)} | {colors.good, colors.bad}
+    marks = {colour(index, theme) for index in range(STYLES)} | {colors.good, colors.bad}
     marks |= {str(tint) for _, tint in colour_scale(theme)}
     for ground in (colors.ground, PAGE[theme]):
         assert min(contrast(mark, ground) for mark in marks) >= 3.0
@@ -58,6 +58,6 @@ def test_text_can_be_read(theme: Theme) -> None:
 @pytest.mark.parametrize("theme", THEMES)
 def test_neighbours_differ_however_many_models_there_are(theme: Theme) -> None:
     """Any 32 models in a row have 32 looks, by colour and dash together."""
-    looks = [(colour(index, theme), dash(index)) for index in range(4 * LOOKS)]
-    for first in range(3 * LOOKS):
-        assert len(set(looks[first : first + LOOKS])) == LOOKS == HUES * len(DASHES)
+    looks = [(colour(index, theme), dash(index)) for index in range(4 * STYLES)]
+    for first in range(3 * STYLES):
+        assert len(set(looks[first : first + STYLES])) == STYLES == HUES * len(DASHES)

@@ -51,4 +51,6 @@ def _moved(found: SegmentsAnswer) -> int:
 
 
 def _bytes(found: SegmentsAnswer) -> int:
-    return sum(segment.size for segment in found.segments) + sum(kept.size for kept in found.snapshots)
+    return sum(segment.size for segment in found.segments) + sum(
+        snapshot.size for snapshot in found.snapshots
+    )

@@ -196,7 +196,9 @@ def _flat_arguments(method: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]
             continue
         if group := OPTION_GROUPS.get(each.name):
             types = get_type_hints(group)
-            yield from ((flat_name(own.name), types[own.name], own.default) for own in fields(group))
+            yield from (
+                (flat_name(option.name), types[option.name], option.default) for option in fields(group)
+            )
         else:
             yield each.name, each.annotation, each.default
 

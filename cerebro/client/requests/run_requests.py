@@ -128,7 +128,7 @@ def grouped(options: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {}
     for name, group in OPTION_GROUPS.items():
         flat_names = {each.name: flat_name(each.name) for each in fields(group)}
-        values = {own: rest.pop(flat) for own, flat in flat_names.items() if flat in rest}
+        values = {name_in_group: rest.pop(flat) for name_in_group, flat in flat_names.items() if flat in rest}
         if values:
             arguments[name] = group(**values)
     return {**rest, **arguments}

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 from flask import render_template_string
 
-from cerebro.figures.palette import LOOKS, colour
+from cerebro.figures.palette import STYLES, colour
 from dispatcher.models.comparison import comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages import formats
@@ -106,7 +106,7 @@ def test_palette_has_a_class_for_each_colour_of_both_themes() -> None:
     """A model's class follows its index; after the last look they repeat."""
     sheet = palette()
     light, _, dark = sheet.partition("@media (prefers-color-scheme:dark)")
-    for index in range(LOOKS):
+    for index in range(STYLES):
         assert f".line-{index}{{stroke:{colour(index, 'light')}}}" in light
         assert f".line-{index}{{stroke:{colour(index, 'dark')}}}" in dark
     dots = (
@@ -114,6 +114,6 @@ def test_palette_has_a_class_for_each_colour_of_both_themes() -> None:
         .app.jinja_env.from_string(
             '{% import "pages/macros.html" as ui %}{{ ui.dot(1) }}{{ ui.dot(looks + 1) }}'
         )
-        .render(looks=LOOKS)
+        .render(looks=STYLES)
     )
     assert dots.count('class="dot line-1"') == 2
