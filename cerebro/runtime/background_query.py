@@ -1,4 +1,4 @@
-"""Looking at a volume, which may take long or for ever, without anybody waiting for it who must not."""
+"""Queries that may block for long, such as to a network volume, run in a background thread."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _AGAIN_S = 5.0
-"""After a look that failed."""
+"""Pause in seconds after a failed query."""
 
 
 class BackgroundQuery(Generic[T]):
-    """The newest answer to a question, which a background thread looks up.
+    """The newest answer to a query, which a background thread runs. Thread-safe.
 
-    `ask` starts the thread. It ends once all questions are answered, or after a look that failed. A look that hangs
-    blocks only this thread. Safe for several threads.
+    `request` starts the thread. It ends when all requests are answered, or after a failure. A hanging query blocks only
+    this thread.
 
     Args:
-        name: of the question, for the log.
-        look: answers it.
+        name: name of the query, for the log.
+        query: returns the answer.
     """
 
-    def __init__(self, name: str, look: Callable[[], T]) -> None:
-        self._name, self._query = name, look
+    def __init__(self, name: str, query: Callable[[], T]) -> None:
+        self._name, self._query = name, query
         self._news = threading.Condition()
         self._requested = self._answered = 0
         self._answer: T | None = None
@@ -37,15 +37,15 @@ class BackgroundQuery(Generic[T]):
         self._paused_until = -math.inf
 
     def request(self) -> int:
-        """Start a new look soon, and return the number of the question.
+        """Run the query soon; return the number of the request.
 
-        For some seconds after a failed look this starts none: ask again later.
+        For some seconds after a failure this starts no query.
         """
         with self._news:
             self._requested += 1
             if not self._is_running and time.monotonic() >= self._paused_until:
                 self._is_running = True
-                threading.Thread(target=self._run, name=f"look-{self._name}", daemon=True).start()
+                threading.Thread(target=self._run, name=f"query-{self._name}", daemon=True).start()
             return self._requested
 
     def wait(self, number: int, timeout_s: float) -> bool:
@@ -54,7 +54,7 @@ class BackgroundQuery(Generic[T]):
             return self._news.wait_for(lambda: self._answered >= number, timeout_s)
 
     def newest(self) -> tuple[int, T | None]:
-        """The newest answer, with the number of the newest question that it answers; 0 and `None` before the first."""
+        """Return the number of the newest answered request, and the answer; 0 and `None` before the first."""
         with self._news:
             return self._answered, self._answer
 
@@ -66,7 +66,7 @@ class BackgroundQuery(Generic[T]):
                 answer = self._query()
             except Exception:
                 # After any failure, the previous answer remains the newest.
-                log.exception("%s could not be looked at, and will be again", self._name)
+                log.exception("query of %s failed, and will be repeated", self._name)
                 with self._news:
                     self._paused_until = time.monotonic() + _AGAIN_S
                     self._is_running = False

@@ -22,7 +22,7 @@ from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints.checkpoint import State
-from cerebro.worker.training.checkpoints.savepoints import Savepoints, is_for
+from cerebro.worker.training.checkpoints.savepoints import Savepoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import numbers_of
 from cerebro.worker.training.ranks.grouped import prepare
@@ -285,7 +285,6 @@ def _trained(
         state = checkpoints.load(sub_epoch.root, reference, device)
         restore(trainee, state)
         resumed = state.get("savepoint")
-        assert resumed is None or is_for(resumed, parallel_plan.ranks if parallel_plan else 1)
     share = (0, 1)
     if technique is not None and parallel_plan is not None:
         trainee = prepare(spec, trainee, technique, parallel_plan.params, group)

@@ -87,13 +87,6 @@ def fold(path: Path) -> None:
         writing.truncate(end)
 
 
-def folded_line(line: bytes) -> bytes:
-    """One line of a log, with or without its end, as a terminal shows it."""
-    text = _Line()
-    text.add(line.removesuffix(b"\n"))
-    return text.shown() + b"\n" * line.endswith(b"\n")
-
-
 class _Line:
     """A line that is read in pieces. Keeps about two pieces in memory, however long the line is.
 

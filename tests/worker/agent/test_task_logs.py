@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.worker.upkeep.task_logs import TaskLogs, _Line, fold, folded_line, shorten
+from cerebro.worker.upkeep.task_logs import TaskLogs, _Line, fold, shorten
 from tests.worker.agent.agents import Agents, until
 
 LIMIT = 4000
@@ -47,6 +47,12 @@ def test_the_beginning_and_the_end_stay(before: int, after: int) -> None:
     assert mark > 80
     assert len(found) - mark - 1 - after > 80
     assert left_out == (len(whole) - len(found) + 1) * 12
+
+
+def folded_line(content: bytes) -> bytes:
+    line = _Line()
+    line.add(content)
+    return line.shown()
 
 
 @given(st.lists(st.text("ab\r\n█", max_size=8), max_size=20))

@@ -294,11 +294,6 @@ class Savepoints:
         return found
 
 
-def is_for(resumed: Mapping[str, Any], ranks: int) -> bool:
-    """True if this number of ranks can continue from a savepoint, which stores a state per rank."""
-    return len(resumed.get("ranks", [resumed])) == ranks
-
-
 def _validation_of(resumed: Mapping[str, Any]) -> Validation | None:
     found = resumed.get("validation")
     return None if found is None else Validation.model_validate(found)
