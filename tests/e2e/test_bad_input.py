@@ -150,21 +150,20 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", ARGUMENTS)
-def test_arguments_of_run_fit(lab: Lab, prepared: str, case: str) -> None:
+def test_arguments_of_run_fit(lab: Lab, prepared: str) -> None:
     """The error names the argument, what was expected and what there is; a right call works next."""
-    changes, error, message = ARGUMENTS[case]
     experiment = lab.attach(prepared)
-    given: dict[str, Any] = {
-        "spec": TinyTraining(),
-        "space": GOOD,
-        "metric": "accuracy",
-        "mode": "max",
-    } | changes
-    spec, space = given.pop("spec"), given.pop("space")
-    with pytest.raises(error, match=message):
-        experiment.run_fit(spec, space, **given, progress=False)
-    assert experiment.state().active_run() is None
+    for case, (changes, error, message) in ARGUMENTS.items():
+        given: dict[str, Any] = {
+            "spec": TinyTraining(),
+            "space": GOOD,
+            "metric": "accuracy",
+            "mode": "max",
+        } | changes
+        spec, space = given.pop("spec"), given.pop("space")
+        with pytest.raises(error, match=message):
+            experiment.run_fit(spec, space, **given, progress=False)
+        assert experiment.state().active_run() is None, case
     right = experiment.run_fit(TinyTraining(), GOOD, metric="accuracy", mode="max", progress=False)
     assert right.failures() == {}
 

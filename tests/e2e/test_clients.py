@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.local.supervision import processes
 from tests.e2e.harness import DEADLINE_S, Lab
-from tests.e2e.specs import TinyTraining
 
 pytestmark = pytest.mark.slow
 
@@ -83,18 +81,3 @@ def test_a_run_outlives_its_client(lab: Lab, prepared: str, ending: signal.Signa
         said, complaints = second.communicate(timeout=DEADLINE_S)
         assert said.decode().split() == [active.id, "finished", "2"], complaints.decode()
     lab.check(experiment, active.id)
-
-
-def test_a_run_that_is_stopped_waits_half_a_minute_for_a_batch(lab: Lab, prepared: str) -> None:
-    """What was committed stays, user code that comes to no batch is ended, and the next run finds free workers."""
-    experiment = lab.attach(prepared)
-    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1), ("b", 1)]), tags="ab")
-    held = [processes.identify(lab.gate.knock().pid) for _ in "ab"]
-    experiment.stop()
-    with pytest.warns(UserWarning, match="was stopped by"):
-        result = lab.result(fit, experiment)
-    assert list(result.leaderboard()["state"]) == ["stopped", "stopped"]
-    assert sorted(result.sub_epochs()["sub_epoch"]) == [0, 0]
-    assert all(process is not None and processes.wait_gone(process, DEADLINE_S) for process in held)
-    again = lab.fit(experiment, TinyTraining(), tags="a", epochs=1)
-    assert lab.result(again, experiment).failures() == {}

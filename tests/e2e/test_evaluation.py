@@ -95,11 +95,11 @@ def test_a_metric_of_two_kinds_fails_its_model_only(lab: Lab, prepared: str) -> 
     assert re.search(told, result.failures()["m01"])
 
 
-def test_metrics_are_those_of_one_process_with_one_to_five_workers(own_lab: MakeLab) -> None:
+def test_metrics_are_those_of_one_process_however_many_workers_there_are(own_lab: MakeLab) -> None:
     """Every metric, to the bit; and the rows of the split come in one order, however many workers cut it."""
     lab = own_lab()
     cpu, orders = torch.device("cpu"), set()
-    for workers in (5, 4, 3, 2, 1):
+    for workers in (5, 2, 1):
         scale(lab.home.path, workers, timeout_s=DEADLINE_S)
         experiment = lab.experiment(lab.tables(train=30, test=41))
         experiment.run_etl(TinyETL(), progress=False)

@@ -134,8 +134,7 @@ def check_weights(lab: Lab, run: Run, folder: Path) -> None:
             torch.testing.assert_close(trained[name], tensor, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("victim", ["its process", "its worker"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "victim"), [(0, "its worker"), (1, "its process")])
 def test_a_member_that_is_killed_voids_the_attempt_and_nothing_else(
     lab: Lab, prepared: str, tmp_path: Path, rank: int, victim: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
@@ -105,15 +104,14 @@ def _script(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
-_FAST = {(1, 9), (1, 10), (2, 25)}
-"""Cores and rows that each run tries: on both sides of the end of a shard, and within one."""
-
-
 @pytest.mark.parametrize(
     ("cores", "at"),
     [
-        pytest.param(cores, at, marks=[] if (cores, at) in _FAST else [pytest.mark.slow])
-        for cores, at in itertools.product((1, 2), (0, 9, 10, 25, 39))
+        (1, 9),
+        (1, 10),
+        (2, 25),
+        pytest.param(1, 39, marks=pytest.mark.slow),
+        pytest.param(2, 0, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_job_is_resumed(tmp_path: Path, cores: int, at: int) -> None:

@@ -287,8 +287,10 @@ def test_no_evaluation_meets_what_another_one_did_to_its_process(worker: Worker)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("kind", ["valid", "predict", "trial", "inspect", "fitting", "etl"])
+@pytest.mark.parametrize(
+    ("kind", "devices"),
+    [("valid", 1), ("predict", 1), ("trial", 1), ("inspect", 1), ("fitting", 1), ("etl", 1), ("etl", 2)],
+)
 def test_no_task_of_any_kind_meets_what_another_one_did_to_its_process(
     agents: Agents, tmp_path: Path, kind: str, devices: int
 ) -> None:
