@@ -11,8 +11,10 @@ import sys
 import zipfile
 from pathlib import Path
 
+from dispatcher.start import experiment_file
 from tests.dispatcher.access.surface import BEARER, LOCAL, changing, routes
 from tests.dispatcher.gallery import gallery, paths
+from tests.waiting import HANG_S
 
 _FILE = """\
 name: from-a-file
@@ -35,6 +37,7 @@ fit:
 def main() -> None:
     """Ask, and print what came."""
     folder = Path(sys.argv[1])
+    experiment_file.READ_S = HANG_S  # what a slow machine takes to read a file is no fault
     table = folder / "train.csv"
     table.write_text("id,label\na,1\nb,2\n")
     archive = io.BytesIO()

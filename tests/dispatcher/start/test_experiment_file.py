@@ -17,6 +17,7 @@ from dispatcher.sandbox.bounded_processes import BoundedProcesses
 from dispatcher.start.experiment_file import FileContent, FileReader, archive_problem
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.start.test_start import upload, zip_of
+from tests.waiting import HANG_S
 
 FILE = """\
 name: digits
@@ -38,6 +39,12 @@ fit:
 test: true
 """
 CODE = zip_of(**{"digits.py": b"raise SystemExit('user code ran')"})
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine may take longer to read a file than users wait."""
+    monkeypatch.setattr("dispatcher.start.experiment_file.READ_S", HANG_S)
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ class Agents:
         do: str,
         *,
         attempt: int = 1,
-        hang_timeout_s: float = 60.0,
+        hang_timeout_s: float = 4 * HANG_S,
         rules: tuple[FailureRule, ...] = (),
         code: str = SHA,
         checkpoint: CheckpointRef | None = None,

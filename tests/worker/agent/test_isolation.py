@@ -35,7 +35,7 @@ from tests.forking import Forks
 from tests.misdeeds import FATAL, process_state
 from tests.misdeeds import MISDEEDS as OF_PROCESSES
 from tests.state.stories import DATASET
-from tests.worker.agent.agents import Agents, agent_forks
+from tests.worker.agent.agents import LIMIT_S, Agents, agent_forks
 from tests.worker.training.handlers import volumes_in, write_split
 
 CACHE: dict[str, int] = {}
@@ -228,7 +228,7 @@ class Worker:
     @property
     def _common(self) -> dict[str, Any]:
         common = {"experiment": "one", "model": "m00", "code": self.code, "dataset": DATASET}
-        return common | {"seed": 5, "hang_timeout_s": 60.0}
+        return common | {"seed": 5, "hang_timeout_s": 4 * LIMIT_S}
 
     def _give(self, body: TaskBody) -> str:
         self.agents.assign(body, attempt=1, devices=(0,))

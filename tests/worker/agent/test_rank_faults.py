@@ -116,7 +116,7 @@ class Training:
         attempt: int = 1,
         checkpoint: CheckpointRef | None = None,
         savepoint: Savepoint | None = None,
-        hang_timeout_s: float = 60.0,
+        hang_timeout_s: float = 4 * LIMIT_S,
         run: str = "fit-1",
         **hyperparams: Any,
     ) -> str:

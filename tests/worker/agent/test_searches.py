@@ -23,7 +23,7 @@ from cerebro.search.history import Past
 from cerebro.search.questions import draw_question, values_for
 from cerebro.search.wire_format import packed, report_line
 from tests.search.own_procedures import Halving
-from tests.worker.agent.agents import Agents
+from tests.worker.agent.agents import LIMIT_S, Agents
 
 SPACE: Space = {"lr": LogUniform(low=1e-4, high=1), "wd": LogUniform(low=1e-4, high=1)}
 
@@ -51,7 +51,7 @@ def ask(agents: Agents, code: str, question: SearchQuestion, number: int) -> Any
         run="fit-1",
         dataset="d",
         code=code,
-        hang_timeout_s=60.0,
+        hang_timeout_s=4 * LIMIT_S,
         question=question,
     )
     agents.assign(task, attempt=1, devices=())

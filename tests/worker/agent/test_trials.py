@@ -16,7 +16,7 @@ from cerebro.contract.tasks import FailureKind, InspectTask, TaskResult, TrialTa
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from tests.state.stories import DATASET
-from tests.worker.agent.agents import Agents
+from tests.worker.agent.agents import LIMIT_S, Agents
 from tests.worker.training.handlers import volumes_in, write_split
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def trial(code: str, parallel_plan: ParallelPlan, **hyperparams: Any) -> TrialTa
         **common(code),
         model="m00",
         hyperparams={"batch_size": 8, **hyperparams},
-        hang_timeout_s=100.0,
+        hang_timeout_s=4 * LIMIT_S,
         group=f"g0{len(hyperparams)}",
         id=f"{parallel_plan.technique}-{parallel_plan.size}",
         parallel_plan=parallel_plan,

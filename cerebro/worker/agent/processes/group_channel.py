@@ -33,7 +33,7 @@ from cerebro.worker.health.root_cause import RankEnd
 
 _SPEAK_S = 0.3
 """Seconds for other ranks to report after the first failure."""
-_LOST_S = 3.0
+_LOST_S = 10.0
 """Extra seconds if only lost peers were reported. On a busy machine the root cause arrives late."""
 
 Rank = ChildProcess | RemoteRank
