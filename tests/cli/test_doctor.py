@@ -62,7 +62,7 @@ def case(tmp_path: Path) -> Callable[..., Case]:
 def test_a_good_machine_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With free space nothing fails; nothing is made where there was no home."""
+    """With free space no check fails, and the check creates no home."""
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1 << 40))
     home = tmp_path / "home"
     assert cli.main(["doctor", "--home", str(home), "--workers", "1"]) == 0

@@ -37,7 +37,7 @@ fit:
 def main() -> None:
     """Ask, and print what came."""
     folder = Path(sys.argv[1])
-    experiment_file.READ_S = HANG_S  # what a slow machine takes to read a file is no fault
+    experiment_file.READ_S = HANG_S  # a slow machine takes longer
     table = folder / "train.csv"
     table.write_text("id,label\na,1\nb,2\n")
     archive = io.BytesIO()

@@ -33,7 +33,7 @@ _STARTS_S = HANG_S
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port nobody uses."""
+    """A free port."""
     with reserved_port() as reserved:
         yield reserved
 

@@ -22,7 +22,7 @@ def home(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("e2e") / "home"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CEREBRO_SERVER", raising=False)
-        # Whoever is asked to end reaches its next batch in time, however busy the machine is.
+        # On a busy machine, too, a worker that ends has time to reach its next batch.
         patch.setenv("CEREBRO_GRACE_S", "60")
         cluster.start(folder, workers=2, tensorboard=False, timeout_s=DEADLINE_S)
     yield folder

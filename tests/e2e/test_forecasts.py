@@ -42,8 +42,8 @@ def brake(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_fit_is_told_when_it_ends_and_what_its_goal_takes(lab: Lab, prepared: str, brake: Path) -> None:
-    """In the log and in the status while it runs, and beside the truth once it has ended; a goal that cannot be kept is
-    told with what it takes. The run is so long that it cannot end before its forecast is there."""
+    """The log and the status have the forecast while the fit runs, and the status compares it with the end. A goal that
+    cannot be kept is reported. The fit is long: it cannot end before its forecast."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()

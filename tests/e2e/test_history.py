@@ -13,12 +13,12 @@ from tests.waiting import until
 
 
 def counted(lab: Lab) -> int:
-    """Sub-epochs that the history has."""
+    """Return the number of sub-epochs in the history."""
     return round(sum(row.sub_epochs for row in lab.kvs.history().sub_epochs.values()))
 
 
 def has_counted(lab: Lab, wanted: int) -> bool:
-    """Whether the history has so many, or more."""
+    """True if the history has this number of sub-epochs or more."""
     return counted(lab) >= wanted
 
 

@@ -31,7 +31,7 @@ def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
     assert result.best.id == "m03"
     run = lab.check(experiment, result.run)
     assert str(run.state) == "finished"
-    # A run of its own: on a slow machine a limit of seconds would end the others as well.
+    # In a separate run: on a slow machine a limit of two seconds would end the other models as well.
     with pytest.raises(RunFailedError, match=r"no batch for 2 s"):
         lab.result(
             lab.fit(experiment, spec, tags="h", limits=Limits(hang_timeout_s=2, max_attempts=1)), experiment

@@ -28,7 +28,7 @@ def container() -> Object:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port nobody uses."""
+    """A free port."""
     with reserved_port() as reserved:
         yield reserved
 

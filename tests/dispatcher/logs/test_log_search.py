@@ -31,7 +31,7 @@ def test_search_over_all_logs(volumes: Volumes) -> None:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page says that what it shows is not all."""
+    """The page says that the result is incomplete."""
     monkeypatch.setattr("dispatcher.logs.log_reader.SEARCH_S", 0.5)
     write(volumes, M05, b"a" * 4000 + b"c\n")
     found = LogReader(volumes).search("digits", [source()], LogQuery(q=r"(a+)+b", regex=True))
