@@ -32,7 +32,7 @@ def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
     run = lab.check(experiment, result.run)
     assert str(run.state) == "finished"
     # In a separate run: on a slow machine a limit of two seconds would end the other models as well.
-    with pytest.raises(RunFailedError, match=r"no batch for 2 s"):
+    with pytest.raises(RunFailedError, match=r"no batch for \d+ s"):
         lab.result(
             lab.fit(experiment, spec, tags="h", limits=Limits(hang_timeout_s=2, max_attempts=1)), experiment
         )
