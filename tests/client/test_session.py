@@ -239,7 +239,7 @@ def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
     [
         (
             [FailureRule("a", "x(")],
-            r"failure_rules\[0\] \('a'\): the pattern 'x\(' is no .* at position 1",
+            r"failure_rules\[0\] \('a'\): the pattern 'x\(' is not .* at position 1",
         ),
         (
             [FailureRule("a", "x"), FailureRule("b", "y" * 201)],
@@ -249,7 +249,7 @@ def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
             [FailureRule("a", "x", "explode")],  # type: ignore[arg-type]
             r"action is 'explode', expected one of label, no_retry, retry_elsewhere",
         ),
-        ([FailureRule("a", "x", "quarantine")], r"only whoever runs the cluster may .* worker.failureRules"),  # type: ignore[arg-type]
+        ([FailureRule("a", "x", "quarantine")], r"only rules of the cluster .*worker.failureRules"),  # type: ignore[arg-type]
         ([FailureRule("", "x")], r"failure_rules\[0\]: name is ''"),
         ([FailureRule("a", "")], r"failure_rules\[0\] \('a'\): pattern is ''"),
         ([FailureRule("a", "x")] * 21, r"failure_rules has 21 rules, expected at most 20"),

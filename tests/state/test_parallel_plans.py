@@ -107,7 +107,6 @@ def test_a_model_without_a_parallel_plan_left_fails_and_tells_of_each() -> None:
     first, *table = failure.message.splitlines()
     assert first.startswith(
         "CUDA out of memory; no parallel plan is left to train m00: 3 were tried or cannot be used; the most memory "
-        "that was"
     )
     assert "3 GiB" in first
     assert "Hints.blocks" in first

@@ -38,6 +38,7 @@ def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pyte
     assert "stopped after 0.5 s" in found.note
 
 
+@pytest.mark.processes
 def test_what_a_search_found_before_its_end_counts(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child writes each hit at once."""
     write(volumes, M05, b"aaab\n")
