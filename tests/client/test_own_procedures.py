@@ -93,7 +93,7 @@ class NoTold:
 
 
 class Forgot(Procedure):
-    """Has not its own `told`."""
+    """Has no `on_report`."""
 
     def begin(self, facts: Facts) -> list[Order]:
         """Nothing."""

@@ -1,1 +1,1 @@
-"""Records beside the event logs: machine health, history, registered models, log segments."""
+"""Stored records other than event logs: machine health, history, registered models, log segments."""
