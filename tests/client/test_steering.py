@@ -250,7 +250,7 @@ class _Mended:
     def begin(self, facts: object) -> list[object]:
         return []
 
-    def told(self, report: object) -> list[object]:
+    def on_report(self, report: object) -> list[object]:
         return []
 
 
