@@ -1,6 +1,7 @@
-"""A run as a search sees it: carries out orders, trains models epoch by epoch, and tells what happened.
+"""A simulated run that executes a search's orders and reports the results.
 
-Stands for the fold and the workers. What happens next is drawn, so that reports come in any order that they can.
+It replaces the fold and the workers. A seeded generator picks the next action, so reports arrive in every
+valid order.
 """
 
 from __future__ import annotations
@@ -54,21 +55,19 @@ SPACE: Space = {
 
 
 def asked(procedure: ProcedureChoice, *, samples: int | None = None, **settings: Any) -> SearchRequest:
-    """A request with the space above."""
     return SearchRequest(procedure=procedure, space=SPACE, samples=samples, **settings)
 
 
 def search_of(
     request: SearchRequest, *, epochs: int = 27, mode: Literal["min", "max"] = "max", workers: int = 2
 ) -> Search:
-    """A search that has not begun."""
     own = Halving() if isinstance(request.procedure, OwnProcedure) else None
     return Search(request, epochs=epochs, metric="score", mode=mode, seed=7, workers=workers, own=own)
 
 
 @dataclass
 class Model:
-    """As the fold keeps it."""
+    """A model as the fold stores it."""
 
     hyperparams: Hyperparameters
     grant: int
@@ -87,26 +86,26 @@ class Model:
 
 
 def score(hyperparams: Hyperparameters, epoch: int) -> float:
-    """Of a model after an epoch: made of its values, better with epochs."""
+    """Return a reproducible pseudo-random score that improves with epochs."""
     rng = random.Random(repr(sorted(hyperparams.items())))
     return rng.random() - rng.random() / epoch
 
 
 class Run:
-    """Carries out what a search orders."""
+    """Execute the orders of a search."""
 
     def __init__(self, search: Search, seed: int = 0, value: Callable[[Hyperparameters, int], float] = score):
         self.search = search
         self.rng = random.Random(seed)
         self.value = value
         self.refused = 0.0
-        """Share of the search's models that cannot be."""
+        """Probability that the run refuses a model."""
         self.models: dict[str, Model] = {}
         self.told: list[Report] = []
         self.orders: list[list[Order]] = []
         self.why = ""
         self.is_late = False
-        """Whether other things may happen before orders are carried out."""
+        """True if other actions may happen before the run executes an order."""
         self._decisions: deque[list[Order]] = deque()
         self._draws: deque[int] = deque()
         self._drawn = 0
@@ -114,7 +113,7 @@ class Run:
         self._reports: deque[Report] = deque()
         self._do(search.begin())
 
-    # --- what the search asks for ----------------------------------------------------------------
+    # --- Orders of the search ---
 
     def _do(self, orders: list[Order]) -> None:
         self.orders.append(orders)
@@ -144,7 +143,6 @@ class Run:
 
     @property
     def ordered_stops(self) -> set[str]:
-        """Models that the search has ordered to be stopped, at a rung or on the way to one."""
         return {order.model for orders in self.orders for order in orders if isinstance(order, Stop)}
 
     def _extend(self, order: Extend) -> None:
@@ -169,15 +167,14 @@ class Run:
             return
         self.add(order.hyperparams, order.epochs, SEARCH, origin=order.origin, priority=order.priority)
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- Actions of the run ---
 
     def tell(self, report: Report) -> None:
-        """Report to the search, then all that follows from its orders."""
+        """Report to the search and execute its orders until no report remains."""
         self._reports.append(report)
         self.tell_all()
 
     def tell_all(self) -> None:
-        """Report what there is to report."""
         while self._reports:
             self.told.append(first := self._reports.popleft())
             self._do(self.search.on_report(first))
@@ -192,7 +189,7 @@ class Run:
         is_warm: bool = False,
         priority: int = 0,
     ) -> str:
-        """A new model; reported with what comes next."""
+        """Add a model and queue its report."""
         name = f"m{len(self.models):03}"
         model = Model(hyperparams, epochs, priority, origin, is_warm=is_warm or origin is not None)
         model.trained = self.models[origin].trained if origin else 0
@@ -211,21 +208,20 @@ class Run:
         return name
 
     def stop(self, name: str, by: str) -> None:
-        """A stop that comes in time; of a model at the end of its grant there is nothing to stop."""
+        """Stop a model, unless it has used its grant."""
         model = self.models[name]
         if model.is_active:
             model.is_stopped = True
             self._reports.append(Stopped(model=name, by=by))
 
     def draw(self) -> None:
-        """Answer the oldest question."""
+        """Answer the oldest request for a suggestion."""
         number = self._draws.popleft()
         rng = random.Random(f"draw/{number}")
         values: Hyperparameters = {"lr": rng.random(), "width": number, "drop": 0.5}
         self.tell(Drawn(number=number, hyperparams=values, time=self._time))
 
     def train(self, name: str) -> None:
-        """An epoch of a model."""
         model = self.models[name]
         model.trained += 1
         self._time += 60
@@ -241,7 +237,7 @@ class Run:
         self.tell_all()
 
     def step(self) -> bool:
-        """Whatever may happen next without a user; whether there was anything."""
+        """Do one random action that needs no user. Return False if no action is possible."""
         active = [name for name, model in self.models.items() if model.is_active]
         chances = [*active, *(["draw"] if self._draws else []), *(["decide"] * 3 if self._decisions else [])]
         if not chances:
@@ -257,7 +253,7 @@ class Run:
         return True
 
     def disturb(self) -> None:
-        """Something that a user does, or that breaks."""
+        """Do one random user action or failure."""
         names = list(self.models)
         name = self.rng.choice(names) if names else None
         model = self.models[name] if name else None
@@ -295,7 +291,7 @@ class Run:
                 self.tell(Closed(by="ann"))
 
     def to_the_end(self, *, disturbances: int = 0, most: int = 200_000) -> Run:
-        """Until nothing is left to do."""
+        """Run until the search has ended."""
         self.refused = 0.1 if disturbances else 0.0
         for _ in range(disturbances):
             for _ in range(self.rng.randrange(6)):

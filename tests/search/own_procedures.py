@@ -1,4 +1,4 @@
-"""Procedures as users may write them."""
+"""Procedures as a user may write them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cerebro.search import (
 
 
 class Halving(Procedure):
-    """Draws `models`, trains all for an epoch, the better half for twice as many, and so on."""
+    """Add `models` models for one epoch; the better half continues for twice as many epochs, and so on."""
 
     sampler: Any = None
 
@@ -37,7 +37,6 @@ class Halving(Procedure):
         self.models = models
 
     def begin(self, facts: Facts) -> list[Order]:
-        """Draw all."""
         self.facts, self.grant = facts, 1
         self.waiting: dict[str, float] = {}
         self.scores: dict[str, float] = {}
@@ -45,7 +44,7 @@ class Halving(Procedure):
         return [Draw(count=self.models)]
 
     def on_report(self, report: Report) -> list[Order]:
-        """Decide once all that train have come to the end of their grant."""
+        """Decide once each training model has used its grant."""
         orders: list[Order] = []
         match report:
             case Drawn():
@@ -58,7 +57,7 @@ class Halving(Procedure):
             case Reached() if report.model in self.waiting:
                 del self.waiting[report.model]
                 self.scores[report.model] = self.facts.score(report.value)
-            case Failed() | Stopped() | Extended() | Resumed():  # a user has other plans with it
+            case Failed() | Stopped() | Extended() | Resumed():  # A user has changed the plan for this model.
                 self.waiting.pop(report.model, None)
                 self.scores.pop(report.model, None)
         if orders or self.waiting or self.to_come:
@@ -80,16 +79,14 @@ class Halving(Procedure):
 
 
 class Clones(Procedure):
-    """Trains two models of its own making, then a clone of the first for the rest; random numbers from `facts`."""
+    """Train two models with `facts` random numbers, then a clone of the first."""
 
     def begin(self, facts: Facts) -> list[Order]:
-        """Two models that are in no space."""
         self.facts, self.names, self.is_cloned = facts, list[str](), False
         rng = facts.rng(0)
         return [Add(hyperparams={"lr": rng.random(), "batch_size": 1}, epochs=1) for _ in range(2)]
 
     def on_report(self, report: Report) -> list[Order]:
-        """Clone the first that comes to its end."""
         match report:
             case Reached() if not self.is_cloned and self.facts.epochs > 1:
                 self.is_cloned = True
@@ -103,15 +100,13 @@ class Clones(Procedure):
 
 
 class Scripted(Procedure):
-    """Orders what it is given: at the beginning, and whenever it is told anything."""
+    """Return fixed orders at the start and computed orders after each report."""
 
     def __init__(self, first: object, then: Callable[[Report], object] = lambda _report: []) -> None:
         self.first, self.then = first, then
 
     def begin(self, facts: Facts) -> list[Order]:
-        """See above."""
-        return cast(list[Order], self.first)  # what users may get wrong
+        return cast(list[Order], self.first)  # The wrong type, as a user may return it.
 
     def on_report(self, report: Report) -> list[Order]:
-        """See above."""
         return cast(list[Order], self.then(report))

@@ -1,4 +1,4 @@
-"""The procedure of docs/search.md, as it is written there."""
+"""The example procedure of docs/search.md works."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "search.md"
 
 
 class _Experiment:
-    """Takes what the page gives to `run_fit`."""
+    """Record the arguments of `run_fit`."""
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
 
     def run_fit(self, spec: object, space: dict[str, Any], **given: Any) -> None:
-        """Keep it."""
         self.given = {"space": space, **given}
 
 
 def documented() -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the page's example defines, and what it gives to `run_fit`."""
+    """Execute the page's example; return its names and the arguments it passes to `run_fit`."""
     (block,) = (
         found
         for found in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -41,7 +40,7 @@ def documented() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_the_procedure_of_the_documentation_races() -> None:
-    """It is accepted as it stands there, decides in a simulated cluster, and the last model has trained to the end."""
+    """The cluster is simulated; the last model trains to the final epoch."""
     names, given = documented()
     request = search_request(
         given["space"], search=given["search"], epochs=given["epochs"], put_code=lambda code: code

@@ -1,4 +1,4 @@
-"""Successive halving: who goes on from a rung, in Hyperband's brackets and in ASHA."""
+"""Successive halving: promotion between rungs in Hyperband and ASHA."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ SEEDS = st.integers(0, 10**6)
 
 
 def test_the_rungs_of_the_paper() -> None:
-    """Table 1 of Li et al. 2018, R = 81 and eta = 3; and a budget that is no power."""
+    """Table 1 of Li et al. 2018 (R = 81, eta = 3), and resources that are not powers of eta."""
     assert rung_epochs(1, 3, 81) == (1, 3, 9, 27, 81)
     assert bracket_sizes(5, 3) == (81, 34, 15, 8, 5)
     assert rung_epochs(2, 4, 50) == (2, 8, 32, 50)
     assert rung_epochs(5, 3, 5) == (5,)
 
 
-# --- Hyperband ----------------------------------------------------------------------------------
+# --- Hyperband ---
 
 
 def tied(hyperparams: Hyperparameters, epoch: int) -> float:
-    """Scores with many ties."""
+    """Return a score with many ties."""
     return round(score(hyperparams, epoch) * 2) / 2
 
 
@@ -50,7 +50,7 @@ def tied(hyperparams: Hyperparameters, epoch: int) -> float:
 def test_each_bracket_promotes_its_best_whatever_the_order_of_reports(
     seed: int, eta: int, first: int, with_ties: bool
 ) -> None:
-    """max(1, floor(n / eta)) of a rung, by value and then by number; a bracket's models are numbered in a row."""
+    """A rung promotes max(1, floor(n / eta)) models, by value and then by number."""
     value = tied if with_ties else score
     search = search_of(asked(Hyperband(eta=eta, first=first)), epochs=12)
     run = Run(search, seed, value).to_the_end()
@@ -71,7 +71,7 @@ def test_each_bracket_promotes_its_best_whatever_the_order_of_reports(
 @given(seed=SEEDS, failing=st.sets(st.integers(0, 8)))
 @settings(max_examples=40, deadline=None)
 def test_who_fails_completes_a_rung_as_worst(seed: int, failing: set[int]) -> None:
-    """Of nine, three go on whoever fails, as long as there are three."""
+    """Three of nine models continue as long as three remain."""
     run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), seed)
     while len(run.models) < 9:
         run.draw()
@@ -86,7 +86,7 @@ def test_who_fails_completes_a_rung_as_worst(seed: int, failing: set[int]) -> No
 
 
 def at_the_first_rung(run: Run, count: int) -> None:
-    """Draw all models and train all but the last one; their values are known."""
+    """Draw all models and train all except the last one."""
     while len(run.models) < count:
         run.draw()
     for name in sorted(run.models)[: count - 1]:
@@ -94,18 +94,17 @@ def at_the_first_rung(run: Run, count: int) -> None:
 
 
 def grants(run: Run) -> list[int]:
-    """Of the models in the order in which they were added."""
     return [model.grant for model in run.models.values()]
 
 
 def by_width(hyperparams: Hyperparameters, epoch: int) -> float:
-    """A model is the better the later it was drawn."""
+    """Score later models higher."""
     assert isinstance(hyperparams["width"], int)
     return hyperparams["width"] + epoch / 100
 
 
 def test_who_is_stopped_at_its_rung_gives_its_place_to_the_next() -> None:
-    """By a user, or by a rule at the very value with which the rung is complete."""
+    """A user stops the model, or a rule stops it at the value that completes the rung."""
     rule = Above(metric="score", limit=8.0)
     request = asked(Hyperband(brackets=1), stop=(rule,))
     run = Run(search_of(request, epochs=9, workers=8), value=by_width)
@@ -118,7 +117,7 @@ def test_who_is_stopped_at_its_rung_gives_its_place_to_the_next() -> None:
 
 
 def test_a_bracket_does_without_a_model_that_cannot_be() -> None:
-    """Of eight instead of nine, two go on."""
+    """Two of eight models continue."""
     run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.refused = 1.0
     run.draw()
@@ -129,7 +128,7 @@ def test_a_bracket_does_without_a_model_that_cannot_be() -> None:
 
 
 def test_who_was_granted_more_by_a_user_is_not_stopped_at_a_rung() -> None:
-    """It loses its place, and goes on to what the user has said."""
+    """It gives up its rank in the rung and trains for the epochs that the user set."""
     run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 5, "ann")
     run.tell_all()
@@ -142,13 +141,13 @@ def test_who_was_granted_more_by_a_user_is_not_stopped_at_a_rung() -> None:
 
 @pytest.mark.parametrize(("samples", "models"), [(None, 17), (9, 9), (16, 14), (17, 17), (26, 26), (40, 34)])
 def test_samples_are_used_for_whole_brackets(samples: int | None, models: int) -> None:
-    """Brackets of 9, 5 and 3, over and over."""
+    """Brackets of 9, 5 and 3 models repeat."""
     run = Run(search_of(asked(Hyperband(eta=3), samples=samples), epochs=9)).to_the_end()
     assert len(run.models) == models
 
 
 def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
-    """It is one of ten then, and goes on if it is good."""
+    """It is one of ten models, and a good score promotes it."""
     run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9))
     run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 1, "ann")
     run.tell_all()
@@ -158,13 +157,14 @@ def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
     assert sorted(model.trained for model in run.models.values()) == [1] * 7 + [3] * 2 + [9]
 
 
-# --- ASHA ---------------------------------------------------------------------------------------
+# --- ASHA ---
 
 
 @given(seed=SEEDS, eta=st.integers(2, 4))
 @settings(max_examples=40, deadline=None)
 def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> None:
-    """As sorting what was told says, ties by number; the first to come goes on."""
+    """Sorting the reports gives the expected result; ties go by number and the first model always
+    continues."""
     run = Run(search_of(asked(ASHA(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
     told: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
     levels = rung_epochs(1, eta, 8)
@@ -183,7 +183,7 @@ def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> No
 @given(seed=SEEDS, brackets=st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
 def test_promotion_goes_on_until_the_best_of_each_rung_have(seed: int, brackets: int) -> None:
-    """With one bracket: at the end the best floor(n / eta) of each rung are beyond it."""
+    """In the end the best floor(n / eta) models of each rung are promoted."""
     request = asked(ASHA(eta=3, rule="promotion", brackets=brackets), samples=60)
     run = Run(search_of(request, epochs=27), seed).to_the_end()
     assert len(run.models) == 60
@@ -197,7 +197,7 @@ def test_promotion_goes_on_until_the_best_of_each_rung_have(seed: int, brackets:
 
 
 def test_who_fails_on_its_parallel_plan_to_a_rung_of_asha_is_worst_there() -> None:
-    """With two that failed, the second best of four is among the best half."""
+    """With two failures, the second best of four models is in the better half."""
     run = Run(search_of(asked(ASHA(eta=2), samples=4), epochs=4, workers=2), value=by_width)
     while len(run.models) < 4:
         run.draw()
@@ -210,7 +210,7 @@ def test_who_fails_on_its_parallel_plan_to_a_rung_of_asha_is_worst_there() -> No
 
 
 def test_a_warm_clone_takes_part_in_no_rung() -> None:
-    """Its values come of another model's training: it neither goes on nor displaces anybody."""
+    """Its values include another model's training, so it is neither promoted nor compared."""
     run = Run(search_of(asked(ASHA(eta=2), samples=2), epochs=4), value=by_width)
     run.draw()
     run.draw()
@@ -225,7 +225,7 @@ def test_a_warm_clone_takes_part_in_no_rung() -> None:
 
 
 def test_the_highest_rung_is_served_first() -> None:
-    """One place, and somebody to promote at both rungs."""
+    """One device slot is free, and both rungs have a model to promote."""
     search = search_of(asked(ASHA(eta=2, rule="promotion", active=1), samples=20), epochs=4)
     search.begin()
     run = _Told(search)
@@ -238,14 +238,14 @@ def test_the_highest_rung_is_served_first() -> None:
 
 
 class _Told:
-    """Tells of one model after the other."""
+    """Report models one after another."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
         self.count = 0
 
     def model(self, value: float) -> list[object]:
-        """Drawn, added and at its first rung."""
+        """Report a model as drawn, added and at its first rung."""
         name, self.count = f"m{self.count}", self.count + 1
         self.search.on_report(Drawn(number=self.count - 1, hyperparams={"lr": value}))
         self.search.on_report(Added(model=name, hyperparams={"lr": value}, epochs=1))
@@ -257,7 +257,7 @@ class _Told:
 
 
 def test_asha_s_brackets_begin_at_higher_rungs() -> None:
-    """Most models in the first, as in Hyperband: of 81, 34 and 15."""
+    """As in Hyperband, the first bracket gets most models: 81, 34 and 15."""
     run = Run(search_of(asked(ASHA(brackets=3), samples=200), epochs=81)).to_the_end()
     firsts = [model.grants[0] for model in run.models.values()]
     counts = [firsts.count(level) for level in (1, 3, 9)]
@@ -268,7 +268,7 @@ def test_asha_s_brackets_begin_at_higher_rungs() -> None:
 @given(seed=SEEDS)
 @settings(max_examples=20, deadline=None)
 def test_two_models_for_each_worker_are_active(seed: int) -> None:
-    """Following the workers, until the samples are drawn."""
+    """The number of active models follows the number of workers until all samples are drawn."""
     run = Run(search_of(asked(ASHA(), samples=100), epochs=9, workers=3), seed)
     for workers in (3, 5, 1, 4):
         run.tell(Crew(workers=workers))

@@ -1,4 +1,4 @@
-"""A user's own procedure, run elsewhere: its answers stand for it, however questions are cut."""
+"""A user's procedure in another process: replayed answers give the same orders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ OWN = OwnProcedure(code="1" * 64, name="Mine")
 
 
 def question(told: str = "", **settings: object) -> OrdersQuestion:
-    """Of a search for at most 9 epochs."""
     request = asked(OWN, samples=30)
     return OrdersQuestion(
         request=request.model_copy(update=settings),
@@ -39,7 +38,7 @@ def question(told: str = "", **settings: object) -> OrdersQuestion:
 
 
 def put(reports: list[Report], known: int, make: Callable[[], Procedure] = Halving) -> list[list[Order]]:
-    """What a procedure answers to all reports after `known` answers of `Halving`, as the controller hears it."""
+    """Return the procedure's answers after `known` answers of `Halving`, as the controller receives them."""
     before = _answers(reports[: known - 1]) if known else []
     told = packed([report_line(report) for report in reports], before)
     search = search_of(question(), stands_in := Answered())
@@ -61,14 +60,14 @@ def _answers(reports: list[Report]) -> list[str]:
 def test_however_questions_are_cut_the_orders_are_those_of_the_procedure(
     seed: int, data: st.DataObject
 ) -> None:
-    """Whatever befalls the run: told here, or told elsewhere from its beginning and answered for."""
+    """The procedure runs here, or in another process from the start with recorded answers."""
     run = Run(search_of(question(), Halving()), seed).to_the_end(disturbances=data.draw(st.integers(0, 30)))
     known = data.draw(st.integers(0, len(run.told)))
     assert put(run.told, known) == run.orders
 
 
 def test_an_order_that_is_another_one_than_before_is_named() -> None:
-    """With what it was told, the order before, and the one now."""
+    """The message names the reports, the earlier order and the new one."""
     with pytest.raises(
         SearchError, match=r"Mine has ordered Draw\(count=8\) at its start, and now it orders"
     ) as told:
@@ -79,7 +78,7 @@ def test_an_order_that_is_another_one_than_before_is_named() -> None:
 
 
 def test_hundreds_of_models_are_told_in_little_space() -> None:
-    """A search of 1,000 models, each measured twice."""
+    """1,000 models with two measurements each."""
     reports: list[Report] = []
     for number in range(1000):
         reports.append(Drawn(number=number, hyperparams={"lr": number / 7, "batch_size": 32}))
@@ -93,7 +92,7 @@ def test_hundreds_of_models_are_told_in_little_space() -> None:
 
 
 def test_a_sampler_whose_library_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And who asks first knows it, without an import."""
+    """The first caller gets the message without an import of the library."""
     monkeypatch.setitem(sys.modules, "cmaes", None)
     monkeypatch.delitem(sys.modules, "cerebro.search.samplers.cma", raising=False)
     space: Space = {name: Uniform(low=0, high=1) for name in "ab"}
@@ -105,7 +104,7 @@ def test_a_sampler_whose_library_is_missing_says_what_to_install(monkeypatch: py
 
 
 def test_what_can_be_drawn_here_is_known_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gaussian processes need torch and SciPy too."""
+    """Gaussian processes need both torch and SciPy."""
     from cerebro.search import questions
 
     assert drawable() == {"random", "tpe", "gp", "cma"}

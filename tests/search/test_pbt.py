@@ -1,4 +1,4 @@
-"""Population-based training: generations, whose worst are replaced by clones of the best."""
+"""Population-based training: clones of the best models replace the worst ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CHOICE = PBT(population=8, every=2, quantile=0.25, perturb={"lr": (0.5, 2.0)})
 
 
 def generations(run: Run) -> list[list[Order]]:
-    """The orders of each generation's end."""
+    """Return the orders that end a generation."""
     return [orders for orders in run.orders if any(isinstance(order, Extend) for order in orders)]
 
 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=40, deadline=None)
 def test_a_quarter_is_replaced_after_each_generation(seed: int) -> None:
-    """Of eight, six go on and the worst two are stopped; two clones of the best two begin where these are."""
+    """Of eight models, six continue; clones of the best two replace the worst two."""
     run = Run(search_of(asked(CHOICE), epochs=9), seed).to_the_end()
     levels = (2, 4, 6, 8, 9)
     found = generations(run)
@@ -49,13 +49,13 @@ def test_a_quarter_is_replaced_after_each_generation(seed: int) -> None:
 
 
 def clipped(value: JsonValue, by: float) -> float:
-    """Within the range of the learning rate."""
+    """Clip to the range of the learning rate."""
     assert isinstance(value, float)
     return min(max(value * by, 1e-4), 1e-1)
 
 
 def test_who_fails_is_replaced_too() -> None:
-    """Three of eight: three clones, and nobody else is stopped."""
+    """Three of eight models fail; three clones start and no other model stops."""
     run = Run(search_of(asked(CHOICE), epochs=4), seed=3)
     while len(run.models) < 8:
         run.draw()
@@ -69,7 +69,7 @@ def test_who_fails_is_replaced_too() -> None:
 
 
 def test_who_was_granted_more_by_a_user_is_nobody_s_parent() -> None:
-    """Its newest checkpoint may be of a later epoch than the generation's."""
+    """Its newest checkpoint may be from a later epoch than the generation's."""
     run = Run(search_of(asked(PBT(population=2)), epochs=4), seed=3)
     run.draw()
     run.draw()
@@ -105,7 +105,7 @@ def test_who_was_granted_more_by_a_user_is_nobody_s_parent() -> None:
 def test_a_perturbed_value_stays_in_its_range(
     value: JsonValue, among: Distribution, factor: float, expected: JsonValue
 ) -> None:
-    """A number is multiplied, an integer moves at least by one, a choice takes its neighbour."""
+    """A number is multiplied, an integer moves by at least one, and a choice moves to a neighbour."""
     facts = Facts(epochs=1, metric="score", mode="max", samples=None, workers=1, seed=0, space={"x": among})
     choice = PBT(perturb={"x": (factor,)})
     found = perturbed({"x": value, "y": 1}, choice, facts, random.Random(0))

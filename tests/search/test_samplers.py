@@ -1,4 +1,4 @@
-"""Samplers: the same question has the same answer, values are within the space, and what was told is used."""
+"""Samplers: suggestions are reproducible, inside the space, and use past results."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ SAMPLERS: list[tuple[Sampler, Space]] = [
 
 
 def goodness(hyperparams: Hyperparameters) -> float:
-    """Best at lr = 1e-3, drop = 0.2 and four layers."""
+    """Return a score with its maximum at lr = 1e-3, drop = 0.2 and four layers."""
     lr, drop, layers = (float(hyperparams[name]) for name in ("lr", "drop", "layers"))  # type: ignore[arg-type]
     return -(((math.log10(lr) + 3) / 4) ** 2 + (drop - 0.2) ** 2 + ((layers - 4) / 8) ** 2)
 
 
 def past(space: Space, count: int, *, epoch: int = 1) -> list[Past]:
-    """Models that were drawn at random and measured."""
+    """Return models with random hyperparameters and their scores."""
     return [
         Past(hyperparams=each, scores={epoch: goodness(each)}, is_running=False)
         for each in draw(RandomSampler(), space, (), range(count), 11)
@@ -60,7 +60,7 @@ def past(space: Space, count: int, *, epoch: int = 1) -> list[Past]:
 
 @pytest.mark.parametrize(("choice", "space"), SAMPLERS)
 def test_the_same_question_has_the_same_answer(choice: Sampler, space: Space) -> None:
-    """Whoever asks; another number or seed has another one."""
+    """Another number or seed gives another suggestion."""
     history = past(space, 24)
     first = draw(choice, space, history, range(24, 27), 3)
     assert first == draw(choice, space, history, range(24, 27), 3)
@@ -71,7 +71,7 @@ def test_the_same_question_has_the_same_answer(choice: Sampler, space: Space) ->
 
 @pytest.mark.parametrize(("choice", "space"), SAMPLERS)
 def test_draws_are_within_the_space(choice: Sampler, space: Space) -> None:
-    """Names in the space's order, values of its kinds; what is fixed stays."""
+    """Names follow the order of the space, and fixed values stay fixed."""
     for each in draw(choice, space, past(space, 24), range(24, 32), 3):
         assert list(each) == list(space)
         assert each["batch_size"] == 32
@@ -85,7 +85,7 @@ def test_draws_are_within_the_space(choice: Sampler, space: Space) -> None:
 
 
 def converged(choice: Sampler, space: Space, *, rounds: int, width: int) -> tuple[float, float]:
-    """Mean goodness of the last quarter, and of as many random draws."""
+    """Return the mean goodness of the last quarter of suggestions and of as many random ones."""
     history: list[Past] = []
     for _ in range(rounds):
         numbers = range(len(history), len(history) + width)
@@ -103,13 +103,13 @@ def _mean(configurations: Iterable[Hyperparameters]) -> float:
 
 @pytest.mark.parametrize(("choice", "space"), [(TPE(startup=10), MIXED), (CMA(), NUMBERS)])
 def test_what_was_told_is_used(choice: Sampler, space: Space) -> None:
-    """Later draws are several times closer to the best than random ones."""
+    """Later suggestions are several times closer to the optimum than random ones."""
     found, at_random = converged(choice, space, rounds=16, width=4)
     assert found > at_random / 3
 
 
 def test_until_enough_is_known_draws_are_random() -> None:
-    """Fewer than `startup` models, or no epoch that enough of them share."""
+    """Either fewer than `startup` models are measured, or they share no epoch."""
     at_random = draw(RandomSampler(), MIXED, (), range(9, 10), 3)
     assert draw(TPE(startup=10), MIXED, past(MIXED, 9), range(9, 10), 3) == at_random
     assert draw(TPE(startup=9), MIXED, past(MIXED, 9), range(9, 10), 3) != at_random
@@ -133,7 +133,7 @@ def test_until_enough_is_known_draws_are_random() -> None:
 def test_values_compare_after_the_last_epoch_that_enough_models_have(
     models: list[tuple[dict[int, float], bool, bool]], least: int
 ) -> None:
-    """Failed ones are the worst, running ones are told without a value, stopped ones left out."""
+    """Failed models rank worst, running models have no value, and stopped models are ignored."""
     history = [
         Past(hyperparams={"x": place}, scores=scores, is_failed=failed, is_running=running and not failed)
         for place, (scores, failed, running) in enumerate(models)

@@ -1,4 +1,4 @@
-"""Any procedure with any sampler, from what a user writes to the end of the search."""
+"""Each procedure works with each sampler, from the user's request until the search finishes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PAIRS: list[tuple[Any, dict[str, Any]]] = [
 
 
 class Sampled(Run):
-    """Draws as a controller does, all that is asked for at a time."""
+    """Draw all requested suggestions at once, as the controller does."""
 
     def draw(self) -> None:
         request, numbers = self.search.request, self.search.open_draws
@@ -59,7 +59,7 @@ class Sampled(Run):
 
 @pytest.mark.parametrize(("search", "space"), PAIRS)
 def test_any_procedure_goes_with_any_sampler(search: Any, space: dict[str, Any]) -> None:
-    """All values have come from the space; the search ends; the same reports give the same orders."""
+    """All values are in the space, and equal reports give equal orders."""
     samples = None if isinstance(search, PBT) else 20
     request = search_request(
         space, search=Search(search, stop=[Plateau(6), Median(grace=3)]), samples=samples, epochs=9

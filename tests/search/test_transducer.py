@@ -1,4 +1,4 @@
-"""What holds of every search: it ends, can be rebuilt, and users prevail over it."""
+"""Properties of each search: it ends, can be replayed, and user actions have priority over it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ VALUES: Hyperparameters = {"lr": 0.1, "width": 3, "drop": 0.0}
 def test_every_search_ends_and_can_be_told_again(
     procedure: ProcedureChoice, seed: int, rules: bool, is_late: bool
 ) -> None:
-    """Whatever fails, is stopped, resumed, extended or added, whoever comes and goes, and however late orders are."""
+    """Models fail, stop, resume and grow, workers change, and orders are executed late."""
     request = asked(procedure, samples=30, stop=RULES if rules else ())
     run = Run(search_of(request, epochs=9), seed)
     run.is_late = is_late
@@ -84,12 +84,11 @@ def test_every_search_ends_and_can_be_told_again(
 
 
 def measured(model: str, epoch: int, value: float, *, time: float = 0.0, loss: float = 0.0) -> Measured:
-    """After an epoch."""
     return Measured(model=model, epoch=epoch, value=value, metrics={"loss": loss}, time=time)
 
 
 def listed(request: SearchRequest, count: int, *, epochs: int = 9) -> Run:
-    """A search whose models are given."""
+    """Return a search over `count` models that a user added."""
     run = Run(search_of(request, epochs=epochs))
     for _ in range(count):
         run.add(VALUES, epochs, "ann")
@@ -98,7 +97,7 @@ def listed(request: SearchRequest, count: int, *, epochs: int = 9) -> Run:
 
 
 def test_a_rule_does_not_stop_what_a_user_extended() -> None:
-    """It does stop its neighbour."""
+    """It stops the other model with the same metric."""
     run = listed(asked(FixedProcedure(), stop=(Above(metric="loss", limit=2.0),)), 2)
     run.tell(Extended(model="m000", epochs=20, by="ann"))
     assert run.search.on_report(measured("m000", 1, 0.5, loss=3.0)) == []
@@ -108,14 +107,13 @@ def test_a_rule_does_not_stop_what_a_user_extended() -> None:
 
 
 def test_a_rule_about_an_unknown_metric_ends_the_search() -> None:
-    """Which names there are is known when the first model is measured."""
+    """The metric names are known only after the first measurement."""
     run = listed(asked(FixedProcedure(), stop=(Above(metric="los", limit=2.0),)), 1)
     with pytest.raises(SearchError, match="the metric 'los', which m000 does not have: it has loss; start"):
         run.search.on_report(measured("m000", 1, 0.5))
 
 
 def test_a_model_without_progress_is_stopped() -> None:
-    """Three epochs that are no better than the best before them."""
     run = listed(asked(FixedProcedure(), stop=(Plateau(epochs=3),)), 1)
     orders = [
         run.search.on_report(measured("m000", epoch, value))
@@ -127,7 +125,8 @@ def test_a_model_without_progress_is_stopped() -> None:
 
 @pytest.mark.parametrize(("mode", "value", "is_stopped"), [("max", 0.1, True), ("min", 0.1, False)])
 def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_stopped: bool) -> None:
-    """Its best so far against the others' means so far; which is worse, the mode says."""
+    """The rule compares the model's best value with the other models' running means; `mode` gives the
+    direction."""
     request = asked(FixedProcedure(), stop=(Median(grace=2, least=3),))
     search = search_of(request, epochs=9, mode="max" if mode == "max" else "min")
     for number in range(4):
@@ -142,7 +141,7 @@ def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_st
 
 
 def test_a_warm_clone_takes_no_part_in_medians() -> None:
-    """Its values are not among the others', nor compared with theirs: it began with another model's weights."""
+    """It started from another model's weights, so its values are neither used nor compared."""
     search = search_of(asked(FixedProcedure(), stop=(Median(grace=1, least=3),)), epochs=9)
     for number in range(5):
         search.on_report(
@@ -150,14 +149,14 @@ def test_a_warm_clone_takes_no_part_in_medians() -> None:
         )
     for name in ("m0", "m1", "m2"):
         search.on_report(measured(name, 2, 0.5))
-    assert search.on_report(measured("m3", 2, 0.1)) == []  # two others
+    assert search.on_report(measured("m3", 2, 0.1)) == []  # only two other models count
     search.on_report(Added(model="m5", hyperparams=VALUES, by="ann", epochs=9))
     assert search.on_report(measured("m4", 2, 0.2)) == []
     assert [type(order) for order in search.on_report(measured("m5", 2, 0.2))] == [Stop]
 
 
 class Scripted:
-    """A procedure that orders what it is given, whenever it is told anything."""
+    """Return fixed orders after each report."""
 
     def __init__(self, *orders: Order) -> None:
         self.orders = list(orders)
@@ -172,7 +171,7 @@ class Scripted:
 
 
 def test_a_search_lets_through_only_what_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more draws than samples, nothing for who has ended, no smaller grant, and no model that there is not."""
+    """The search rejects surplus draws, orders for stopped models, smaller grants and unknown models."""
     orders = (Draw(count=4), Extend(model="m0", epochs=9), Extend(model="m1", epochs=3))
     scripted = Scripted()
     monkeypatch.setattr(transducer, "procedure_of", lambda _choice, _own: scripted)
@@ -189,7 +188,7 @@ def test_a_search_lets_through_only_what_can_be(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_end_of_a_grant_says_how_large_it_was() -> None:
-    """Whatever was known of it before: nobody waits for a model that is not trained any further."""
+    """The report's grant counts, even if a larger one was known before."""
     search = search_of(asked(FixedProcedure()), epochs=9)
     search.on_report(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
     search.on_report(Extended(model="m0", epochs=9, by="ann"))
@@ -199,7 +198,7 @@ def test_the_end_of_a_grant_says_how_large_it_was() -> None:
 
 
 def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> None:
-    """Those that train go on to their grants."""
+    """Running models train until they reach their grants."""
     run = Run(search_of(asked(Random(active=2), samples=50), epochs=3))
     run.draw()
     run.draw()
@@ -210,7 +209,7 @@ def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> Non
 
 
 def test_after_its_hours_a_search_stops_what_trains() -> None:
-    """But for what a user has extended."""
+    """A model that a user extended keeps training."""
     run = Run(search_of(asked(Random(active=3), hours=1.5), epochs=100))
     for _ in range(3):
         run.draw()
@@ -225,7 +224,7 @@ def test_after_its_hours_a_search_stops_what_trains() -> None:
 
 @pytest.mark.parametrize("last", ["drawn", "failed"])
 def test_hours_end_a_search_of_which_nothing_is_measured(last: str) -> None:
-    """Each model fails, or cannot be made, and each time another one would be drawn."""
+    """Each model fails or is refused, so the search would draw forever."""
     search = search_of(asked(Random(active=1), hours=1), epochs=3)
     assert search.begin() == [Draw(count=1)]
     finish = Finish(why="its 1 h are over")
@@ -240,7 +239,7 @@ def test_hours_end_a_search_of_which_nothing_is_measured(last: str) -> None:
 @pytest.mark.parametrize("procedure", [Random(active=2), ASHA(active=2)])
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is_refused: bool) -> None:
-    """So many in a row that nothing else is to be expected; a value in between, and the count begins again."""
+    """One measured value resets the count."""
     most = transducer.MOST_WITHOUT_VALUE
     run = Run(search_of(asked(procedure, hours=1e6), epochs=3))
 
@@ -263,7 +262,7 @@ def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is
 
 
 def test_a_search_knows_when_nothing_can_come() -> None:
-    """It waits for draws, for models to be added and for models that train; else it is stuck."""
+    """A search with no open draw, pending model or training model is stuck."""
     search = search_of(asked(Random(active=1), samples=2), epochs=1)
     assert search.begin() == [Draw(count=1)]
     assert search.open_draws == range(1)
@@ -281,7 +280,7 @@ def test_a_search_knows_when_nothing_can_come() -> None:
 
 @pytest.mark.parametrize("procedure", [ASHA(eta=2), Hyperband(eta=2)])
 def test_samplers_are_not_told_that_losers_of_a_rung_run(procedure: ProcedureChoice) -> None:
-    """Though nothing of them is left to stop, so that nobody reports it; a user has one trained on nevertheless."""
+    """No device trains them, so no stop is reported. A user may still extend one."""
     run = Run(search_of(asked(procedure, samples=12), epochs=8)).to_the_end()
     assert run.ordered_stops
     assert not any(isinstance(report, Stopped) for report in run.told)
@@ -292,7 +291,7 @@ def test_samplers_are_not_told_that_losers_of_a_rung_run(procedure: ProcedureCho
 
 @pytest.mark.parametrize("procedure", [ASHA(eta=2), Hyperband(eta=2), PBT(population=2)])
 def test_a_model_without_a_value_at_its_rung_holds_up_nobody(procedure: ProcedureChoice) -> None:
-    """It is at the end of its grant, and is not told as measured; the others go on."""
+    """It is not reported as measured, and the other models continue."""
     run = Run(search_of(asked(procedure, samples=None if procedure.kind == "pbt" else 15), epochs=8))
     while not run.models:
         run.draw()
