@@ -123,9 +123,9 @@ def _sub_epochs(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[
     from cerebro.data.shards import write_rows
     from cerebro.runtime.volumes import Volumes
     from cerebro.usercode.encoding import encode
-    from cerebro.worker.child.channel import Channel
     from cerebro.worker.child.context import Context
-    from cerebro.worker.child.messages import TO_CHILD
+    from cerebro.worker.protocol.channel import Channel
+    from cerebro.worker.protocol.messages import TO_CHILD
     from model_hopper.handler import Handler
 
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})

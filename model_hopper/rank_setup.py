@@ -21,7 +21,7 @@ from cerebro.techniques import Group, Technique, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.worker.child.context import Context
 from cerebro.worker.child.memory_errors import whose_memory
-from cerebro.worker.child.messages import Ranks
+from cerebro.worker.protocol.messages import Ranks
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.joint_read import Unchecked, load_together
 from cerebro.worker.training.checkpoints.verified_file import CheckedFile

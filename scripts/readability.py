@@ -90,7 +90,11 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line
         return
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             for offset, line in enumerate(node.value.value.splitlines()):
                 yield node.lineno + offset, line
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -109,10 +113,14 @@ def roundabout_prose(root: Path) -> Iterator[Finding]:
             for number, line in _texts(path):
                 words += len(line.split())
                 for match in _ROUNDABOUT.finditer(line):
-                    phrases.append(Finding(f"{path.relative_to(root)}:{number}", f"roundabout: {match.group()!r}"))
+                    phrases.append(
+                        Finding(f"{path.relative_to(root)}:{number}", f"roundabout: {match.group()!r}")
+                    )
         if len(phrases) > PHRASES_PER_1000_WORDS * words / 1000:
             score = 1000 * len(phrases) / max(words, 1)
-            yield Finding(name, f"{score:.1f} roundabout phrases per 1,000 words, above {PHRASES_PER_1000_WORDS:g}")
+            yield Finding(
+                name, f"{score:.1f} roundabout phrases per 1,000 words, above {PHRASES_PER_1000_WORDS:g}"
+            )
             yield from phrases
 
 
@@ -153,7 +161,9 @@ def _attributes(node: ast.ClassDef) -> set[str]:
         for item in node.body
         if isinstance(item, ast.AnnAssign)
         and isinstance(item.target, ast.Name)
-        and not (isinstance(item.annotation, ast.Subscript) and ast.unparse(item.annotation).startswith("ClassVar"))
+        and not (
+            isinstance(item.annotation, ast.Subscript) and ast.unparse(item.annotation).startswith("ClassVar")
+        )
     }
     for method in node.body:
         if isinstance(method, ast.FunctionDef) and method.args.args:
@@ -196,7 +206,9 @@ def _imports(tree: ast.Module, module: str, modules: set[str]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
         pending += ast.iter_child_nodes(node)
-    return {name for name in found if name in modules and name != module and not module.startswith(f"{name}.")}
+    return {
+        name for name in found if name in modules and name != module and not module.startswith(f"{name}.")
+    }
 
 
 def import_cycles(root: Path) -> Iterator[Finding]:

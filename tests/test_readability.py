@@ -30,7 +30,9 @@ def test_a_plain_tree_passes(tree: Path) -> None:
 
 
 def test_roundabout_prose_is_found(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tree / "cerebro" / "sums.py").write_text(PLAIN.replace("Add numbers.", "What it is told of those that are left."))
+    (tree / "cerebro" / "sums.py").write_text(
+        PLAIN.replace("Add numbers.", "What it is told of those that are left.")
+    )
     assert "cerebro/sums.py:1: roundabout" in _findings(tree)
     assert readability.main(["--root", str(tree)]) == 1
     assert "roundabout phrases per 1,000 words" in capsys.readouterr().out

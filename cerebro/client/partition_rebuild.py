@@ -27,7 +27,7 @@ from cerebro.state import Dataset, ExperimentState, TaskKey
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
-from cerebro.worker.child.messages import Done, Failed
+from cerebro.worker.protocol.messages import Done, Failed
 
 _HANDLER = "etl_worker.handler"
 """Module name, because the shared package must not import services."""

@@ -20,9 +20,9 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.fitted import read_fitted, restore_fitted
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
-from cerebro.worker.child.messages import TO_CHILD
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import TO_CHILD
 from etl_worker import fit_handler, handler
 from tests.etl_worker.jobs import write_metadata
 

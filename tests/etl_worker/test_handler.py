@@ -17,10 +17,10 @@ from cerebro.contract.tasks import EtlTask, TaskResult
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import encode
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
-from cerebro.worker.child.messages import TO_CHILD
 from cerebro.worker.child.task_loop import failure_of
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import TO_CHILD
 from etl_worker.errors import TooManyFailedError
 from etl_worker.handler import Handler
 from tests.etl_worker.jobs import FailOn, write_metadata

@@ -16,9 +16,9 @@ from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.usercode.encoding import encode
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
-from cerebro.worker.child.messages import TO_CHILD
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import TO_CHILD
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import Linear, learn_from, volumes_in, write_split
 from trial_runner.handler import Handler

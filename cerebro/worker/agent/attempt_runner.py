@@ -35,7 +35,9 @@ from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.processes.group import ChildGroup
 from cerebro.worker.agent.processes.process import ChildProcess
-from cerebro.worker.child.messages import (
+from cerebro.worker.health.activity import process_states, waits_in
+from cerebro.worker.health.hang_detection import Activity, Verdict, Watch
+from cerebro.worker.protocol.messages import (
     Done,
     Failed,
     FromChild,
@@ -45,8 +47,6 @@ from cerebro.worker.child.messages import (
     Rendezvous,
     Saved,
 )
-from cerebro.worker.health.activity import process_states, waits_in
-from cerebro.worker.health.hang_detection import Activity, Verdict, Watch
 
 log = logging.getLogger(__name__)
 

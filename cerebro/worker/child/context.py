@@ -10,9 +10,14 @@ from typing import ClassVar
 from cerebro.contract.tasks import Savepoint, TaskBody, TaskResult
 from cerebro.errors import PreemptedError, RetryableError
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.device_memory import DeviceMemory
-from cerebro.worker.child.messages import (
+from cerebro.worker.child.preemption import Preemption
+from cerebro.worker.child.rank_agreement import RankAgreement
+from cerebro.worker.child.rank_page import Action
+from cerebro.worker.child.start_up import StartUp
+from cerebro.worker.child.user_code import UserCode
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import (
     Preempt,
     Preload,
     Progress,
@@ -21,11 +26,6 @@ from cerebro.worker.child.messages import (
     Saved,
     ToChild,
 )
-from cerebro.worker.child.preemption import Preemption
-from cerebro.worker.child.rank_agreement import RankAgreement
-from cerebro.worker.child.rank_page import Action
-from cerebro.worker.child.start_up import StartUp
-from cerebro.worker.child.user_code import UserCode
 
 PROGRESS_S = 1.0
 """Minimum seconds between progress messages. One per batch would cost more than a small batch."""

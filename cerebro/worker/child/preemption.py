@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from cerebro.worker.child.messages import Preempt
+from cerebro.worker.protocol.messages import Preempt
 
 
 class Preemption:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from cerebro.worker.child.messages import Ranks
 from cerebro.worker.child.rank_page import PAGE, Action, RankPage
+from cerebro.worker.protocol.messages import Ranks
 
 
 class RankAgreement:

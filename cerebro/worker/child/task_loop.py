@@ -29,10 +29,13 @@ from cerebro.runtime.usage import memory
 from cerebro.runtime.volume_errors import limits, lowered_limit, platform_error, volume_errors_named
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.child import fork_server, lost_access, stacks
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import BaseHandler, Context
 from cerebro.worker.child.memory_errors import refused_bytes, whose_memory
-from cerebro.worker.child.messages import (
+from cerebro.worker.child.sandbox import Sandbox
+from cerebro.worker.child.task_processes import ForkHazards, TaskProcesses, has_children
+from cerebro.worker.health.device_errors import Blame, blame
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import (
     TO_CHILD,
     AgentGone,
     Answer,
@@ -52,9 +55,6 @@ from cerebro.worker.child.messages import (
     ToChild,
     ToTaskProcess,
 )
-from cerebro.worker.child.sandbox import Sandbox
-from cerebro.worker.child.task_processes import ForkHazards, TaskProcesses, has_children
-from cerebro.worker.health.device_errors import Blame, blame
 
 _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
     (errors.NotApplicableError, FailureKind.NOT_APPLICABLE),

@@ -26,10 +26,10 @@ from typing import NamedTuple
 from cerebro.runtime.isolation.forked import lasting_threads
 from cerebro.runtime.isolation.parent_death import end_with
 from cerebro.runtime.isolation.process_exit import end_after, fork
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
 from cerebro.worker.child.fork_server import end_like
-from cerebro.worker.child.messages import (
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import (
     FROM_TASK_PROCESS,
     TO_TASK_PROCESS,
     Depth,

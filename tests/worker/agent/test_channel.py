@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.worker.child import channel as channels
-from cerebro.worker.child.channel import Channel
-from cerebro.worker.child.messages import FROM_CHILD, FromChild, Ready, Rendezvous, encode
+from cerebro.worker.protocol import channel as channels
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import FROM_CHILD, FromChild, Ready, Rendezvous, encode
 
 
 @pytest.fixture

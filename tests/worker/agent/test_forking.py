@@ -15,9 +15,9 @@ from cerebro.contract.base import Contract
 from cerebro.contract.parallel_plans import SINGLE
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.child import task_loop
-from cerebro.worker.child.channel import Channel
-from cerebro.worker.child.messages import Done, Failed, Protocol, Ranks, Ready, Run
 from cerebro.worker.child.rank_page import PAGE, RankPage
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import Done, Failed, Protocol, Ranks, Ready, Run
 from tests.trial_runner.sub_epochs import task_of
 from tests.waiting import HANG_S
 from tests.worker.agent import ending_handler

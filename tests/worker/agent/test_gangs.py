@@ -15,8 +15,8 @@ from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.handshake import HandshakeError
 from cerebro.worker.agent.gangs.member import decline
 from cerebro.worker.agent.gangs.remote import RemoteRank
-from cerebro.worker.child.channel import Channel
-from cerebro.worker.child.messages import TO_MEMBER, Failed, Ready, Rendezvous
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import TO_MEMBER, Failed, Ready, Rendezvous
 from tests.kvs_api.occupancy_contract import sub_epoch_body
 from tests.waiting import HANG_S
 

@@ -10,8 +10,8 @@ import pytest
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.worker.agent.processes import group_channel
 from cerebro.worker.agent.processes.group_channel import GroupChannel
-from cerebro.worker.child.messages import Done, Failed
 from cerebro.worker.health.root_cause import decisive
+from cerebro.worker.protocol.messages import Done, Failed
 from tests.worker.agent.fake_handler import LOST_PEER
 
 LOST = Failure(kind=FailureKind.USER_ERROR, message=f"RuntimeError: {LOST_PEER}")

@@ -19,7 +19,7 @@ from cerebro.worker.agent.processes import process
 from cerebro.worker.agent.processes.group import ChildGroup
 from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
-from cerebro.worker.child.messages import Failed
+from cerebro.worker.protocol.messages import Failed
 from tests.control_groups import run_in
 from tests.kvs_api.occupancy_contract import sub_epoch_body
 from tests.waiting import HANG_S

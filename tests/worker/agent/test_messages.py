@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.base import Contract
-from cerebro.worker.child import messages
-from cerebro.worker.child.messages import MessageError, NoMessageError, Protocol, encode
+from cerebro.worker.protocol import messages
+from cerebro.worker.protocol.messages import MessageError, NoMessageError, Protocol, encode
 from tests.kvs_api.occupancy_contract import sub_epoch_body
 
 PROTOCOLS: list[Protocol[Any]] = [each for each in vars(messages).values() if isinstance(each, Protocol)]

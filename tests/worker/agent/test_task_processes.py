@@ -11,9 +11,10 @@ import pytest
 
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.child import task_processes
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
-from cerebro.worker.child.messages import (
+from cerebro.worker.child.task_processes import TaskProcesses, _TaskProcess
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import (
     AgentGone,
     FromTaskProcess,
     Preload,
@@ -22,7 +23,6 @@ from cerebro.worker.child.messages import (
     ToChild,
     ToTaskProcess,
 )
-from cerebro.worker.child.task_processes import TaskProcesses, _TaskProcess
 from tests.kvs_api.occupancy_contract import sub_epoch_body
 
 FULL = BlockingIOError(11, "Resource temporarily unavailable")

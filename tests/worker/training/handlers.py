@@ -18,9 +18,9 @@ from cerebro.data.shards import ShardWriter
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
 from cerebro.usercode.encoding import encode
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
-from cerebro.worker.child.messages import TO_CHILD
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import TO_CHILD
 from controller.preparation.partition import shares
 from model_hopper.handler import Handler
 from tests.data.rows import SOURCE

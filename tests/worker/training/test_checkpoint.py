@@ -219,8 +219,8 @@ def test_what_user_code_replaces_writes_no_checkpoint(tmp_path: Path) -> None:
 import json, sys
 from pathlib import Path
 import torch
-from cerebro.worker.child.channel import Channel
-from cerebro.worker.child.messages import FROM_CHILD, TO_CHILD, Ready
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import FROM_CHILD, TO_CHILD, Ready
 from cerebro.worker.training.checkpoints import checkpoint
 import socket
 {PATCHED}

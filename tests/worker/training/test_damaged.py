@@ -28,9 +28,9 @@ from cerebro.data.files import durable
 from cerebro.errors import CheckpointCorruptError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
-from cerebro.worker.child.messages import TO_CHILD
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import TO_CHILD
 from cerebro.worker.training.checkpoints import verified_file
 from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
 from model_hopper import handler

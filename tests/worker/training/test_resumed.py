@@ -17,9 +17,9 @@ from cerebro.errors import PreemptedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Checkpoint, DataLoader
 from cerebro.usercode.encoding import encode
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.context import Context
-from cerebro.worker.child.messages import FROM_CHILD, TO_CHILD, Preempt, Saved
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import FROM_CHILD, TO_CHILD, Preempt, Saved
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA
 from tests.worker.training.handlers import ROWS, Linear, learn_from, volumes_in, write_split

@@ -20,8 +20,9 @@ from cerebro.worker.agent.gangs.remote import JOIN_S
 from cerebro.worker.agent.lease import name_of
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.processes.process import ChildProcess
-from cerebro.worker.child.channel import Channel
-from cerebro.worker.child.messages import (
+from cerebro.worker.child.rank_page import PAGE, RankPage
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import (
     TO_MEMBER,
     Done,
     Failed,
@@ -37,7 +38,6 @@ from cerebro.worker.child.messages import (
     ToMember,
     WorkerLeaves,
 )
-from cerebro.worker.child.rank_page import PAGE, RankPage
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from cerebro.contract.base import Contract
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
-from cerebro.worker.child.channel import Channel
-from cerebro.worker.child.messages import FROM_MEMBER, FromMember, Ranks, StartRank
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import FROM_MEMBER, FromMember, Ranks, StartRank
 
 JOIN_S = 60.0
 """Seconds for the other worker to connect. Its devices were idle when it was asked."""

@@ -23,9 +23,9 @@ from cerebro.worker.agent.gangs.remote import RemoteRank
 from cerebro.worker.agent.processes.group_channel import GroupChannel, Rank
 from cerebro.worker.agent.processes.process import ChildProcess
 from cerebro.worker.child import stacks
-from cerebro.worker.child.messages import Answer, Done, Failed, Preempted, Ranks
 from cerebro.worker.child.rank_page import PAGE, RankPage
 from cerebro.worker.health.root_cause import RankEnd, decisive, is_lost_peer, who_is_behind
+from cerebro.worker.protocol.messages import Answer, Done, Failed, Preempted, Ranks
 
 _HARMLESS = frozenset(
     {

@@ -14,7 +14,8 @@ from cerebro.contract.base import Contract
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.worker.agent.gangs.remote import RemoteRank
 from cerebro.worker.agent.processes.process import ChildProcess
-from cerebro.worker.child.messages import (
+from cerebro.worker.health.root_cause import RankEnd
+from cerebro.worker.protocol.messages import (
     Answer,
     Done,
     Failed,
@@ -29,7 +30,6 @@ from cerebro.worker.child.messages import (
     Saved,
     WorkerLeaves,
 )
-from cerebro.worker.health.root_cause import RankEnd
 
 _SPEAK_S = 0.3
 """Seconds for other ranks to report after the first failure."""

@@ -24,10 +24,10 @@ from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.processes import allocator
 from cerebro.worker.agent.settings import SECRETS, Settings
 from cerebro.worker.child import stacks
-from cerebro.worker.child.channel import Channel
 from cerebro.worker.child.fork_server import MARK, end_leftovers, is_stopped
-from cerebro.worker.child.messages import FROM_CHILD, FreeMemory, FromChild, Preempt, Preload, Ranks, Run
 from cerebro.worker.child.stacks import DumpTarget
+from cerebro.worker.protocol.channel import Channel
+from cerebro.worker.protocol.messages import FROM_CHILD, FreeMemory, FromChild, Preempt, Preload, Ranks, Run
 
 _TAIL = 2000
 _GRACE_S = 2.0

@@ -15,7 +15,7 @@ from typing import Generic
 
 from cerebro.contract.base import Contract
 from cerebro.contract.texts import cleaned
-from cerebro.worker.child.messages import M, MessageError, NoMessageError, Protocol, encode
+from cerebro.worker.protocol.messages import M, MessageError, NoMessageError, Protocol, encode
 
 MAX_LINE = 64 << 20
 """Maximum bytes of a message. It contains user code, which has at most 32 MiB."""
