@@ -45,7 +45,7 @@ PINS := pyproject.toml constraints.txt
 
 # mypy refuses paths that do not exist, hence the wildcard.
 SOURCES := $(wildcard cerebro controller dispatcher etl_worker kvs_api model_hopper trial_runner \
-	benchmarks examples research tests)
+	benchmarks examples research scripts tests)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -95,11 +95,12 @@ test-slow: $(DEV_STAMP) $(TRACKERS_STAMP)  ## run the slow tests: many examples 
 	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m '(hypothesis or slow) and not processes'
 	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --hypothesis-profile=thorough -m '(hypothesis or slow) and processes'
 
-lint: $(DEV_STAMP)  ## check style, format, types and import layers
+lint: $(DEV_STAMP)  ## check style, format, types, import layers and readability
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2 $(SOURCES)
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/readability.py
 
 format: $(DEV_STAMP)  ## format the code and mend what can be mended mechanically
 	$(BIN)/ruff check --fix .

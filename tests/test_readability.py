@@ -39,8 +39,7 @@ def test_roundabout_prose_is_found(tree: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_code_blocks_of_documents_are_not_prose(tree: Path) -> None:
-    (tree / "docs").mkdir()
-    (tree / "docs" / "page.md").write_text("Plain text.\n\n```\nwhat is left of it\n```\n")
+    (tree / "cerebro" / "README.md").write_text("Plain text.\n\n```\nwhat is left of it\n```\n")
     assert _findings(tree) == ""
 
 
