@@ -22,7 +22,7 @@ def build(
     socket: Path,
     inherited: Mapping[str, str],
 ) -> Sequence[Service]:
-    """The services of the JSON file: each a program text for Python and how it is to be treated."""
+    """Build the services listed in the JSON file, each with its Python program and options."""
     return [
         Service(
             name=fake["name"],

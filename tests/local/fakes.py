@@ -1,4 +1,4 @@
-"""Clusters of services that do nothing, for tests of how they are started, watched and ended."""
+"""Fake clusters whose services only start, wait and end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, kw_only=True)
 class Fake:
-    """A service: its name, Python program, and place."""
+    """A fake service: its name, Python program and start options."""
 
     name: str
     program: str = STEADY
@@ -42,7 +42,7 @@ class Fake:
 
 
 class FakeCluster:
-    """A home and the services that its cluster runs."""
+    """A cluster home with fake services."""
 
     def __init__(self, folder: Path, *fakes: Fake) -> None:
         self.home = ClusterHome(folder / "home")
@@ -50,12 +50,12 @@ class FakeCluster:
         self.will_run(*fakes)
 
     def will_run(self, *fakes: Fake) -> None:
-        """Change what the next start runs."""
+        """Set the services of the next start."""
         self._list.write_text(json.dumps([asdict(fake) for fake in fakes]))
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Arguments of the Python that is the supervisor."""
+        """Arguments with which Python runs the supervisor."""
         return (str(Path(__file__).with_name("fake_supervisor.py")), str(self._list))
 
     def start(
@@ -75,34 +75,31 @@ class FakeCluster:
         return cluster.stop(self.home.path)
 
     def info(self) -> ClusterInfo:
-        """The record of the running cluster."""
         info = find_running(self.home)
         assert info is not None, "the cluster runs"
         return info
 
     def services(self) -> tuple[ServiceInfo, ...]:
-        """What is recorded of all services; nothing if there is no record yet."""
+        """Return the recorded state of all services, or an empty tuple without a record."""
         info = self.home.read()
         return info.services if info else ()
 
     def service(self, name: str) -> ServiceInfo:
-        """What is recorded of one service."""
         return next(service for service in self.info().services if service.name == name)
 
     def process(self, name: str) -> processes.ProcessId:
-        """The process of one service."""
         process = self.service(name).process
         assert process is not None, f"{name} has a process"
         return process
 
     def kill(self, name: str) -> processes.ProcessId:
-        """kill -9 the process of one service; returns which one it was."""
+        """kill -9 a service's process and return its id."""
         process = self.process(name)
         assert processes.send(process, signal.SIGKILL)
         return process
 
     def wrote(self, name: str, words: str) -> None:
-        """Wait until a service has written something."""
+        """Wait until a service has logged `words`."""
         self.eventually(lambda: words in self.home.log(name).read_text() or None)
 
     def restarted(self, name: str, before: processes.ProcessId, *, within_s: float = HANG_S) -> ServiceInfo:
@@ -115,7 +112,7 @@ class FakeCluster:
         return self.eventually(look, within_s=within_s)
 
     def eventually(self, look: Callable[[], Found | None], *, within_s: float = HANG_S) -> Found:
-        """The first answer that is not None; ends early if the supervisor ends."""
+        """Wait for the first result that is not None; fail if the supervisor ends."""
         deadline = time.monotonic() + within_s
         supervisor = self.info().supervisor
         while (found := look()) is None:
@@ -125,5 +122,5 @@ class FakeCluster:
 
 
 def python(program: str) -> list[str]:
-    """The command line of a small Python program."""
+    """Return the command line of a small Python program."""
     return [sys.executable, "-I", "-S", "-c", program]

@@ -1,4 +1,4 @@
-"""What runs beside a local cluster for people and for Prometheus: JupyterLab, and a metrics port for each service."""
+"""Optional services of a local cluster: JupyterLab, and a metrics port per service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHELL = {
 
 
 def listed(folder: Path, **chosen: Any) -> tuple[dict[str, Service], Mapping[str, int]]:
-    """Services and ports of a cluster with one worker."""
+    """Return the services and ports of a cluster with one worker."""
     home = ClusterHome(folder)
     home.create()
     options = ServiceOptions(workers=1, tensorboard=False, **chosen)
@@ -32,7 +32,7 @@ def listed(folder: Path, **chosen: Any) -> tuple[dict[str, Service], Mapping[str
 
 
 def test_notebooks_join_this_cluster_and_no_other(tmp_path: Path) -> None:
-    """By its home, whatever the shell that started the cluster says; with what user code needs."""
+    """CEREBRO_HOME selects the cluster, whatever the user's shell sets; variables of user code are passed on."""
     environment = listed(tmp_path, notebook=True)[0]["notebook"].environment
     assert environment["CEREBRO_HOME"] == str(tmp_path)
     assert environment["AWS_PROFILE"] == "lab"
@@ -40,7 +40,7 @@ def test_notebooks_join_this_cluster_and_no_other(tmp_path: Path) -> None:
 
 
 def test_jupyterlab_asks_for_the_token_and_shows_it_nowhere(tmp_path: Path) -> None:
-    """It is told a digest: of what it takes for a token it would make addresses, in files and messages."""
+    """JupyterLab gets only a digest, because it would print the plain token in URLs and files."""
     service = listed(tmp_path, notebook=True)[0]["notebook"]
     token = ClusterHome(tmp_path).token()
     said = " ".join([*service.command, *service.environment.values()])
@@ -53,7 +53,7 @@ def test_jupyterlab_asks_for_the_token_and_shows_it_nowhere(tmp_path: Path) -> N
 
 
 def test_notebooks_are_put_in_place_once(tmp_path: Path) -> None:
-    """A copy of each; what its user made of it stays."""
+    """A second call keeps the user's changes."""
     folder = tmp_path / "notebooks"
     notebooks.place(folder)
     quickstart = folder / "quickstart.ipynb"
@@ -69,7 +69,7 @@ def test_notebooks_are_put_in_place_once(tmp_path: Path) -> None:
 def test_asking_for_what_is_not_installed_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says how to get it, before anything is started; not asking for it is no error."""
+    """The error says how to install it, before any service starts."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ClusterError, match=r"JupyterLab is not installed.*cerebro-platform\[notebook\]"):
         cluster.start(tmp_path, notebook=True)
@@ -81,7 +81,7 @@ def test_asking_for_what_is_not_installed_is_one_sentence(
 
 
 def test_services_without_a_page_tell_metrics_on_a_port_of_their_own(tmp_path: Path) -> None:
-    """On the loopback interface; the others answer probes alone on theirs, and have metrics behind the token."""
+    """These ports listen on loopback; other services serve metrics behind the token."""
     found, ports = listed(tmp_path)
     for name in ("controller", "worker-0", "kvs_api", "dispatcher"):
         assert found[name].environment["CEREBRO_HEALTH_BIND"] == f"127.0.0.1:{ports[health_port(name)]}"
@@ -90,7 +90,7 @@ def test_services_without_a_page_tell_metrics_on_a_port_of_their_own(tmp_path: P
 
 
 def test_what_hangs_is_noticed_of_all_that_runs_need(tmp_path: Path) -> None:
-    """They are asked where they answer probes; what runs beside them is not."""
+    """The supervisor probes required services only, on their health ports."""
     found, _ = listed(tmp_path)
     needed = {name for name, service in found.items() if service.required}
     assert {name for name, service in found.items() if service.live} == needed

@@ -1,4 +1,4 @@
-"""Starting, joining and stopping, from several places at once and after accidents."""
+"""Start, join and stop a cluster, concurrently and after crashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from tests.local.fakes import STUBBORN, Fake
 
 
 def test_a_second_start_joins_the_first(make_cluster: MakeCluster) -> None:
-    """Starting again returns the cluster that runs; so does joining."""
     fake = make_cluster(Fake(name="one"))
     first = fake.start()
     assert fake.start() == first
@@ -31,17 +30,16 @@ def test_a_second_start_joins_the_first(make_cluster: MakeCluster) -> None:
 
 
 def test_starts_at_once_end_with_one_cluster(make_cluster: MakeCluster) -> None:
-    """However many start a cluster at the same moment, all get the same one."""
     fake = make_cluster(Fake(name="one"), Fake(name="two", stage=1))
     with ThreadPoolExecutor(4) as pool:
         infos = [start.result() for start in [pool.submit(fake.start) for _ in range(4)]]
     assert len({info.supervisor for info in infos}) == 1
-    # A process that becomes its command has no environment for a moment.
+    # Between fork and exec a process briefly has no environment.
     fake.eventually(lambda: len(processes.marked(fake.home.path)) == 2 or None)
 
 
 def test_clusters_with_different_homes_do_not_meet(make_cluster: MakeCluster) -> None:
-    """Two homes are two clusters, with ports of their own."""
+    """Ports and tokens differ too."""
     one, two = make_cluster(Fake(name="one")), make_cluster(Fake(name="one"))
     first, second = one.start(), two.start()
     assert first.supervisor != second.supervisor
@@ -52,7 +50,7 @@ def test_clusters_with_different_homes_do_not_meet(make_cluster: MakeCluster) ->
 
 
 def test_stop_and_start_keep_the_addresses_and_the_token(make_cluster: MakeCluster) -> None:
-    """A bookmark of the web page outlives the cluster."""
+    """Bookmarks of the web page stay valid."""
     fake = make_cluster(Fake(name="one"))
     first, token = fake.start(), fake.home.token()
     assert fake.stop()
@@ -64,7 +62,6 @@ def test_stop_and_start_keep_the_addresses_and_the_token(make_cluster: MakeClust
 def test_a_start_while_the_cluster_stops_waits_for_it(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new cluster begins when the old one has ended."""
     monkeypatch.setenv("FAKE_GRACE_S", "0.5")
     fake = make_cluster(Fake(name="mule", program=STUBBORN))
     first = fake.start()
@@ -77,7 +74,7 @@ def test_a_start_while_the_cluster_stops_waits_for_it(
 
 
 def test_a_supervisor_that_does_not_answer_is_killed(make_cluster: MakeCluster) -> None:
-    """`stop` ends a frozen supervisor, and its services with it."""
+    """Its services end too."""
     fake = make_cluster(Fake(name="one"))
     info = fake.start()
     service = fake.process("one")
@@ -88,7 +85,6 @@ def test_a_supervisor_that_does_not_answer_is_killed(make_cluster: MakeCluster) 
 
 
 def test_joining_nothing_says_how_to_start(tmp_path: Path) -> None:
-    """The error names the home and the command."""
     with pytest.raises(ClusterError, match=r"no local cluster runs at .*/empty: start one with `cerebro up`"):
         cluster.join(tmp_path / "empty")
 
@@ -103,7 +99,7 @@ def test_joining_nothing_says_how_to_start(tmp_path: Path) -> None:
 def test_a_cluster_of_another_version_is_not_joined(
     make_cluster: MakeCluster, change: dict[str, str], message: str
 ) -> None:
-    """The error says what runs, what this is, and what to do."""
+    """The error names both versions and the remedy."""
     fake = make_cluster(Fake(name="one"))
     _alter(fake.home, fake.start(), **change)
     with pytest.raises(ClusterError, match=message):
@@ -113,7 +109,7 @@ def test_a_cluster_of_another_version_is_not_joined(
 
 
 def test_another_number_of_workers_is_an_error(make_cluster: MakeCluster) -> None:
-    """A running cluster has the workers it has; not asking for a number joins it."""
+    """A start without a number joins the running cluster."""
     fake = make_cluster(Fake(name="one"))
     fake.start(workers=3)
     with pytest.raises(ClusterError, match="runs with 3 workers, not 2"):
@@ -134,7 +130,7 @@ def test_another_number_of_workers_is_an_error(make_cluster: MakeCluster) -> Non
 def test_devices_that_cannot_be_are_an_error(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, devices: int | None, said: str, what: str
 ) -> None:
-    """Told before anything is started or made."""
+    """The check runs before anything is created."""
     monkeypatch.setattr(cores, "available", lambda: 4)
     monkeypatch.setenv("CEREBRO_DEVICES", said)
     fake = make_cluster(Fake(name="one"))
@@ -146,7 +142,7 @@ def test_devices_that_cannot_be_are_an_error(
 def test_a_number_that_a_service_would_refuse_is_refused_before_anything_starts(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the controller would be started again and again, with its reason in a log."""
+    """Otherwise the controller would crash repeatedly and only its log would say why."""
     monkeypatch.setenv("CEREBRO_OPEN_RUNS", "0")
     fake = make_cluster(Fake(name="one"))
     with pytest.raises(ClusterError, match="CEREBRO_OPEN_RUNS is '0', expected a number of at least 1"):
@@ -156,7 +152,7 @@ def test_a_number_that_a_service_would_refuse_is_refused_before_anything_starts(
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"home": 3}', '{"services": [1], "supervisor": {}}'])
 def test_a_record_that_cannot_be_read_is_none(make_cluster: MakeCluster, text: str) -> None:
-    """A file cut short by a power failure does not keep a cluster from starting."""
+    """A power failure may truncate the file; the cluster must still start."""
     fake = make_cluster(Fake(name="one"))
     fake.home.create()
     fake.home.record.write_text(text)
@@ -165,7 +161,7 @@ def test_a_record_that_cannot_be_read_is_none(make_cluster: MakeCluster, text: s
 
 
 def test_a_start_that_is_interrupted_leaves_nothing(make_cluster: MakeCluster) -> None:
-    """Ctrl-C while the services start ends those that have started."""
+    """Ctrl-C during a start ends the services already running."""
     fake = make_cluster(Fake(name="one"), Fake(name="slow", ready=False, stage=1))
     program = (
         "import sys; from cerebro.local import cluster; cluster.start(sys.argv[1], supervisor=sys.argv[2:])"
@@ -183,7 +179,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(make_cluster: MakeCluster) -
 
 
 def test_a_start_leaves_no_descriptor_and_no_child(make_cluster: MakeCluster) -> None:
-    """The cluster belongs to nobody: the process that started it owes it nothing."""
+    """The cluster runs independently of the process that started it."""
     fake = make_cluster(Fake(name="one"))
     before = len(list(Path("/proc/self/fd").iterdir()))
     info = fake.start()

@@ -1,4 +1,4 @@
-"""A damaged append-only file, with a real database: what is said of it, and that this mends it."""
+"""A damaged append-only file is diagnosed with a repair command, using a real Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORDS = 500
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """The append-only file of a database that was killed."""
+    """Return the append-only file of a database that was killed."""
     with Database(tmp_path) as database, redis.Redis.from_url(database.url) as client:
         for number in range(RECORDS):
             client.xadd("log", {"e": f"event {number}"})
@@ -27,7 +27,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def left(folder: Path) -> int:
-    """Records that a database finds; they are the first ones."""
+    """Count the records that a database loads; they must be the oldest ones."""
     with Database(folder) as database, redis.Redis.from_url(database.url) as client:
         found = client.xrange("log")
     assert [fields[b"e"] for _, fields in found] == [b"event %d" % number for number in range(len(found))]
@@ -35,7 +35,7 @@ def left(folder: Path) -> int:
 
 
 def flip(path: Path) -> None:
-    """Some bytes in the middle."""
+    """Flip bits in the middle of the file."""
     content = bytearray(path.read_bytes())
     middle = len(content) // 2
     content[middle : middle + 100] = bytes(byte ^ 0xFF for byte in content[middle : middle + 100])
@@ -46,7 +46,7 @@ def flip(path: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("cut", [1, 17, 40])
 def test_a_write_that_was_cut_short_is_dropped(written: Path, tmp_path: Path, cut: int) -> None:
-    """And nothing before it. Nobody has to do anything."""
+    """Only the last record is lost, without manual repair."""
     with written.open("r+b") as file:
         file.truncate(written.stat().st_size - cut)
     assert left(tmp_path) == RECORDS - 1
@@ -56,7 +56,7 @@ def test_a_write_that_was_cut_short_is_dropped(written: Path, tmp_path: Path, cu
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_damage_in_the_middle_is_named_and_mended(written: Path, tmp_path: Path) -> None:
-    """By the very command that is said; what is before it is there, and new records come behind."""
+    """The printed commands repair it: earlier records survive and new ones can be appended."""
     flip(written)
     with pytest.raises(AssertionError, match="Bad file format"):
         left(tmp_path)
@@ -88,7 +88,7 @@ SAID = "7:M 23 Nov # Bad file format reading the append only file appendonly.aof
     ],
 )
 def test_only_a_damage_is_told_as_one(tmp_path: Path, printed: str | None, is_damage: bool) -> None:
-    """Of the newest start; a log that is not there tells nothing."""
+    """Only the latest start in the log counts; a missing log is no damage."""
     if printed is not None:
         (tmp_path / "log").write_text(printed)
     said = damage.explained(tmp_path / "store", tmp_path / "log")
@@ -98,7 +98,7 @@ def test_only_a_damage_is_told_as_one(tmp_path: Path, printed: str | None, is_da
 
 @pytest.mark.processes
 def test_a_process_that_ends_before_it_is_ready_is_explained(tmp_path: Path) -> None:
-    """In what `cerebro up` prints."""
+    """`cerebro up` prints the explanation."""
     service = Service(
         name="redis", command=("false",), environment={}, ready=lambda: False, explain=lambda: ": why"
     )

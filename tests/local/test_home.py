@@ -14,7 +14,7 @@ from cerebro.local.home import LONGEST_SOCKET_PATH, ClusterHome
 
 
 def test_a_home_is_private(tmp_path: Path) -> None:
-    """Other users can neither read the token nor reach the database, nor see the data."""
+    """Other users can reach neither the token, the database nor the data."""
     home = ClusterHome(tmp_path / "home")
     home.create()
     home.create()
@@ -28,7 +28,7 @@ def test_a_home_is_private(tmp_path: Path) -> None:
 def test_a_home_that_was_open_is_closed_and_told_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that was made by hand, or by an earlier version under the usual umask."""
+    """Covers homes made by hand or by an earlier version under the usual umask."""
     home = ClusterHome(tmp_path / "home")
     for folder in (home.logs, home.volumes / "shards" / "worker-0", home.notebooks):
         folder.mkdir(parents=True)
@@ -47,7 +47,7 @@ def test_a_home_that_was_open_is_closed_and_told_of_once(
 def test_a_folder_with_other_things_stays_open_and_what_is_ours_is_closed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A home in somebody's `~`, or in `/srv`: that one is not ours to close, and nobody is told that it was."""
+    """A home in `~` or `/srv` is not Cerebro's folder, so only its subfolders are restricted."""
     (tmp_path / "paper.tex").touch()
     home = ClusterHome(tmp_path)
     home.logs.mkdir()
@@ -62,7 +62,7 @@ def test_a_folder_with_other_things_stays_open_and_what_is_ours_is_closed(
 
 
 def test_a_home_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who made the folder could read and change everything; nothing is put there."""
+    """Its owner could read and change everything, so nothing is written there."""
     monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(ClusterError, match=r"belongs to another user .*choose a folder of your own"):
         ClusterHome(tmp_path).create()
@@ -70,7 +70,7 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_everybody_gets_the_same_token(tmp_path: Path) -> None:
-    """Two first calls at once agree, and leave nothing else in the folder."""
+    """Two concurrent first calls agree and leave no temporary files."""
     home = ClusterHome(tmp_path / "home")
     home.run.mkdir(parents=True)
     with ThreadPoolExecutor(8) as pool:
@@ -80,7 +80,7 @@ def test_everybody_gets_the_same_token(tmp_path: Path) -> None:
 
 
 def test_a_long_path_gets_a_short_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel takes no socket path over 107 bytes; a home may lie deeper than that."""
+    """The kernel limits socket paths to 107 bytes."""
     home = ClusterHome(tmp_path / ("deep/" * 25))
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
     try:
@@ -96,7 +96,7 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_socket_folder_of_somebody_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
 ) -> None:
-    """A folder that others can write, a link, or a file under the expected name is not used."""
+    """A folder that others can write, a link, or a file under the expected name is refused."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     home = ClusterHome(tmp_path / ("deep/" * 25))
     folder = tmp_path / f"cerebro-{os.getuid()}-{home.key}"
@@ -113,7 +113,6 @@ def test_a_socket_folder_of_somebody_else_is_refused(
 
 
 def test_one_lock_per_home(tmp_path: Path) -> None:
-    """Whoever has the lock keeps others out until it lets go."""
     home = ClusterHome(tmp_path)
     home.create()
     lock = home.take_lock()

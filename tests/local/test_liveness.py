@@ -1,4 +1,4 @@
-"""Who hangs and who does not, by a clock of the test's own, over real sockets; then with a real process."""
+"""The supervisor detects hung services by missed probes, with a fake clock and real sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GOOD, BAD = b"HTTP/1.0 200 OK\r\n\r\nok\n", b"HTTP/1.0 503 Service Unavailable\r
 
 
 class Process:
-    """What listens and answers only when the test says so, as one that is stopped does; and a clock."""
+    """A service that answers probes only on request, with a fake clock."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -32,19 +32,19 @@ class Process:
         self.now = 1000.0
 
     def check(self, later_s: float = EVERY_S) -> bool:
-        """Whether it is hung so much later."""
+        """Advance the clock and return True if the service is hung."""
         self.now += later_s
         return self.watch.check(self.now)
 
     def answer(self, content: bytes) -> None:
-        """Answer the oldest question that is open."""
+        """Answer the oldest pending probe."""
         connection, _ = self._listener.accept()
         with connection:
             connection.recv(1 << 12)
             connection.sendall(content)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._listener.close()
         self.watch.close()
 
@@ -57,7 +57,6 @@ def process() -> Iterator[Process]:
 
 
 def test_one_that_answers_lives_for_ever(process: Process) -> None:
-    """Each question is answered by the next look."""
     assert not process.check()
     for _ in range(5 * MAX_MISSED_PROBES):
         process.answer(GOOD)
@@ -65,7 +64,7 @@ def test_one_that_answers_lives_for_ever(process: Process) -> None:
 
 
 def test_silence_at_several_looks_in_a_row_is_a_hang(process: Process) -> None:
-    """Not earlier, and each further look says so too; an answer in between, however late, begins anew."""
+    """A late answer in between resets the count."""
     process.check()
     assert [process.check() for _ in range(MAX_MISSED_PROBES - 1)] == [False] * (MAX_MISSED_PROBES - 1)
     process.answer(GOOD)
@@ -76,12 +75,12 @@ def test_silence_at_several_looks_in_a_row_is_a_hang(process: Process) -> None:
 
 
 def test_who_was_suspended_with_the_supervisor_gets_all_its_time_again(process: Process) -> None:
-    """A laptop that slept for an hour: the silence of that hour counts for nothing, nor what was before it."""
+    """After a laptop sleeps, neither the sleep nor earlier missed probes count."""
     process.check()
     for _ in range(3):
         assert [process.check() for _ in range(MAX_MISSED_PROBES - 1)] == [False] * (MAX_MISSED_PROBES - 1)
         assert not process.check(3600.0)
-    process.answer(GOOD)  # to a question of before, which nobody waits for
+    process.answer(GOOD)  # answers an old probe, which no longer counts
     assert [process.check() for _ in range(MAX_MISSED_PROBES)] == [False] * (MAX_MISSED_PROBES - 1) + [True]
 
 
@@ -100,7 +99,7 @@ Make = Callable[..., tuple[ServiceProcess, ProcessId]]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """A service that answers on a port of its own, and has just been started, at 0 of the test's clock."""
+    """Start services that answer on their own ports, at time 0 of the fake clock."""
     home = ClusterHome(tmp_path)
     home.create()
     made: list[ServiceProcess] = []
@@ -132,7 +131,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 @pytest.mark.processes
 def test_a_process_that_is_stopped_is_killed_and_started_anew(make: Make) -> None:
-    """It says why it was replaced."""
+    """The log gives the reason."""
     child, process = make(is_ever_ready=True)
     now = EVERY_S
     child.act(now)
@@ -148,7 +147,7 @@ def test_a_process_that_is_stopped_is_killed_and_started_anew(make: Make) -> Non
 
 
 def _question(child: ServiceProcess) -> socket.socket:
-    """The connection on which the answer comes."""
+    """Return the connection of the pending probe."""
     assert child._watch is not None
     assert child._watch._connection is not None
     return child._watch._connection
@@ -156,7 +155,7 @@ def _question(child: ServiceProcess) -> socket.socket:
 
 @pytest.mark.processes
 def test_one_that_is_not_ready_for_long_may_wait_but_not_hang(make: Make) -> None:
-    """Who waits for another service answers meanwhile that it lives."""
+    """A service that waits for another one still answers liveness probes."""
     child, process = make(is_ever_ready=False)
     now = START_S
     for _ in range(MAX_MISSED_PROBES + 2):

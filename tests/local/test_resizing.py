@@ -1,4 +1,4 @@
-"""Another number of workers while the cluster runs, over real processes that do nothing."""
+"""A running cluster gets more or fewer workers, with fake services."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = HANG_S
 
 
 def test_workers_are_added_and_ended_while_the_others_run(make_cluster: MakeCluster) -> None:
-    """The rest keeps its processes, and the record says how many there are and where their metrics are."""
+    """The other processes keep running, and the record lists workers and metrics ports."""
     one, two, three = (Fake(name=name) for name in ("store", "worker-0", "worker-1"))
     fake = make_cluster(one, two)
     fake.start(workers=1)
@@ -36,7 +36,7 @@ def test_workers_are_added_and_ended_while_the_others_run(make_cluster: MakeClus
 def test_a_worker_that_does_not_end_is_killed(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After its grace; the others are not kept waiting."""
+    """SIGKILL follows after its grace period, without delay for other workers."""
     monkeypatch.setenv("FAKE_GRACE_S", "0.3")
     one, deaf = Fake(name="worker-0"), Fake(name="worker-1", program=STUBBORN)
     fake = make_cluster(one, deaf)
@@ -54,7 +54,7 @@ LINKED = "import os, signal; print('beside', os.environ['FAKE_LINKS'], flush=Tru
 def test_a_notebook_is_added_to_a_cluster_that_runs(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest keeps its processes, but for the page, which starts anew to link it; asking again changes nothing."""
+    """Only the web page restarts, to add its link; a repeated start changes nothing."""
     monkeypatch.setattr(notebooks, "is_installed", lambda: True)
     worker, page = Fake(name="worker-0"), Fake(name="page", program=LINKED, renewed=True)
     fake = make_cluster(worker, page)
@@ -75,6 +75,6 @@ def test_a_notebook_is_added_to_a_cluster_that_runs(
 
 
 def test_nothing_is_scaled_where_no_cluster_runs(make_cluster: MakeCluster) -> None:
-    """It says how to start one."""
+    """The error says how to start one."""
     with pytest.raises(ClusterError, match="cerebro up"):
         cluster.scale(make_cluster(Fake(name="worker-0")).home.path, 2, timeout_s=1.0)

@@ -1,4 +1,4 @@
-"""The supervisor over real processes that do nothing."""
+"""The supervisor starts, restarts and ends fake services."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pathlib.Path(os.environ['FAKE_HOME'], 'runaway').write_text(str(runaway.pid))
 
 
 def test_a_killed_service_is_restarted(make_cluster: MakeCluster) -> None:
-    """kill -9 of a service gives it a new process; the log says how the old one ended."""
+    """It has a new process, and the log says how the old one ended."""
     fake = make_cluster(Fake(name="one"), Fake(name="two"))
     fake.start()
     other = fake.process("two")
@@ -50,7 +50,7 @@ def test_a_killed_service_is_restarted(make_cluster: MakeCluster) -> None:
 
 
 def test_what_a_killed_service_had_started_ends(make_cluster: MakeCluster) -> None:
-    """Programs that a service started in sessions of their own do not outlive it, whatever they hold."""
+    """Child processes end too, even in their own sessions."""
     fake = make_cluster(Fake(name="one", program=WITH_RUNAWAY), Fake(name="two"))
     fake.start()
     first, runaway = fake.eventually(lambda: _runaway(fake))
@@ -62,7 +62,7 @@ def test_what_a_killed_service_had_started_ends(make_cluster: MakeCluster) -> No
 
 
 def test_stop_leaves_no_process(make_cluster: MakeCluster) -> None:
-    """After `stop` neither the services nor programs that they started in sessions of their own are left."""
+    """This includes child processes in their own sessions."""
     fake = make_cluster(Fake(name="one", program=WITH_RUNAWAY), Fake(name="two", stage=1))
     info = fake.start()
     runaway = fake.eventually(lambda: _process_in(fake.home.path / "runaway"))
@@ -78,7 +78,7 @@ def test_stop_leaves_no_process(make_cluster: MakeCluster) -> None:
 def test_a_service_that_ignores_sigterm_is_killed(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After its grace a service is ended with SIGKILL."""
+    """SIGKILL follows after the grace period."""
     monkeypatch.setenv("FAKE_GRACE_S", "0.2")
     fake = make_cluster(Fake(name="mule", program=STUBBORN))
     fake.start()
@@ -89,7 +89,7 @@ def test_a_service_that_ignores_sigterm_is_killed(
 
 
 def test_services_end_with_a_killed_supervisor(make_cluster: MakeCluster) -> None:
-    """kill -9 of the supervisor takes its services with it, the stubborn ones too."""
+    """This includes services that ignore SIGTERM."""
     fake = make_cluster(Fake(name="one"), Fake(name="mule", program=STUBBORN))
     supervisor = fake.start().supervisor
     services = [fake.process("one"), fake.process("mule")]
@@ -98,7 +98,7 @@ def test_services_end_with_a_killed_supervisor(make_cluster: MakeCluster) -> Non
 
 
 def test_a_start_after_a_killed_supervisor_needs_no_cleaning(make_cluster: MakeCluster) -> None:
-    """What the leash could not hold, and a stale socket, are removed by the next start."""
+    """The next start removes surviving children and a stale socket."""
     fake = make_cluster(Fake(name="one", program=WITH_RUNAWAY))
     before = fake.start()
     runaway = fake.eventually(lambda: _process_in(fake.home.path / "runaway"))
@@ -115,7 +115,7 @@ def test_a_start_after_a_killed_supervisor_needs_no_cleaning(make_cluster: MakeC
 
 
 def test_a_service_that_cannot_start_fails_the_cluster(make_cluster: MakeCluster) -> None:
-    """The error names the service and shows what it last wrote; nothing keeps running."""
+    """The error shows the service's last output, and the other services end."""
     fake = make_cluster(Fake(name="one"), Fake(name="sad", program=BROKEN, stage=1, ready=False))
     with pytest.raises(ClusterError, match=r"(?s)sad ended with exit status 3.*3 in a row.*named happiness"):
         fake.start()
@@ -127,12 +127,12 @@ def test_a_service_that_cannot_start_fails_the_cluster(make_cluster: MakeCluster
 def test_a_service_that_is_never_ready_is_named(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start that takes too long names who is late, and ends what it had started."""
+    """The error names the late service, and all services end."""
     fake = make_cluster(Fake(name="slow", program=f"print('thinking', flush=True); {STEADY}", ready=False))
     log = fake.home.log("slow")
 
     def now() -> float:
-        """No time passes before the service has begun."""
+        """Freeze time until the service has started."""
         return 1000.0 if log.exists() and "thinking" in log.read_text() else 0.0
 
     monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=now))
@@ -144,7 +144,6 @@ def test_a_service_that_is_never_ready_is_named(
 def test_secrets_of_the_shell_stay_out_of_the_record(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the token nor credentials are written to the record or to logs."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
     fake = make_cluster(Fake(name="one"))
     info = fake.start()
@@ -157,7 +156,7 @@ def test_secrets_of_the_shell_stay_out_of_the_record(
 
 
 class _FullDisk(ClusterHome):
-    """A home that cannot be written until its third record."""
+    """A home that fails its first two writes of the record."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -174,7 +173,7 @@ class _FullDisk(ClusterHome):
 def test_a_full_disk_does_not_end_a_cluster(
     tmp_path: Path, some_info: Callable[[ClusterHome], ClusterInfo]
 ) -> None:
-    """A record that cannot be written is written later; the services go on."""
+    """The supervisor retries the write, and the services keep running."""
     home = _FullDisk(tmp_path)
     home.create()
     service = _service("one", "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")

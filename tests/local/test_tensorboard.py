@@ -1,4 +1,4 @@
-"""Who may see TensorBoard: the guard before an app that answers everybody, and then the real program."""
+"""The access guard in front of TensorBoard, with a fake app and with the real program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY, PAGE, NOW = tickets.key_of("the token"), "http://127.0.0.1:7080", 1_000_000
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """An HTTP response."""
 
     status: int
     headers: dict[str, str]
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 def ask(path: str = "/", at: float = NOW, host: str = "127.0.0.1:6006", **more: str) -> Answer:
-    """GET of the guarded app, which answers "everything"."""
+    """GET from the guarded app, which answers "everything"."""
     found: list[Any] = []
 
     def app(environ: Any, start: Any) -> list[bytes]:
@@ -55,7 +55,7 @@ def ask(path: str = "/", at: float = NOW, host: str = "127.0.0.1:6006", **more: 
 
 
 def admitted(at: float = NOW) -> str:
-    """The cookie that a browser with a ticket gets."""
+    """Return the cookie that a browser gets for a ticket."""
     answer = ask(f"/?ticket={tickets.issue(KEY, Kind.TICKET, at)}", at, HTTP_ACCEPT="text/html")
     assert (answer.status, answer.headers["Location"]) == (303, "/")
     assert "HttpOnly" in answer.headers["Set-Cookie"]
@@ -67,7 +67,7 @@ def admitted(at: float = NOW) -> str:
     "path", ["/", "/data/runs", "/?ticket=1.2", "/data/plugin/hparams/experiment", "//live"]
 )
 def test_nobody_is_answered_without_a_pass(path: str) -> None:
-    """A program is told how to prove itself, a browser is sent to the page that signs people in."""
+    """A program gets instructions to authenticate; a browser is redirected to the sign-in page."""
     answer = ask(path)
     assert (answer.status, b"everything" in answer.body) == (401, False)
     answer = ask(path, host="localhost:6006", HTTP_ACCEPT="text/html,*/*")
@@ -75,14 +75,14 @@ def test_nobody_is_answered_without_a_pass(path: str) -> None:
 
 
 def test_a_ticket_is_changed_into_a_pass() -> None:
-    """Which opens everything, beside cookies of others; the address in the browser no longer has the ticket."""
+    """The cookie works next to others, and the redirect removes the ticket from the URL."""
     cookie = admitted()
     assert ask("/data/runs", HTTP_COOKIE=f'cerebro-7080="x; y"; {cookie}').body == b"everything"
     assert ask("/data/runs", HTTP_COOKIE=cookie.replace("6006", "6007")).status == 401
 
 
 def test_both_end() -> None:
-    """A ticket, which histories and logs keep, after a minute."""
+    """A ticket expires after a minute because browser histories and logs keep it."""
     cookie = admitted()
     assert ask(HTTP_COOKIE=cookie, at=NOW + LASTS_S[Kind.PASS] - 1).status == 200
     assert ask(HTTP_COOKIE=cookie, at=NOW + LASTS_S[Kind.PASS]).status == 401
@@ -106,13 +106,13 @@ def test_both_end() -> None:
     ],
 )
 def test_other_names_are_refused(host: str) -> None:
-    """Even with a pass: a name that somebody else's name server points here is no name of this machine."""
+    """Prevents DNS rebinding: even a valid pass is refused under a foreign host name."""
     assert ask(host=host, HTTP_COOKIE=admitted()).status == 421
 
 
 @given(given=st.text(), kind=st.sampled_from(Kind), other=st.sampled_from(Kind), now=st.floats(0, 2e9))
 def test_nothing_but_what_was_issued_holds(given: str, kind: Kind, other: Kind, now: float) -> None:
-    """Neither any text, nor a ticket as a pass, nor one of another cluster."""
+    """Arbitrary text, a ticket used as a pass, and another cluster's pass are refused."""
     assert not tickets.holds(KEY, kind, given, now)
     issued = tickets.issue(KEY, kind, now)
     assert tickets.holds(KEY, other, issued, now) == (kind is other)
@@ -121,7 +121,7 @@ def test_nothing_but_what_was_issued_holds(given: str, kind: Kind, other: Kind, 
 
 
 def listened_on(folder: Path) -> set[int]:
-    """Ports of this machine's network on which processes of the home `folder` listen."""
+    """Return the network ports on which processes of the home `folder` listen."""
     rows = [
         line.split()
         for name in ("tcp", "tcp6")
@@ -136,7 +136,7 @@ def listened_on(folder: Path) -> set[int]:
 
 @pytest.fixture(params=["where namespaces may be made", "where they may not"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The real TensorBoard, as the local cluster starts it, over one value of one run."""
+    """Start the real TensorBoard as the local cluster does, with one logged value."""
     _write_events(tmp_path / "logs")
     with reserved_port() as port:
         yield from _served(port, tmp_path, may_have_namespace=request.param == "where namespaces may be made")
@@ -175,7 +175,7 @@ def _write_events(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_real_one_is_closed_to_strangers(address: str, tmp_path: Path) -> None:
-    """Its data and its page alike; those who prove themselves get both. Nothing else listens."""
+    """Both the data and the page require authentication, and no other port is open."""
     port = int(address.rpartition(":")[2])
     with urllib3.PoolManager() as http:
 

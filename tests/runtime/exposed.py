@@ -1,4 +1,4 @@
-"""What each service really exposes: the families of its registry, with the labels and values that they can have."""
+"""The metric families that each service exposes, with their labels and possible values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REDIS = {
 
 
 class Family(NamedTuple):
-    """A metric as Prometheus knows it."""
+    """A metric family, by its Prometheus name and type."""
 
     name: str
     kind: str
@@ -34,7 +34,7 @@ class Family(NamedTuple):
 
 
 class QuietStore(MeteredStore):
-    """A store whose Redis answers what it is told to."""
+    """A store with canned answers in place of Redis."""
 
     facts_now: Mapping[str, Any] | Exception = _REDIS
 
@@ -51,7 +51,7 @@ class _NoProjection:
 
 
 def registries(folder: Path) -> dict[str, CollectorRegistry]:
-    """Service -> registry, as its ``__main__`` puts it together."""
+    """Build each service's metrics registry as its ``__main__`` does."""
     kvs = KvsMetrics()
     kvs.watch(QuietStore("redis://127.0.0.1:1", metrics=kvs))
     controller = ControllerMetrics()
@@ -70,7 +70,7 @@ def registries(folder: Path) -> dict[str, CollectorRegistry]:
 
 
 def families(registry: CollectorRegistry) -> Iterator[Family]:
-    """What is exposed under names of Cerebro's; the ``process_`` metrics are prometheus-client's."""
+    """Yield the families named ``cerebro_*``; prometheus-client provides ``process_*``."""
     declared = {
         name: collector._labelnames
         for collector, names in registry._collector_to_names.items()

@@ -1,4 +1,4 @@
-"""Services listen on both families, and addresses of IPv6 have brackets wherever a URL needs them."""
+"""Services listen on IPv4 and IPv6, and URLs put brackets around IPv6 addresses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6
 
 @contextmanager
 def no_ipv6(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a kernel that was started without it."""
+    """Make IPv6 sockets fail, as on a kernel booted without IPv6."""
 
     class Socket(socket.socket):
         def __init__(self, family: int = -1, *rest: object, **named: object) -> None:
@@ -58,7 +58,6 @@ def no_ipv6(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_bind_addresses_are_split(bind: str, parts: tuple[str, str]) -> None:
-    """Brackets are no part of the host."""
     assert addresses.split_bind(bind) == parts
 
 
@@ -75,13 +74,13 @@ def test_bind_addresses_are_split(bind: str, parts: tuple[str, str]) -> None:
     ],
 )
 def test_urls_of_variables_of_the_kubelet_get_brackets(given: str, url: str) -> None:
-    """`$(NAME_SERVICE_HOST)` has none."""
+    """The kubelet sets `$(NAME_SERVICE_HOST)` without brackets."""
     assert addresses.bracketed(given) == url
 
 
 @needs_ipv6
 def test_probes_are_answered_on_both_families() -> None:
-    """By one server."""
+    """One server listens on both families."""
     server = health.serve("[::]:0", ready=str, live=str)
     try:
         for host in BOTH:
@@ -92,7 +91,6 @@ def test_probes_are_answered_on_both_families() -> None:
 
 
 def test_probes_are_answered_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the other family."""
     with no_ipv6(monkeypatch):
         server = health.serve("[::]:0", ready=str, live=str)
     try:
@@ -104,7 +102,7 @@ def test_probes_are_answered_where_the_kernel_has_no_ipv6(monkeypatch: pytest.Mo
 
 @needs_ipv6
 def test_store_and_page_are_served_on_both_families() -> None:
-    """Each family has a socket, so a caller by IPv4 keeps its IPv4 address, and the list of proxies matches."""
+    """Each family has its own socket, so IPv4 callers keep their address and match the list of trusted proxies."""
     threads = Threads(1)
     server = WebServer(WsgiOnAsgi(who, threads), host="::", threads=threads)
     with running(server):
@@ -118,6 +116,6 @@ def test_store_and_page_are_served_on_both_families() -> None:
 
 
 def who(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
-    """Tell the caller's address."""
+    """Answer with the caller's address."""
     start("200 OK", [("Content-Type", "text/plain")])
     return [environ["REMOTE_ADDR"].encode()]

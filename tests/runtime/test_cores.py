@@ -1,4 +1,4 @@
-"""How many cores there are for workers, and what is said where their threads are more."""
+"""Count the cores available to workers and warn when threads exceed them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def worker(
 
 
 def test_threads_are_compared_with_the_cores_of_their_machine() -> None:
-    """Two workers with all cores of a node each are named with the node; on nodes of their own they are not."""
+    """Two workers that use all cores of one node are reported; on separate nodes they are not."""
     crowd = [worker("worker-0", threads=2), worker("worker-1", threads=2)]
     assert cores.crowded(crowd) == ["2 workers compute with 4 threads on the 2 core(s) of node-a"]
     assert cores.crowded([crowd[0], worker("worker-1", threads=2, host="node-b")]) == []
@@ -43,14 +43,14 @@ def test_threads_are_compared_with_the_cores_of_their_machine() -> None:
 @pytest.mark.parametrize(
     "beside",
     [
-        worker("worker-0-etl", threads=2, kind="etl"),  # waits while its pod trains
+        worker("worker-0-etl", threads=2, kind="etl"),  # idle while its pod trains
         worker("worker-1", threads=2, silent_s=SILENT_S + 1),
-        worker("worker-2", threads=2, machine=0),  # of a version that did not tell
+        worker("worker-2", threads=2, machine=0),  # an older version, which reports no machine
     ],
     ids=lambda status: status.record.worker,
 )
 def test_only_threads_that_train_at_once_count(beside: WorkerStatus) -> None:
-    """Not those of workers that preprocess, are lost, or of which nothing is known."""
+    """Workers that preprocess, are lost, or did not report their threads are not counted."""
     assert cores.crowded([worker("worker-0", threads=2), beside]) == []
 
 
@@ -58,7 +58,6 @@ def test_only_threads_that_train_at_once_count(beside: WorkerStatus) -> None:
 def test_a_machine_is_named_if_and_only_if_it_is_crowded(
     workers: list[tuple[int, str]], machine: int
 ) -> None:
-    """Whatever the number of workers and threads."""
     statuses = [
         worker(f"w{number}", threads=threads, machine=machine, host=host)
         for number, (threads, host) in enumerate(workers)
@@ -83,7 +82,9 @@ def test_a_machine_is_named_if_and_only_if_it_is_crowded(
 def test_a_container_has_the_cores_of_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str], expected: int
 ) -> None:
-    """Of control groups of either version, the tightest of those above included; without a limit the machine's."""
+    """The tightest limit of the cgroup and its parents counts, for v1 and v2; the default is the machine's
+    cores.
+    """
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "cgroup").write_text(f"{groups}\n")

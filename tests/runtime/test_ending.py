@@ -1,4 +1,4 @@
-"""The end of a process that has computed."""
+"""A process exits cleanly after its work."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ BEGINNING = (
     "import atexit, os; from cerebro.runtime.isolation.process_exit import end_after; "
     "atexit.register(os.abort)\n"
 )
-"""What is left for the interpreter's end would end the process by a signal."""
+"""Code that would kill the process by a signal at interpreter exit."""
 
 
 def ended(work: str) -> tuple[int, str, str]:
-    """Exit status of a process that ends after this, and what it said."""
+    """Return the exit status and output of a process that runs `work`."""
     done = subprocess.run(
         [sys.executable, "-c", f"{BEGINNING}{work}"],
         capture_output=True,
@@ -31,12 +31,12 @@ def ended(work: str) -> tuple[int, str, str]:
 
 
 def test_a_process_ends_with_its_work_whatever_libraries_do_at_the_interpreters_end() -> None:
-    """What it has said is written out."""
+    """Output is flushed first."""
     assert ended("end_after(lambda: print('done'))") == (0, "done\n", "")
 
 
 def test_what_work_raises_is_told() -> None:
-    """With the status of any process that raised."""
+    """The exit status is the usual one for an exception."""
     status, said, told = ended("print('begun'); end_after(lambda: 1 / 0)")
     assert (status, said) == (1, "begun\n")
     assert told.endswith("ZeroDivisionError: division by zero\n")

@@ -40,7 +40,7 @@ stop.set()
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_call_in_a_fork_leaves_nothing_but_its_result() -> None:
-    """Errors are raised in the caller. A process with threads makes the call itself."""
+    """Exceptions reach the caller. A process with threads runs the call without a fork."""
     done = subprocess.run(
         [sys.executable, "-c", CALLS],
         env=os.environ | {"PYTHONUNBUFFERED": ""},  # buffered output is written once

@@ -1,4 +1,4 @@
-"""Services as processes answer beside more halves of requests than they may have open files."""
+"""Services answer while more incomplete requests are open than their file limit allows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.runtime.test_serving import BODY, HALF, LIMIT_S
 from tests.servers import first_answer, reserved_port
 
 OPEN_FILES = 1024
-"""The usual limit. Here the hard one as well, so that it cannot be raised."""
+"""The usual limit, set as the hard limit too so that the service cannot raise it."""
 
 
 @contextmanager
 def running(module: str, **environment: str) -> Iterator[str]:
-    """A service as a process with the usual limit of open files; its address."""
+    """Start a service process with the usual file limit and yield its address."""
     limited = ["bash", "-c", f'ulimit -n {OPEN_FILES}; exec "$@"', "-", sys.executable, "-m", module]
     with reserved_port() as port:
         bind = f"127.0.0.1:{port}"
@@ -40,7 +40,7 @@ def running(module: str, **environment: str) -> Iterator[str]:
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """This process may hold as many connections as the tests open."""
+    """Raise this process's file limit for the tests' connections."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] != resource.RLIM_INFINITY and before[1] < 4096:
         pytest.skip(f"this machine allows {before[1]} open files")
@@ -54,7 +54,6 @@ def many_files() -> Iterator[None]:
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("content", [HALF, BODY + b"x"], ids=["headers", "body"])
 def test_kvs_api_answers_beside_1100_halves(tmp_path: Path, content: bytes) -> None:
-    """More connections than it may have open files."""
     with Database(tmp_path) as database, running("kvs_api", CEREBRO_REDIS_URL=database.url) as bind:
         _answers_beside(f"http://{bind}/v1/queue", content, 1100, {"Authorization": f"Bearer {TOKEN}"})
 
@@ -64,13 +63,13 @@ def test_kvs_api_answers_beside_1100_halves(tmp_path: Path, content: bytes) -> N
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("count", [150, 1100])
 def test_the_dispatcher_answers_beside_halves(count: int) -> None:
-    """A page that needs no store."""
+    """Requests a page that does not need the store."""
     with running("dispatcher", CEREBRO_SERVER="http://127.0.0.1:9") as bind:
         _answers_beside(f"http://{bind}/sign-in", HALF, count, {})
 
 
 def _answers_beside(url: str, content: bytes, count: int, headers: dict[str, str]) -> None:
-    """Real requests are answered while so many connections have sent `content`, and nothing follows."""
+    """Check that requests are answered while `count` connections have sent only `content`."""
     address = urllib3.util.parse_url(url)
     assert address.host
     assert address.port
@@ -81,6 +80,6 @@ def _answers_beside(url: str, content: bytes, count: int, headers: dict[str, str
             )
             half.sendall(content)
         for _ in range(20):
-            with urllib3.PoolManager() as http:  # each on a connection of its own
+            with urllib3.PoolManager() as http:  # a new connection per request
                 answer = http.request("GET", url, headers=headers, retries=False, timeout=LIMIT_S)
             assert answer.status == 200

@@ -1,4 +1,4 @@
-"""Probes: what a process answers of itself, and what the question from outside makes of it."""
+"""Health probes: a process's answers and the probe command's exit status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from controller.__main__ import HUNG_S, hung
 
 
 class Served:
-    """A server whose checks can be changed."""
+    """A health server whose checks the test can change."""
 
     def __init__(self) -> None:
         self.unready, self.unwell = "", ""
@@ -36,13 +36,13 @@ class Served:
             return answer.status, answer.data.decode()
 
     def half(self) -> socket.socket:
-        """A connection that has sent half a question."""
+        """Open a connection and send half a request."""
         made = socket.create_connection(("127.0.0.1", self._server.server_port), timeout=20.0)
         made.sendall(b"GET /live HTTP/1.1\r\nHost:")
         return made
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -55,7 +55,7 @@ def served() -> Iterator[Served]:
 
 
 def test_ready_and_live_are_told_apart(served: Served) -> None:
-    """200, or 503 with one line; anything else is not there."""
+    """Each answers 200, or 503 with one line; other paths answer 404."""
     assert served.get("/health") == served.get("/live") == (200, "ok\n")
     served.unready = "not registered yet\nwith more to say"
     assert served.get("/health") == (503, "not registered yet\n")
@@ -64,7 +64,7 @@ def test_ready_and_live_are_told_apart(served: Served) -> None:
 
 
 def test_halves_of_questions_keep_no_probe_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of too many connections the oldest is closed, and each after its time, even if a byte comes now and then."""
+    """The oldest excess connection is closed, and each one after its deadline, even if bytes trickle in."""
     monkeypatch.setattr(health, "_MOST_QUESTIONS", 4)
     with ExitStack() as stack:
         halves = [stack.enter_context(served.half()) for _ in range(6)]
@@ -77,14 +77,14 @@ def test_halves_of_questions_keep_no_probe_waiting(served: Served, monkeypatch: 
 
 @pytest.mark.parametrize("bind", ["nonsense", "127.0.0.1:", "127.0.0.1:99999", "203.0.113.1:80"])
 def test_a_wrong_address_is_one_sentence(bind: str) -> None:
-    """It names the variable and what it should be."""
+    """The error names the variable and the expected format."""
     with pytest.raises(ClusterError, match=r"CEREBRO_HEALTH_BIND is .*expected a free host:port"):
         health.serve(bind, ready=str, live=str)
 
 
 @pytest.mark.processes
 def test_the_command_ends_with_0_or_1(served: Served) -> None:
-    """As containers' health commands do; it is quick, because it imports next to nothing."""
+    """The command imports almost nothing, so it is fast enough for a container's health command."""
     command = [sys.executable, "-m", "cerebro.runtime.web.health", f"{served.address}/health"]
     assert subprocess.run(command, check=False).returncode == 0
     served.unready = "busy dying"
@@ -98,6 +98,6 @@ def test_the_command_ends_with_0_or_1(served: Served) -> None:
 
 
 def test_a_controller_is_well_while_its_loop_turns() -> None:
-    """A standby and one whose store is away turn, too; only standing still for minutes is an illness."""
+    """A standby controller and one without a store are live; only a loop stalled for minutes is not."""
     assert hung(1000.0, 1000.0 + HUNG_S) == ""
     assert hung(1000.0, 1001.0 + HUNG_S) == f"the loop has not turned for {HUNG_S + 1:.0f} s"

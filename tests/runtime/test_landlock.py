@@ -1,4 +1,4 @@
-"""Landlock's system calls: what a process gives up stays given up, for it and what it starts."""
+"""Landlock: rights that a process drops stay dropped for it and its children."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ needs_landlock = pytest.mark.skipif(
 
 
 def in_a_fork(work: Callable[[], object]) -> int:
-    """Exit status of a process that does it: 0, or the number of the error of the system."""
+    """Run `work` in a fork; return 0 or the errno."""
     child = os.fork()
     if child == 0:
         status = 255
@@ -36,7 +36,7 @@ def in_a_fork(work: Callable[[], object]) -> int:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
-    """One to write to, one to read, one for others, each with a file."""
+    """Three folders with a file each: writable, readable, and forbidden."""
     found = tmp_path / "mine", tmp_path / "data", tmp_path / "others"
     for folder in found:
         folder.mkdir()
@@ -47,7 +47,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
 @pytest.mark.processes
 @needs_landlock
 def test_only_what_is_allowed_is_written_and_read(folders: tuple[Path, Path, Path]) -> None:
-    """Each way to change a file of others is refused, by the kernel, reading them too; one's own goes on."""
+    """The kernel refuses to read or change forbidden files in any way; allowed files stay usable."""
     mine, data, others = folders
 
     def tried(act: Callable[[], object]) -> int:
@@ -99,7 +99,7 @@ def test_only_what_is_allowed_is_written_and_read(folders: tuple[Path, Path, Pat
 def test_what_a_process_starts_has_no_more_rights_and_gets_none_back(
     folders: tuple[Path, Path, Path],
 ) -> None:
-    """A program that it starts is held as it is; to allow more afterwards allows nothing more."""
+    """A second, wider ruleset adds no rights, and child processes inherit the restriction."""
     mine, _, others = folders
 
     def work() -> None:
@@ -117,7 +117,7 @@ def test_what_a_process_starts_has_no_more_rights_and_gets_none_back(
 @pytest.mark.processes
 @needs_landlock
 def test_a_trial_finds_that_it_is_enforced() -> None:
-    """Where the kernel has it, a process of its own shows that it works."""
+    """The check restricts a child process and sees that the kernel enforces it."""
     assert landlock.why_not_enforced() == ""
     assert landlock.abi_version() >= 1
 
@@ -127,7 +127,7 @@ def test_a_trial_finds_that_it_is_enforced() -> None:
     [(errno.ENOSYS, "no Landlock"), (errno.EOPNOTSUPP, "lsm="), (errno.EPERM, "seccomp")],
 )
 def test_why_it_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, error: int, named: str) -> None:
-    """An old kernel, one that has it switched off, and a seccomp profile that refuses are told apart."""
+    """Three causes: the kernel is too old, Landlock is disabled, or a seccomp profile refuses it."""
 
     class Library:
         @staticmethod

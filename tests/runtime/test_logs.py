@@ -1,4 +1,4 @@
-"""Log records: a line of JSON each for machines, with what they are about; never a secret."""
+"""Log records are single JSON lines with context fields and without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET = 'a"token\\with-what-JSON-escapes'
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """Where records go; the root logger is as before afterwards."""
+    """Capture log records and restore the root logger afterwards."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     yield io.StringIO()
@@ -37,7 +37,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_a_record_is_one_line_of_json(stream: io.StringIO) -> None:
-    """Whatever is in the message: time in UTC, level, service, logger, message."""
+    """The line has the UTC time, level, service, logger and message, even if the message has line breaks."""
     set_up(stream).warning("two\nlines of %s", "Ω <script>")
     (line,) = lines(stream)
     assert line.pop("time").endswith("+00:00")
@@ -50,7 +50,9 @@ def test_a_record_is_one_line_of_json(stream: io.StringIO) -> None:
 
 
 def test_fields_tell_what_a_record_is_about(stream: io.StringIO) -> None:
-    """Of the process, of what the thread does, of the record: the nearer one counts. Others are left out."""
+    """The process, the thread and the record each add fields; the innermost value wins, other fields are
+    omitted.
+    """
     log = set_up(stream, worker="worker-0")
     with logs.about(experiment="e", run="fit-1", model=None, attempt=1):
         with logs.about(attempt=2):
@@ -67,7 +69,7 @@ def test_fields_tell_what_a_record_is_about(stream: io.StringIO) -> None:
 
 @pytest.mark.parametrize("form", logs.FORMATS)
 def test_a_secret_is_in_no_line(form: str, stream: io.StringIO) -> None:
-    """Neither plain nor as JSON writes it: in the message, its arguments, a field or an exception."""
+    """Secrets are hidden in the message, its arguments, fields and exceptions, plain or JSON-escaped."""
     log = set_up(stream, form)
     try:
         raise RuntimeError(SECRET)
@@ -90,7 +92,7 @@ def test_a_secret_is_in_no_line(form: str, stream: io.StringIO) -> None:
     ],
 )
 def test_secrets_of_the_environment_are_in_no_line(name: str, stream: io.StringIO) -> None:
-    """By the names of their variables: what a library's message quotes of them is hidden, too."""
+    """Variable names identify secrets, so a library's message that quotes one is redacted too."""
     logs.set_up("worker", {name: "wJalrXUtnFEMI"}, stream=stream)
     logging.getLogger("boto").info("signed with %s", "wJalrXUtnFEMI")
     assert stream.getvalue().endswith("signed with [hidden]\n")
@@ -106,14 +108,13 @@ def test_secrets_of_the_environment_are_in_no_line(name: str, stream: io.StringI
     ],
 )
 def test_what_is_no_secret_stays(name: str, content: str, stream: io.StringIO) -> None:
-    """Paths, identities, switches: lines without them would tell nothing."""
+    """Paths, identities and switches stay visible, or the lines would be useless."""
     logs.set_up("worker", {name: content}, stream=stream)
     logging.getLogger("boto").info("it is %s", content)
     assert stream.getvalue().endswith(f"it is {content}\n")
 
 
 def test_a_secret_that_holds_another_is_hidden_whole(stream: io.StringIO) -> None:
-    """Nothing of the longer one is left."""
     logs.set_up("worker", {"A_TOKEN": "abcdefghij", "B_TOKEN": "abcdefgh"}, stream=stream)
     logging.getLogger("x").info("abcdefghij")
     assert stream.getvalue().endswith(" [hidden]\n")
@@ -133,7 +134,7 @@ for module in ("kvs_api", "controller", "dispatcher", "cerebro.worker.agent"):
 @pytest.mark.slow
 @pytest.mark.processes
 def test_services_refuse_a_format_that_there_is_not() -> None:
-    """In one sentence, before anything else is done."""
+    """The service prints one sentence before it does anything else."""
     environment = {
         "PATH": "/bin",
         "CEREBRO_TOKEN": "t",
@@ -141,7 +142,7 @@ def test_services_refuse_a_format_that_there_is_not() -> None:
         "CEREBRO_SERVER": "http://127.0.0.1:1",
         "CEREBRO_LOG_FORMAT": "xml",
     }
-    # One after another in one process: what they import is for the most part the same.
+    # All run in one process because they share most imports.
     done = subprocess.run(
         [sys.executable, "-c", _STARTED], env=environment, capture_output=True, text=True, check=False
     )

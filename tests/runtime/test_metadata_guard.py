@@ -136,7 +136,6 @@ def _facts(path: Path) -> list[object]:
     ],
 )
 def test_ones_own_metadata_is_changed_and_nobody_elses(mine: Path, change: Callable[[Path], object]) -> None:
-    """Each call changes own files and leaves foreign files unchanged."""
     theirs = mine.parent / "theirs" / "file"
     before = _facts(theirs)
     assert held(mine, lambda: change(mine / "file")) == 0
@@ -216,7 +215,7 @@ def test_calls_that_would_pass_by_are_not_there(mine: Path) -> None:
 
 @pytest.mark.processes
 def test_a_path_that_changes_meanwhile_is_judged_once(mine: Path) -> None:
-    """The supervisor checks and changes the same descriptor: a thread that swaps the path gains nothing."""
+    """The supervisor checks and changes one descriptor, so a thread that swaps the path gains nothing."""
     theirs, own = mine.parent / "theirs" / "file", mine / "file"
     own.chmod(0o640)
     paths = [os.fsencode(own), os.fsencode(theirs)]

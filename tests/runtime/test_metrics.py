@@ -1,4 +1,4 @@
-"""Metrics: documented to the letter, of bounded cardinality, and true of what happened."""
+"""Metrics match their documentation, have bounded cardinality and count real events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
 
 
 def documented() -> dict[str, dict[str, tuple[str, tuple[str, ...]]]]:
-    """Service -> name -> (type, labels), from the table."""
+    """Read service, name, type and labels from the documentation's table."""
     found: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {}
     for line in DOCUMENT.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -57,7 +57,6 @@ def documented() -> dict[str, dict[str, tuple[str, tuple[str, ...]]]]:
 
 
 def test_the_table_lists_what_services_expose(tmp_path: Path) -> None:
-    """Name, type and labels, of every service: no metric without a line, no line without a metric."""
     exposed = {
         service: {one.name: (one.kind, one.labels) for one in families(registry)}
         for service, registry in registries(tmp_path).items()
@@ -66,7 +65,7 @@ def test_the_table_lists_what_services_expose(tmp_path: Path) -> None:
 
 
 def test_names_follow_the_conventions(tmp_path: Path) -> None:
-    """Counters end in _total; what has a sub-epoch names the base sub-epoch; nothing is called by a user's names."""
+    """Counters end in ``_total`` and histograms in ``_seconds``; labels never hold users' names."""
     for service, registry in registries(tmp_path).items():
         for one in families(registry):
             assert one.name.startswith((f"cerebro_{service}_", "cerebro_volume_"))
@@ -77,7 +76,7 @@ def test_names_follow_the_conventions(tmp_path: Path) -> None:
 
 
 def test_expositions_can_be_read_by_prometheus(tmp_path: Path) -> None:
-    """Each is text that Prometheus' own parser takes, with the process' memory in it."""
+    """Prometheus' own parser reads each exposition, which includes the process memory."""
     for registry in registries(tmp_path).values():
         text = generate_latest(registry).decode()
         names = {family.name for family in text_string_to_metric_families(text)}
@@ -94,7 +93,7 @@ def value(metrics: Any, name: str, **labels: str) -> float | None:
 
 @pytest.fixture
 def served() -> Iterator[tuple[App, KvsMetrics]]:
-    """kvs_api, whose Redis is away."""
+    """kvs_api without a reachable Redis."""
     metrics = KvsMetrics()
     settings = StoreSettings(host="127.0.0.1", port=0, redis_url="redis://127.0.0.1:1", token="t")
     with closing(Store(settings.redis_url)) as store:
@@ -102,7 +101,7 @@ def served() -> Iterator[tuple[App, KvsMetrics]]:
 
 
 def test_requests_are_counted_by_route_and_class(served: tuple[App, KvsMetrics]) -> None:
-    """Refused ones as well; an address that is no route is one word, whatever it is and however it is asked."""
+    """Refused requests count too; all unknown routes share the label value "none"."""
     app, metrics = served
     token = {"Authorization": "Bearer t"}
     for path in ("/v1/code/a", "/v1/code/b"):
@@ -118,7 +117,7 @@ def test_requests_are_counted_by_route_and_class(served: tuple[App, KvsMetrics])
 
 
 def test_metrics_need_the_token_on_the_public_port(served: tuple[App, KvsMetrics]) -> None:
-    """They come through the application's own checks."""
+    """The metrics route has the application's token check."""
     app, _ = served
     assert ask(app, "GET", "/metrics", None, {}).status_code == 401
     assert (
@@ -136,7 +135,7 @@ def test_metrics_need_the_token_on_the_public_port(served: tuple[App, KvsMetrics
     ],
 )
 def test_a_store_that_does_not_persist_shows(facts: Any, up: int, persisting: int | None) -> None:
-    """The file is on and was written to, or not; of a store that is away nothing more is said."""
+    """`persisting` reports whether Redis writes its append-only file; it is unset without a connection."""
     metrics = KvsMetrics()
     store = QuietStore("redis://127.0.0.1:1", metrics=metrics)
     store.facts_now = facts
@@ -164,7 +163,7 @@ def test_a_store_that_does_not_persist_shows(facts: Any, up: int, persisting: in
 def test_a_call_that_changed_nothing_is_no_write(
     answer: Any, is_write: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused, done before, too late: Redis' disk was not asked."""
+    """Refused, repeated and late calls do not reach Redis' disk."""
     monkeypatch.setattr(Store, "_run", lambda *_: answer)
     metrics = KvsMetrics()
     assert QuietStore("redis://127.0.0.1:1", metrics=metrics)._run({}) == answer
@@ -177,7 +176,7 @@ def test_a_call_that_changed_nothing_is_no_write(
 
 
 def told() -> tuple[Story, ControllerMetrics]:
-    """A story whose events were shown to the metrics as they happened."""
+    """A story whose events the metrics received as they happened."""
     story, metrics = Story(), ControllerMetrics()
     seen = len(story.log)
     story.etl()
@@ -191,7 +190,7 @@ def told() -> tuple[Story, ControllerMetrics]:
 
 
 def test_the_gap_is_that_of_the_open_fit_that_is_furthest_from_its_bound() -> None:
-    """Whatever other runs do: one that ends, or completes an epoch, does not hide it; without an open fit it is 0."""
+    """Other runs that end or complete an epoch do not hide the gap; without an open fit it is 0."""
     name, metrics, stories, cores = "cerebro_controller_schedule_gap_ratio", ControllerMetrics(), [], []
     for number, makespan_s in enumerate((15.0, 12.0)):
         story = Story()
@@ -214,7 +213,7 @@ def test_the_gap_is_that_of_the_open_fit_that_is_furthest_from_its_bound() -> No
 
 
 def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
-    """A plan, a request, a task's body and a traceback are left out of events, and of steps that are refused."""
+    """Plans, requests, task bodies and tracebacks are omitted from event lines and refused steps."""
     story = Story()
     models: dict[str, Hyperparameters] = {f"m{n:04}": {"batch_size": 1, "lr": 0.1} for n in range(2000)}
     story.fit(models=len(models), hyperparams=models)
@@ -247,7 +246,7 @@ def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
 
 
 def test_a_worker_counts_attempts_idle_time_and_use() -> None:
-    """Outcomes are words of the program; what is not measured is no number, which is not 0."""
+    """Attempt outcomes have fixed label values; unmeasured usage is NaN, not 0."""
     metrics = WorkerMetrics({})
     metrics.ended("train", TaskResult(rows=3), 2.0)
     metrics.ended("train", Failure(kind=FailureKind.HANG, message="m"), 30.0)

@@ -1,4 +1,4 @@
-"""Numbers that services read from the environment: what each may be, whoever reads it."""
+"""Numeric settings from the environment are checked against their bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 @given(st.sampled_from(SETTINGS), texts | st.integers().map(str) | st.floats().map(str))
 def test_what_is_not_refused_is_a_number_within_its_bounds(setting: NumericSetting, text: str) -> None:
-    """Whatever is set; an error names the variable, what it is and what was expected."""
+    """The error names the variable, its value and the expected range."""
     environment = {setting.name: text}
     refused = ""
     try:
@@ -39,7 +39,7 @@ def test_what_is_not_refused_is_a_number_within_its_bounds(setting: NumericSetti
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_what_is_unset_or_empty_is_the_default(setting: NumericSetting) -> None:
-    """A shell and a chart may leave a variable there without a value."""
+    """Shells and charts may set a variable to an empty string."""
     for environment in ({}, {setting.name: ""}):
         check(environment)
         assert setting.of(environment) is None
@@ -51,5 +51,4 @@ def test_what_is_unset_or_empty_is_the_default(setting: NumericSetting) -> None:
     [("", None), ("1024", 1024), ("512MiB", 512 << 20), ("1.5GiB", 1536 << 20), ("2 KiB", 2048)],
 )
 def test_a_size_is_written_as_people_do(text: str, size: int | None) -> None:
-    """With a sub-epoch or without."""
     assert device_memory({"CEREBRO_DEVICE_MEMORY": text}) == size

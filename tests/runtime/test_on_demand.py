@@ -1,4 +1,4 @@
-"""A server that starts at its first connection: the real program, before a small server."""
+"""The on-demand starter launches a server at its first connection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 
 class OnDemand:
-    """The program in front of a small server."""
+    """The starter in front of a small server."""
 
     def __init__(self, *command: str) -> None:
         with socket.create_server((HOST, 0)) as free:
@@ -68,13 +68,13 @@ class OnDemand:
     def _is_listening(self) -> bool:
         assert self.process.poll() is None
         try:
-            socket.create_connection((HOST, self.port)).close()  # as a TCP probe does
+            socket.create_connection((HOST, self.port)).close()  # like a TCP probe
         except OSError:
             return False
         return True
 
     def ask(self, path: str = "/", body: bytes | None = None, agent: str = "Mozilla/5.0") -> bytes:
-        """Ask on a new connection; return the body of the answer."""
+        """Send a request on a new connection; return the response body."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=HANG_S)
         try:
             connection.request("GET" if body is None else "POST", path, body, {"User-Agent": agent})
@@ -83,7 +83,7 @@ class OnDemand:
             connection.close()
 
     def servers(self) -> list[psutil.Process]:
-        """Processes that it has started."""
+        """Return the server processes that the starter launched."""
         return psutil.Process(self.process.pid).children()
 
 
@@ -96,7 +96,7 @@ def on_demand() -> Iterator[OnDemand]:
 
 
 def test_a_probe_is_answered_without_the_server(on_demand: OnDemand) -> None:
-    """Any path, by a kubelet of any version; a connection that sends nothing starts nothing either."""
+    """Any path and kubelet version; an idle connection starts no server either."""
     for path in ("/api", "/data/environment"):
         assert on_demand.ask(path, agent="kube-probe/1.36") == b"idle\n"
     assert on_demand.servers() == []
@@ -121,14 +121,14 @@ def test_it_ends_as_the_server_ends(on_demand: OnDemand, status: int) -> None:
 
 
 def test_it_ends_by_the_signal_that_killed_the_server(on_demand: OnDemand) -> None:
-    """As a shell says it: 137, which Kubernetes shows for memory that ran out."""
+    """The exit status is 137, which Kubernetes reports for an out-of-memory kill."""
     on_demand.ask()
     on_demand.servers()[0].kill()
     assert on_demand.process.wait(HANG_S) == 128 + signal.SIGKILL
 
 
 def test_a_server_that_never_listens_is_ended() -> None:
-    """After `start_s`: no probe fails until then."""
+    """After `start_s`; probes succeed until then."""
 
     async def ask(bound: socket.socket) -> int:
         running = asyncio.create_task(OnDemandServer(["sleep", "infinity"], start_s=0.01).run(bound))

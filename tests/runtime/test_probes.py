@@ -1,4 +1,4 @@
-"""Probes of real processes whose store is away: who waits for it is alive, but perhaps not ready."""
+"""A process that waits for its store is live but not ready."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Start = Callable[..., tuple[subprocess.Popen[bytes], str]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts ``python -m MODULE ARGUMENTS`` and waits for its health server, whose address it returns."""
+    """Start ``python -m MODULE ARGUMENTS`` and return the address of its health server."""
     started: list[subprocess.Popen[bytes]] = []
     ports = ExitStack()
 
@@ -60,7 +60,7 @@ def ask(url: str) -> tuple[int, str]:
 
 
 def test_a_worker_is_ready_once_it_has_registered(start: Start) -> None:
-    """Until then it is alive and waits; asked to end, it does so at once: it has nothing to give back."""
+    """Before that it is live, and SIGTERM ends it at once because it holds no tasks."""
     process, address = start("cerebro.worker.agent", "--handlers", "tests.worker.agent.fake_handler")
     assert ask(f"{address}/health") == (503, "worker-0 has not registered yet\n")
     assert ask(f"{address}/live") == (200, "ok\n")
@@ -70,7 +70,7 @@ def test_a_worker_is_ready_once_it_has_registered(start: Start) -> None:
 
 
 def test_a_controller_is_well_without_a_store(start: Start) -> None:
-    """Starting it anew would not bring the store back."""
+    """A restart would not bring the store back."""
     _, address = start("controller")
     assert ask(f"{address}/health") == ask(f"{address}/live") == (200, "ok\n")
     assert "cerebro_controller_leading 0.0" in ask(f"{address}/metrics")[1]

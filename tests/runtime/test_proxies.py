@@ -14,7 +14,7 @@ PROXY = "http://proxy.example.org:3128"
 
 @pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])
 def test_outside_addresses_go_through_the_proxy(variable: str) -> None:
-    """Capital and small letters mean the same."""
+    """Upper-case and lower-case variable names are equivalent."""
     assert proxies.proxy_of("https://mlflow.example.org", {variable: PROXY}) == PROXY
     assert proxies.proxy_of("https://93.184.216.34:8443/x", {variable: PROXY}) == PROXY
     assert proxies.proxy_of("https://[2606:2800:220:1::1]/", {variable: PROXY}) == PROXY
@@ -30,7 +30,6 @@ def test_outside_addresses_go_through_the_proxy(variable: str) -> None:
     ],
 )  # fmt: skip
 def test_near_addresses_never_do(host: str) -> None:
-    """All three variables are set."""
     environment = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), PROXY)
     assert proxies.proxy_of(f"http://{host}", environment) == ""
 
@@ -39,14 +38,14 @@ def test_near_addresses_never_do(host: str) -> None:
     "excepted", ["example.org", ".example.org", "mlflow.example.org", "a.b,mlflow.example.org:5000", "*"]
 )
 def test_exceptions_hold(excepted: str) -> None:
-    """As other programs read `NO_PROXY`."""
+    """`NO_PROXY` has the usual syntax."""
     environment = {"HTTP_PROXY": PROXY, "NO_PROXY": excepted}
     assert proxies.proxy_of("http://mlflow.example.org:5000", environment) == ""
     assert bool(proxies.proxy_of("http://example.com", environment)) == (excepted != "*")
 
 
 def test_exports_and_clients_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its user and password, and only for the addresses above."""
+    """The proxy's user and password are used, and near addresses stay direct."""
     for variable in ("HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(variable, "http://ann:p%40ss@proxy.example.org:3128")
     outside = Transport("https://cerebro.example.org", "token")._http

@@ -1,4 +1,4 @@
-"""The web server under connections that ask for nothing, over real sockets."""
+"""The web server handles stalled and slow connections over real sockets."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LIMIT_S = HANG_S
 HALF = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 WHOLE = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 BIG = b"GET /%d HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-"""Asks for so many bytes."""
+"""Requests a response of that many bytes."""
 BODY = b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n"
 
 
 class Served:
-    """An app that answers, once it may, with the length of what it was sent or as many bytes as it is asked for."""
+    """A server whose app answers, once allowed, with the body's length or the requested bytes."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ class Served:
 
     @property
     def connections(self) -> list[Any]:
-        """The open ones."""
+        """Return the open connections."""
         return list(self.server.server_state.connections)
 
     def connect(self, content: bytes = b"", address: tuple[str, int] | None = None) -> socket.socket:
-        """A connection that has sent `content`."""
+        """Connect and send `content`."""
         connection = socket.create_connection(address or self.address, timeout=LIMIT_S)
         connection.sendall(content)
         return connection
 
     def connect_slowly(self, content: bytes) -> socket.socket:
-        """One that takes little at a time."""
+        """Connect with a small receive buffer, so the client reads slowly."""
         connection = socket.socket()
         connection.settimeout(LIMIT_S)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
@@ -86,12 +86,12 @@ class Served:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address the server listens on."""
         host, port = self.server.sockets[0].getsockname()[:2]
         return host, port
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self.may_answer.set()
         end(self.server, self._loop)
 
@@ -113,7 +113,7 @@ def serve() -> Iterator[Serve]:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the server closes it without an answer; waits until it does."""
+    """Wait for the connection to close; return True if no response came first."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -121,7 +121,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def answered(connection: socket.socket) -> bool:
-    """Whether the next thing that comes is an answer, which is read to its end."""
+    """Read one response; return True if its status is 200."""
     head, _, body = _until(connection, b"\r\n\r\n").partition(b"\r\n\r\n")
     (length,) = [
         int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.startswith(b"content-length")
@@ -142,14 +142,14 @@ def _until(connection: socket.socket, mark: bytes) -> bytes:
 
 @pytest.mark.parametrize("content", [b"", b"\r\n\r\n", HALF, BODY, BODY + b"x"])
 def test_a_request_that_does_not_arrive_is_given_up(serve: Serve, content: bytes) -> None:
-    """Nothing, blank lines, half of the headers, no body, some body: each has its time, then the connection ends."""
+    """Empty requests, partial headers and partial bodies each have a deadline."""
     served = serve(head_s=0.1, body_s=0.1)
     with served.connect(content) as idle:
         assert is_closed(idle)
 
 
 def test_a_byte_now_and_then_wins_no_time(serve: Serve) -> None:
-    """Headers that trickle in are given up as those that stop."""
+    """The headers have one overall deadline."""
     served = serve(head_s=0.2)
     with served.connect(HALF) as slow:
         slow.settimeout(0.02)
@@ -159,7 +159,7 @@ def test_a_byte_now_and_then_wins_no_time(serve: Serve) -> None:
 
 
 def _is_open(slow: socket.socket) -> bool:
-    """Send a byte more; whether the connection is still there after a moment."""
+    """Send one more byte; return True if the connection is still open shortly after."""
     try:
         slow.sendall(b"x")
         return slow.recv(1) != b""
@@ -170,7 +170,7 @@ def _is_open(slow: socket.socket) -> bool:
 
 
 def test_a_body_that_comes_steadily_may_take_its_time(serve: Serve) -> None:
-    """What has come of it buys time for the rest."""
+    """Received bytes extend the deadline."""
     served = serve(head_s=0.1, body_s=0.1, body_bytes_per_s=10)
     began = time.monotonic()
     with served.connect(BODY) as slow:
@@ -182,7 +182,7 @@ def test_a_body_that_comes_steadily_may_take_its_time(serve: Serve) -> None:
 
 
 def test_headers_without_end_are_refused(serve: Serve) -> None:
-    """Nobody may fill the memory with one request."""
+    """Headers have a maximum size, so one request cannot fill the memory."""
     served = serve()
     with served.connect(HALF) as caller, suppress(ConnectionResetError, BrokenPipeError):
         for _ in range(100):
@@ -191,7 +191,7 @@ def test_headers_without_end_are_refused(serve: Serve) -> None:
 
 
 def test_who_waited_longest_makes_room(serve: Serve) -> None:
-    """All connections are taken by halves of requests: the next caller is answered at once, the newest halves stay."""
+    """When partial requests fill all connections, the oldest closes and a new caller is answered at once."""
     served = serve(connections=8, head_s=LIMIT_S, idle_s=LIMIT_S)
     with ExitStack() as stack:
         half = [stack.enter_context(served.connect(HALF)) for _ in range(8)]
@@ -203,7 +203,7 @@ def test_who_waited_longest_makes_room(serve: Serve) -> None:
 
 
 def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The health server, which has a thread of its own, asks for it."""
+    """The health server has its own thread and checks the loop."""
     served = serve()
     with served.connect(WHOLE) as caller:
         assert answered(caller)
@@ -228,8 +228,10 @@ def _stick(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_that_all_stand_still_are_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a deadlock of the app: the loop goes on, and nobody is answered. While no request waits, or only for as
-    long as a blocking read may take, nothing is wrong."""
+    """Models a deadlock in the app: the loop runs but no request is answered.
+
+    Without a waiting request, or within the time of a blocking read, the server is healthy.
+    """
     served = serve()
     served.may_answer.clear()
     with ExitStack() as stack:
@@ -253,7 +255,7 @@ MIB = 1 << 20
 
 
 def taken(reader: socket.socket) -> int:
-    """Bytes of the answer that come before the connection ends, or the answer does."""
+    """Count the response bytes received before the connection or response ends."""
     content = _until(reader, b"\r\n\r\n")
     head, _, body = content.partition(b"\r\n\r\n")
     (length,) = [
@@ -268,7 +270,7 @@ def taken(reader: socket.socket) -> int:
 
 @pytest.mark.parametrize("size", [14 * MIB, 40 * MIB], ids=["buffered", "held by threads"])
 def test_an_answer_that_nobody_takes_is_given_up(serve: Serve, size: int) -> None:
-    """Else such readers would hold all threads, or all connections."""
+    """Otherwise slow readers would hold all threads or connections."""
     served = serve(stalled_s=0.1)
     with served.connect(BIG % size), served.connect(BIG % size), served.connect(WHOLE) as caller:
         assert answered(caller)
@@ -276,7 +278,7 @@ def test_an_answer_that_nobody_takes_is_given_up(serve: Serve, size: int) -> Non
 
 
 def test_answers_that_nobody_takes_make_room(serve: Serve) -> None:
-    """Sooner than otherwise, when they have all connections."""
+    """Slow readers are dropped sooner when all connections are in use."""
     served = serve(connections=4, head_s=0.2, stalled_s=LIMIT_S)
     with ExitStack() as stack:
         for _ in range(3):
@@ -293,14 +295,14 @@ def test_answers_that_nobody_takes_make_room(serve: Serve) -> None:
 def test_a_clock_that_is_set_forward_cuts_no_answer_off(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elapsed time counts."""
+    """Deadlines use a monotonic clock."""
     served = serve()
     with served.connect_slowly(BIG % (14 * MIB)) as slow:
         assert served.asked.acquire(timeout=LIMIT_S)
         until(lambda: not served.threads._pending, "all threads rest")
         now = time.time()
         monkeypatch.setattr("time.time", lambda: now + 1e6)
-        for _ in range(2):  # turns of the loop, which look for what is overdue
+        for _ in range(2):  # loop passes that check for overdue connections
             with served.connect(WHOLE) as caller:
                 assert answered(caller)
         assert taken(slow) == 14 * MIB
@@ -308,7 +310,7 @@ def test_a_clock_that_is_set_forward_cuts_no_answer_off(
 
 @given(st.integers(0, 1 << 20), st.integers(1, 200))
 def test_connections_fit_into_the_open_files(files: int, threads: int) -> None:
-    """Whatever the limit, all that may be open at once stays below it, but for a few connections at least."""
+    """The limits leave a few file descriptors free, for any file limit and thread count."""
     found = most_connections(files, threads)
     assert 16 <= found <= MOST_CONNECTIONS
     assert found == 16 or open_files(found, threads) <= files

@@ -1,4 +1,4 @@
-"""Retries after answers of proxies, and after a single failure of kvs_api."""
+"""The client retries after proxy responses and after a single kvs_api failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class Answers:
-    """A service that gives one answer after another; the last one again and again."""
+    """A service with a scripted list of responses; it repeats the last one."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers, self.asked = list(answers), 0
@@ -40,7 +40,7 @@ Made = Callable[..., tuple[KvsClient, Answers]]
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Made:
-    """Makes a client of a service that answers so."""
+    """Make a client of such a service."""
 
     def made(*answers: Answer, retry_for_s: float = 60.0) -> tuple[KvsClient, Answers]:
         service, kvs = Answers(*answers), KvsClient("http://store", "t", retry_for_s=retry_for_s)
@@ -65,7 +65,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Made:
     ids=["500", "500 of a proxy", "200 of a proxy", "page without a type", "page of a wrong type", "502"],
 )
 def test_one_bad_answer_is_asked_again(client: Made, bad: Answer) -> None:
-    """Agent, controller, dispatcher and clients all call through this code, and survive it."""
+    """Agent, controller, dispatcher and clients all call the store through this code."""
     kvs, service = client(bad, (200, JSON, LEADS))
     assert kvs.lead("c", 5.0) == api.LeaderAnswer(term=3, holder="c")
     assert service.asked == 2
@@ -73,7 +73,7 @@ def test_one_bad_answer_is_asked_again(client: Made, bad: Answer) -> None:
 
 @pytest.mark.parametrize("bad", [(503, JSON, b"{}"), (500, HTML, PAGE), (200, HTML, PAGE)])
 def test_a_service_that_answers_wrongly_for_long_counts_as_away(client: Made, bad: Answer) -> None:
-    """The message says what answered; callers try again as for a store that is away."""
+    """The message names the responder; callers retry as for an unavailable store."""
     kvs, _ = client(bad, retry_for_s=0.0)
     with pytest.raises(StoreUnavailableError, match=f"HTTP {bad[0]}"):
         kvs.lead("c", 5.0)
@@ -90,7 +90,7 @@ def test_a_service_that_answers_wrongly_for_long_counts_as_away(client: Made, ba
     ],
 )
 def test_an_error_that_stays_is_told_after_three_tries(client: Made, body: bytes, said: str) -> None:
-    """The error may depend on the request. Agents and controllers survive it: it is retryable."""
+    """The request itself may cause the error. It is retryable, so agents and controllers continue."""
     kvs, service = client((500, JSON, body), retry_for_s=600.0)
     with pytest.raises(ServerError, match=said):
         kvs.lead("c", 5.0)
@@ -118,7 +118,7 @@ CALLS: dict[str, Callable[[KvsClient], object]] = {
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("body", [PAGE, b"Please sign in", b""])
 def test_an_answer_of_something_else_is_an_error_to_retry(client: Made, call: str, body: bytes) -> None:
-    """A proxy may name no type, and sends what it likes."""
+    """A proxy may send any body with any content type, or with none."""
     kvs, _ = client((200, {}, body), retry_for_s=0.0)
     with pytest.raises(StoreUnavailableError, match="proxy"):
         CALLS[call](kvs)

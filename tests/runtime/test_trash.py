@@ -1,4 +1,4 @@
-"""Folders that are moved aside and removed, by several processes of one volume at the same time."""
+"""Several processes move folders aside and remove them on one volume at the same time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def trash(tmp_path: Path) -> Path:
 
 
 def made(folder: Path) -> Path:
-    """A folder with something in it."""
+    """Make a folder with content."""
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "file").write_text("x")
     return folder
 
 
 def test_a_folder_is_gone_in_one_step(tmp_path: Path, trash: Path) -> None:
-    """As often as one of its name is there."""
+    """Works repeatedly for the same folder name."""
     for _ in range(2):
         assert move_aside(made(tmp_path / "one"), trash)
         assert not (tmp_path / "one").exists()
@@ -38,7 +38,7 @@ def test_a_folder_is_gone_in_one_step(tmp_path: Path, trash: Path) -> None:
 def test_a_folder_goes_though_the_trash_is_removed_meanwhile(
     tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the thread that has just emptied it: the folder that was to be moved is still there then."""
+    """The trash thread may remove the empty trash just before the move."""
     rename = Path.rename
     removed: list[Path] = []
 
@@ -57,7 +57,7 @@ def test_a_folder_goes_though_the_trash_is_removed_meanwhile(
 def test_what_is_moved_while_the_trash_is_emptied_goes_as_well(
     tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would stay until the process is started anew."""
+    """Otherwise the folder would remain until the process restarts."""
     rmtree, left = shutil.rmtree, [made(tmp_path / "two"), made(tmp_path / "three")]
     move_aside(made(tmp_path / "one"), trash)
 
@@ -75,7 +75,7 @@ def test_what_is_moved_while_the_trash_is_emptied_goes_as_well(
 def test_a_removal_goes_on_with_the_rest_and_rests_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One volume cannot be written; it is tried again, but not without pause."""
+    """A volume that cannot be written is retried after a pause and does not delay others."""
     trashes = [tmp_path / name / ".trash" for name in ("bad", "good")]
     for trash in trashes:
         move_aside(made(trash.parent / "one"), trash)

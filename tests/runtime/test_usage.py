@@ -1,4 +1,4 @@
-"""What a worker uses: read from the kernel's files as they are in containers and out of them, and from a driver."""
+"""Workers measure usage from kernel files, inside or outside containers, and from the GPU driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_GPUS = Gpus(library=None, visible="")
 
 
 def write(root: Path, **files: str) -> None:
-    """Files by path, with `__` for a slash and `_DOT_` for a dot."""
+    """Write files by path, with `__` for a slash and `_DOT_` for a dot."""
     for name, text in files.items():
         path = root / name.replace("__", "/").replace("_DOT_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def meter(root: Path, **options: Any) -> UsageMeter:
 
 
 def test_a_container_is_measured_by_its_group(tmp_path: Path) -> None:
-    """cgroup v2: processor time since the call before, memory without what could be dropped, the limit."""
+    """Reads cgroup v2: processor time since the previous call, memory without the page cache, and the limit."""
     clock = Clock()
     own = meter(tmp_path, clock=clock)
     write(
@@ -66,7 +66,7 @@ def test_a_container_is_measured_by_its_group(tmp_path: Path) -> None:
 
 
 def test_groups_of_version_1_say_the_same(tmp_path: Path) -> None:
-    """Other files, nanoseconds, and a limit near 2^63 that means none: then the machine's memory is."""
+    """Version 1 has other files and nanoseconds; a limit near 2^63 means the machine's memory."""
     clock = Clock()
     write(
         tmp_path / "groups", cpuacct__cpuacct_DOT_usage="5000000000\n",
@@ -83,7 +83,7 @@ def test_groups_of_version_1_say_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_what_cannot_be_measured_is_none(tmp_path: Path) -> None:
-    """Neither files, nor process, nor folder: nothing is said, and nothing is 0."""
+    """Missing files, processes and folders give None, not 0."""
     gone = subprocess.Popen(["true"])
     process = psutil.Process(gone.pid)
     gone.wait()
@@ -105,12 +105,12 @@ while time.process_time() < 0.3:
     pass
 child.wait()
 """
-"""It computes for a while, under a name that is no text; a child of its own takes memory once it is told to."""
+"""A process with a non-UTF-8 name that uses the processor; its child allocates memory on request."""
 
 
 @pytest.mark.processes
 def test_elsewhere_processes_below_are_added_up(tmp_path: Path) -> None:
-    """Children and theirs, whatever their names; strangers, such as this process, not at all."""
+    """Includes all descendants, whatever their names, and no other processes."""
     clock = Clock()
     tree = subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
@@ -135,7 +135,7 @@ def test_elsewhere_processes_below_are_added_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_container", [True, False])
 def test_what_nobody_foresaw_is_not_measured(tmp_path: Path, is_container: bool) -> None:
-    """Files of another form, a driver that breaks: the rest is measured all the same."""
+    """After unexpected file formats or driver errors the other values are still measured."""
     write(
         tmp_path / "groups", cgroup_DOT_controllers="cpu", cpu_DOT_stat="usage_usec many\n", memory_DOT_current="5",
     )  # fmt: skip
@@ -153,7 +153,7 @@ def test_what_nobody_foresaw_is_not_measured(tmp_path: Path, is_container: bool)
 
 
 def test_processor_time_that_is_lost_is_not_negative(tmp_path: Path) -> None:
-    """A grandchild whose parent ended before it takes its time along."""
+    """A grandchild that outlives its parent no longer counts, so the sum may shrink."""
     clock, seconds = Clock(), iter([40.0, 4.0])
 
     def cpu_times() -> Any:
@@ -170,7 +170,7 @@ def test_processor_time_that_is_lost_is_not_negative(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_a_real_process_is_measured(tmp_path: Path) -> None:
-    """This one, with a child that holds 64 MiB: its memory is seen."""
+    """The child's 64 MiB count too."""
     program = "import sys; held = bytearray(64 * 2**20); sys.stdout.write('x'); sys.stdout.flush(); sys.stdin.read()"
     own = UsageMeter(cores=2, shards=tmp_path, gpus=NO_GPUS, is_container=False)
     before = own.measure()
@@ -189,7 +189,7 @@ def test_a_real_process_is_measured(tmp_path: Path) -> None:
 
 
 class Driver:
-    """NVML with two GPUs and one part of a third."""
+    """An NVML with two GPUs and one MIG slice of a third."""
 
     class NVMLError(Exception):
         pass
@@ -237,7 +237,7 @@ class Driver:
     ],
 )
 def test_visible_gpus_are_those_that_cuda_would_show(visible: str | None, names: tuple[str, ...]) -> None:
-    """All, or a list of numbers and identities that ends at the first which is neither."""
+    """CUDA reads the list up to the first invalid entry."""
     gpus = Gpus(visible, Driver())
     assert gpus.names == names
     assert [gpu.uuid for gpu in gpus.found] == [name.replace("model", "identity") for name in names]
@@ -245,7 +245,7 @@ def test_visible_gpus_are_those_that_cuda_would_show(visible: str | None, names:
 
 
 def test_gpus_tell_use_and_memory() -> None:
-    """A part of a GPU has no use of its own; one that is gone is left out, the others stay."""
+    """MIG slices report no utilization, and GPUs that disappeared are omitted."""
     driver = Driver()
     gpus = Gpus("0,MIG-3", driver)
     whole, part = gpus.measure()
@@ -261,7 +261,7 @@ def test_gpus_tell_use_and_memory() -> None:
 
 
 def test_memory_that_the_driver_reserves_is_not_in_use() -> None:
-    """As nvidia-smi counts it; an older driver does not say it apart."""
+    """nvidia-smi counts the same way; older drivers do not report reserved memory."""
 
     class Newer(Driver):
         nvmlMemory_v2 = 2  # noqa: N815 - the library's name
@@ -280,8 +280,6 @@ def test_memory_that_the_driver_reserves_is_not_in_use() -> None:
 
 
 def test_without_a_driver_there_are_no_gpus() -> None:
-    """Neither an error nor a guess."""
-
     class Absent(Driver):
         def nvmlInit(self) -> None:
             raise self.NVMLError("driver not loaded")
@@ -292,7 +290,7 @@ def test_without_a_driver_there_are_no_gpus() -> None:
 
 @pytest.mark.processes
 def test_usage_never_imports_torch() -> None:
-    """The agent is small, and measures beside what trains."""
+    """The agent must stay small next to the training processes."""
     code = (
         "import sys, cerebro.runtime.usage.gpus as u; u.Gpus(); "
         "print('torch' in sys.modules, 'numpy' in sys.modules)"
@@ -305,7 +303,7 @@ def test_usage_never_imports_torch() -> None:
 
 
 def test_free_space_is_told_of_what_is_mounted(tmp_path: Path) -> None:
-    """A volume that a service does not mount is left out."""
+    """Unmounted volumes are omitted."""
     began = time.time()
     free, size, at = VolumeCollector({"shared": tmp_path, "logs": tmp_path / "none"}).collect()
     assert [sample.labels for sample in free.samples] == [{"volume": "shared"}]
@@ -315,7 +313,7 @@ def test_free_space_is_told_of_what_is_mounted(tmp_path: Path) -> None:
 
 
 def test_a_volume_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are told of at once, it with what was known before and when; one thread waits, however often."""
+    """The stuck volume reports its last known values with their time, and only one thread waits for it."""
     monkeypatch.setattr(volumes, "_TIMEOUT_S", 0.05)
     measure, let_go, hung = shutil.disk_usage, threading.Event(), list[Path]()
 

@@ -1,4 +1,4 @@
-"""One table says which errors of the system are the platform's: whose path, and whose code, decide the rest."""
+"""Volume errors are classified by errno, path and the code that raised them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _error(number: int, path: Path | None = None) -> OSError:
 
 
 def raised(error: BaseException, *, by: str = "user") -> BaseException:
-    """The error with the traceback that it has when user code, or the platform's, raises it."""
+    """Raise and catch `error`, so its traceback starts in user or platform code."""
     folder = Path(platform_error.__code__.co_filename).parents[1] if by == "platform" else Path("/home/ann")
     code = compile("def call(error): raise error", str(folder / "spec.py"), "exec")
     found = types.ModuleType("found")
@@ -55,7 +55,6 @@ def raised(error: BaseException, *, by: str = "user") -> BaseException:
 
 
 def test_the_table_has_the_errors_of_volumes() -> None:
-    """Full, away, or denied: each in one part."""
     assert {errno.errorcode[number] for number in KNOWN} >= named
     assert not FULL & AWAY
     assert not AWAY & DENIED
@@ -64,7 +63,7 @@ def test_the_table_has_the_errors_of_volumes() -> None:
 
 @given(number=numbers)
 def test_each_error_below_a_volume_has_one_meaning(number: int) -> None:
-    """Full, away with the path, or not an error of the volume."""
+    """The volume is full, unavailable at that path, or not the cause."""
     found = of_volume(_error(number), ROOT)
     kind = StorageFullError if number in FULL else VolumeError if number in KNOWN else type(None)
     assert type(found) is kind
@@ -76,7 +75,7 @@ def test_each_error_below_a_volume_has_one_meaning(number: int) -> None:
 def test_it_is_the_platforms_by_code_or_by_path(
     number: int, *, is_platforms: bool, is_below: bool, may_deny: bool
 ) -> None:
-    """Any error of user code on its own path stays the user's."""
+    """User code's errors on its own paths remain user errors."""
     path = ROOT / "one" if is_below else Path("/home/ann/own.txt")
     error = raised(_error(number, path), by="platform" if is_platforms else "user")
     found = platform_error(error, (ROOT,), may_deny=may_deny)
@@ -86,7 +85,7 @@ def test_it_is_the_platforms_by_code_or_by_path(
 
 @given(number=st.sampled_from(sorted(KNOWN)), links=st.integers(0, 3))
 def test_what_user_code_makes_of_it_hides_nothing(number: int, links: int) -> None:
-    """A library or user code may wrap the error in another one."""
+    """Libraries and user code may wrap the error."""
     error: BaseException = raised(_error(number, ROOT / "one"), by="platform")
     for _ in range(links):
         outer = RuntimeError("unexpected pos 64 vs 0")
@@ -100,7 +99,6 @@ def test_what_user_code_makes_of_it_hides_nothing(number: int, links: int) -> No
 
 @pytest.mark.parametrize("number", sorted(KNOWN))
 def test_the_users_own_file_stays_the_users(number: int) -> None:
-    """It says nothing of the platform's volumes."""
     failure = failure_of(raised(_error(number, Path("/home/ann/own.txt"))), roots=(ROOT,))
     assert (failure.kind, failure.volume) == (FailureKind.USER_ERROR, "")
 
@@ -109,7 +107,7 @@ def test_the_users_own_file_stays_the_users(number: int) -> None:
 def test_preprocessing_has_the_users_errors_in_failed_rows(
     number: int, *, is_below: bool, is_replaced: bool
 ) -> None:
-    """Only an error below the scratch folder is one of a volume, and only if user code did not replace it."""
+    """Only an error below the scratch folder is a volume error, and only if user code did not replace it."""
     error: BaseException = raised(_error(number, (ROOT if is_below else Path("/home/ann")) / "one"))
     if is_replaced:
         outer = ValueError("bad picture")
@@ -139,7 +137,7 @@ def _written(path: Path) -> None:
 def test_each_step_of_a_durable_file_names_the_volume(
     number: int, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And leaves nothing that looks complete."""
+    """A failed write leaves no complete-looking file."""
     owner: object = os if step == "fsync" else Path
     with monkeypatch.context() as patched:
         patched.setattr(owner, step, _refuse(number))
@@ -149,7 +147,7 @@ def test_each_step_of_a_durable_file_names_the_volume(
 
 
 def test_a_limit_that_user_code_lowered_is_the_users() -> None:
-    """The volume works; the limit stops the process."""
+    """The volume works; the process limit is the cause."""
     before = {number: limit + 1 for number, limit in limits().items()}
     error = VolumeError.at("away", ROOT)
     error.__cause__ = _error(errno.EFBIG)
