@@ -1,4 +1,5 @@
-"""Models with a choice of technique: what fits, what the baselines make of it, and that a plan is better."""
+"""Baselines for models with several techniques: memory limits, valid schedules, and the gain of joint
+planning."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from tests.scheduling.ticking import Ticking
 
 
 def test_a_model_has_the_parallel_plans_that_fit_its_memory() -> None:
-    """1.8 billion parameters are 27 GiB of state: too much beside 40 GiB of activations, unless blocks are run again or
-    two devices share both."""
+    """1.8 billion parameters need 27 GiB of state, too much together with 40 GiB of activations: activation
+    checkpointing or two devices are necessary."""
     found = {
         (parallel_plan.technique, parallel_plan.gpus)
         for parallel_plan in parallel_plans(WORKLOADS["img"][0], 8, is_half=False)
@@ -29,7 +30,7 @@ def test_a_model_has_the_parallel_plans_that_fit_its_memory() -> None:
 @pytest.mark.parametrize("name", BASELINES)
 @pytest.mark.parametrize("is_hopping", [False, True])
 def test_baselines_make_valid_schedules(name: str, is_hopping: bool) -> None:
-    """And the same ones for the same seed."""
+    """The same seed gives the same schedule."""
     problem = saturn("txt", "8+4", is_hopping=is_hopping)
     schedule = BASELINES[name](problem, 3)
     validate(problem, schedule).check()
@@ -37,7 +38,7 @@ def test_baselines_make_valid_schedules(name: str, is_hopping: bool) -> None:
 
 
 def test_a_joint_plan_takes_at_most_four_fifths_of_current_practice() -> None:
-    """Twelve models of two sizes hop over four nodes of eight devices."""
+    """Twelve models of two sizes on four nodes of eight devices."""
     problem = saturn("img", "4x8", is_hopping=True)
     current = statistics.fmean(BASELINES["current practice"](problem, seed).makespan for seed in range(20))
     found = plan(problem, time_limit_s=200, clock=Ticking())

@@ -1,4 +1,4 @@
-"""The controller's own core keeps every rule in virtual time, whatever befalls, and is as good as the engine says."""
+"""The controller's core in virtual time obeys the scheduling rules and matches the simulation engine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from research.scenarios import find, narrow, paper
 from research.solve import PLANNER
 
 _LEASES = 4
-"""Pass in a sub-epoch: fewer than live, because what is promised here does not depend on it and heartbeats are most of
-the work."""
+"""Lease renewals in a sub-epoch. Fewer than in production: heartbeats dominate the run time and these tests
+do not depend on them."""
 
 
 @st.composite
 def live_problems(draw: st.DrawFn) -> Problem:
-    """What a fit run can be: any number of models, partitions, copies, devices and epochs, and sizes that differ."""
+    """Generate a fit run with any number of models, partitions, replicas, devices and epochs."""
     models, workers, partitions = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
     times = st.lists(st.integers(1, 9).map(float), min_size=workers, max_size=workers)
     held = st.lists(st.integers(0, workers - 1), min_size=1, unique=True).map(sorted)
@@ -40,7 +40,7 @@ def live_problems(draw: st.DrawFn) -> Problem:
 
 @st.composite
 def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
-    """A fit run and what befalls it: noise, a slow worker, a lost one, a late one."""
+    """Generate a fit run with noise, a slow worker, a lost worker and a late worker."""
     problem = draw(live_problems())
     worker, moment = st.integers(0, problem.num_workers - 1), st.integers(1, 30).map(float)
     slow = st.builds(
@@ -63,8 +63,7 @@ def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
 @settings(deadline=None, max_examples=6)
 @given(case=befallen(), seed=st.integers(0, 9))
 def test_the_core_keeps_every_rule(policy: str, case: tuple[Problem, Conditions], seed: int) -> None:
-    """Under noise, stragglers, outages and late workers each sub-epoch is committed exactly once, in its place and
-    order."""
+    """Each sub-epoch is committed exactly once, on a valid worker and in order."""
     problem, conditions = case
     validate(problem, run(problem, policy, seed, conditions, leases=_LEASES), actual=True).check()
 
@@ -72,7 +71,7 @@ def test_the_core_keeps_every_rule(policy: str, case: tuple[Problem, Conditions]
 @settings(deadline=None, max_examples=10)
 @given(problem=live_problems())
 def test_sub_epochs_take_what_the_problem_says(problem: Problem) -> None:
-    """In calm conditions durations, and so the bound, are those of the problem."""
+    """Without disturbances, durations and the bound equal the problem's."""
     validate(problem, run(problem, "lrptw", 0, CALM, leases=_LEASES)).check()
 
 
@@ -92,7 +91,7 @@ def test_sub_epochs_take_what_the_problem_says(problem: Problem) -> None:
     ids=["hom-16x8", "hom-16x16", "few-4x8", "narrow-8x8", "hom-16x4-of-2", "hom-24x4-of-1-to-4"],
 )
 def test_core_and_engine_agree(problem: Problem) -> None:
-    """Where knowing sub-epoch times and handing out ahead changes nothing, their makespans are within a per cent."""
+    """Known durations and queued sub-epochs make no difference here, so makespans agree within 1 %."""
     engine = dispatch(problem, POLICIES["lrptw"]).makespan
     assert run(problem, "lrptw", 0, CALM, leases=_LEASES).makespan == pytest.approx(engine, rel=0.01)
 
@@ -100,7 +99,8 @@ def test_core_and_engine_agree(problem: Problem) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["online-noise-32x16", "online-straggler-32x16", "online-join-32x16"])
 def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
-    """The same noise, straggler and late worker: the same makespan within a per cent, not below the same bound."""
+    """With the same noise, straggler and late worker, makespans agree within 1 % and respect the same
+    bound."""
     scenario, problem = find(name), narrow(24, 8)
     assert scenario.conditions is not None
     conditions = scenario.conditions(problem)
@@ -112,7 +112,7 @@ def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
 
 
 def test_a_lost_partition_is_taken_over_by_its_other_holder() -> None:
-    """While a worker is away for good, the other one that holds its partition serves all models."""
+    """Worker 0 never returns, so worker 1 serves all models."""
     problem = open_shop([[10.0, 10.0]] * 3, [[0, 1], [0, 1]])
     gone = Conditions(outages=(Outage(worker=0, start=15.0),))
     found = run(problem, "lrptw", 0, gone)

@@ -1,4 +1,4 @@
-"""docs/scheduling.md says what is so; the numbers in it are the matter of ``make scheduling``."""
+"""Names in docs/scheduling.md exist; ``make scheduling`` checks its numbers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SCENARIO = r"(?:thesis|saturn|paper|hard|few|replicated|epochs|online)-[a-z0-9.
 
 
 def _row(first: str) -> list[str]:
-    """The cells of the table row that starts so."""
+    """Return the cells of the table row that starts with `first`."""
     (line,) = re.findall(rf"^\| {re.escape(first)} \|(.*)\|$", _TEXT, flags=re.MULTILINE)
     return [cell.strip() for cell in line.split("|")]
 
 
 def test_the_table_of_policies_is_complete() -> None:
-    """Every policy has its row, in the order of the registry; the default is called the default."""
+    """Policies are listed in registry order and the default is marked."""
     table = _TEXT.split("| policy | rule | use it |")[1].split("\n\n")[0]
     assert re.findall(r"^\| `([a-z-]+)` \|", table, flags=re.MULTILINE) == [
         DEFAULT_POLICY,
@@ -30,7 +30,7 @@ def test_the_table_of_policies_is_complete() -> None:
 
 
 def test_names_are_real() -> None:
-    """Scenarios in the prose, in commands and in tables exist, and so do policies and the files that are named."""
+    """The scenarios, policies and files in text, commands and tables exist."""
     named = set(
         re.findall(rf"`({_SCENARIO})`|simulate ({_SCENARIO})|^\| ({_SCENARIO}) \|", _TEXT, flags=re.MULTILINE)
     )

@@ -1,4 +1,4 @@
-"""The mixed-integer programme against exhaustive search, and what becomes of it without Gurobi."""
+"""The mixed-integer programme against exhaustive search, and the behaviour without Gurobi."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needs_gurobi = pytest.mark.skipif(
 
 
 def check(problem: Problem) -> None:
-    """The schedule is valid, proven optimal, and as long as exhaustive search says."""
+    """Check that the schedule is valid, proven optimal and as short as exhaustive search finds."""
     result = compact.solve(problem, time_limit_s=ENOUGH_S)
     assert result.schedule is not None
     validate(problem, result.schedule).check()
@@ -39,7 +39,6 @@ def check(problem: Problem) -> None:
 @settings(deadline=None, max_examples=30)
 @given(open_shops(max_models=3, max_workers=3))
 def test_open_shops_equal_brute_force(problem: Problem) -> None:
-    """The compact form agrees with exhaustive search."""
     check(problem)
 
 
@@ -48,13 +47,13 @@ def test_open_shops_equal_brute_force(problem: Problem) -> None:
 @settings(deadline=None, max_examples=40)
 @given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_parallel_plans=2))
 def test_the_compact_form_takes_any_problem(problem: Problem) -> None:
-    """Replicas, epochs, ready times, several GPUs and parallel plans."""
+    """Replicas, epochs, ready times, several GPUs and several parallel plans."""
     check(problem)
 
 
 @st.composite
 def thesis_problems(draw: st.DrawFn) -> Problem:
-    """Small problems of the thesis: some nodes, some GPUs, some parallel plans on each."""
+    """Generate small problems of the thesis: up to two nodes with several parallel plans."""
     nodes = draw(st.lists(st.integers(1, 2), min_size=1, max_size=2))
     seconds = st.integers(1, 9).map(float)
     return multi_gpu(
@@ -73,7 +72,7 @@ def thesis_problems(draw: st.DrawFn) -> Problem:
 @settings(deadline=None, max_examples=30)
 @given(thesis_problems())
 def test_the_thesis_problems_equal_brute_force(problem: Problem) -> None:
-    """A model visits each node once, on one or more of its GPUs."""
+    """A model visits each node once, on one or more GPUs."""
     check(problem)
 
 
@@ -82,14 +81,13 @@ def test_the_thesis_problems_equal_brute_force(problem: Problem) -> None:
 def test_the_compact_form_fits_the_licence_on_the_thesis_instances(
     figure: str, size: tuple[int, int]
 ) -> None:
-    """Below 2,000 variables and 2,000 constraints."""
+    """The licence allows 2,000 variables and 2,000 constraints."""
     problem = thesis_problem(figure)
     assert gurobi.size(compact.formulate, problem) == size
 
 
 @needs_gurobi
 def test_a_model_too_large_for_the_licence_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gurobi's refusal becomes an error that says what to do."""
     import gurobipy
 
     def refuse(model: gurobipy.Model) -> None:
@@ -103,7 +101,7 @@ def test_a_model_too_large_for_the_licence_is_a_clear_error(monkeypatch: pytest.
 
 
 def test_without_gurobipy_a_request_by_name_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names what is missing and what works without."""
+    """The error names the missing package and the solver that works without it."""
     monkeypatch.setitem(sys.modules, "gurobipy", None)
     with pytest.raises(SolverUnavailableError, match=r"Gurobi is not installed.*cp-sat"):
         solve_exact(open_shop([[1.0, 2.0], [2.0, 1.5]]), time_limit_s=1.0, solver="gurobi")
@@ -112,7 +110,7 @@ def test_without_gurobipy_a_request_by_name_is_a_clear_error(monkeypatch: pytest
 @settings(deadline=None, max_examples=10)
 @given(multi_gpu_problems())
 def test_auto_solves_with_what_is_installed(problem: Problem) -> None:
-    """Whatever is missing, the answer is valid and names its solver."""
+    """The answer names its solver."""
     result = solve_exact(problem, time_limit_s=ENOUGH_S)
     assert result.schedule is not None
     validate(problem, result.schedule).check()

@@ -1,4 +1,4 @@
-"""Gangs of workers in simulation: every schedule is right, and what gangs save is what the formula says."""
+"""Gangs of workers in simulation: valid schedules, and the speed-up that the formula predicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLOW = Training(name="slow", batch_s=0.6, gradient_bytes=100e6, bytes_per_s=1.25
 def test_gangs_in_simulation_keep_every_rule(
     models: int, workers: int, epochs: int, members: int, sizes: list[float], training: Training
 ) -> None:
-    """Each model visits each partition once an epoch, whatever the sets; and the bound is none that they beat."""
+    """Each model visits each partition once an epoch, and no schedule beats the bound."""
     times = [[10.0 + model] * workers for model in range(models)]
     problem = with_gangs(open_shop(times, epochs=epochs, sizes=sizes[:workers]), training)
     members = min(members, workers)
@@ -37,7 +37,7 @@ def test_gangs_in_simulation_keep_every_rule(
 
 
 def test_without_cost_gangs_keep_all_workers_busy() -> None:
-    """Four models on eight workers: in pairs of workers all is done in half of the time."""
+    """Four models on eight workers take half the time in pairs of workers."""
     problem = with_gangs(open_shop([[100.0] * 8] * 4), FREE)
     assert sub_clusters(problem, 1).makespan == pytest.approx(800)
     in_pairs = sub_clusters(problem, 2)
@@ -46,7 +46,7 @@ def test_without_cost_gangs_keep_all_workers_busy() -> None:
 
 
 def test_the_network_limits_what_a_gang_gains() -> None:
-    """A ring of q sends 2 (q - 1) / q of the gradients for each batch."""
+    """A ring of q workers sends 2 (q - 1) / q of the gradients for each batch."""
     assert SLOW.speed_up(1) == 1
     assert SLOW.all_reduce_s(2) == pytest.approx(100e6 / 1.25e9, rel=1e-2)
     assert 1 < SLOW.speed_up(2) < SLOW.speed_up(4) < 4

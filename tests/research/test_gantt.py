@@ -1,4 +1,4 @@
-"""Gantt charts are safe, small and right, wherever they are shown."""
+"""Gantt charts are correct, small and safe to embed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _problem(*, models: Sequence[str] = ("m",), worker: str = "w", gpus: int = 1
 
 
 def _one(problem: Problem, *, title: str = "", **changes: float) -> str:
-    """A drawing of one sub-epoch, from 1 s to 2.5 s."""
+    """Draw one sub-epoch, from 1 s to 2.5 s."""
     values: dict[str, float] = {"model": 0, "partition": 0, "worker": 0, "start": 1.0, "end": 2.5}
     sub_epoch = Placement(**{**values, **changes})  # type: ignore[arg-type]
     return draw(problem, Schedule.of([sub_epoch]), title=title)
@@ -45,14 +45,14 @@ def _one(problem: Problem, *, title: str = "", **changes: float) -> str:
 @settings(deadline=None, max_examples=20)
 @given(problem=open_shops())
 def test_every_sub_epoch_has_a_bar_with_a_tooltip(problem: Problem) -> None:
-    """One path per sub-epoch, whose title tells model, partition, epoch and times."""
+    """Each sub-epoch is one path; its title has model, partition, epoch and times."""
     sub_epochs = [text for text in _titles(_drawn(problem)) if ", partition " in text]
     assert len(sub_epochs) == problem.num_sub_epochs
 
 
 @pytest.mark.parametrize("name", ['<script>alert("1")</script>', "a&b", 'x" onload="y', "\x00\x1b", "é" * 80])
 def test_names_are_text_and_nothing_else(name: str) -> None:
-    """Whatever a model or a worker is called, the drawing stays well-formed and gains no element or attribute."""
+    """Special characters in names add no element or attribute."""
     drawing, plain = _one(_problem(models=(name,), worker=name), title=name), _one(_problem(), title="t")
     tags = {element.tag for element in ElementTree.fromstring(drawing).iter()}
     assert tags == {element.tag for element in ElementTree.fromstring(plain).iter()}

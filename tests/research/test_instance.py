@@ -1,4 +1,4 @@
-"""Instances and answers as JSON: both forms are read, and what is wrong with one is named."""
+"""Instances and answers as JSON: both input forms, and errors that name the mistake."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RUNTIMES = {"a": {"0": {"1": 4, "2": 2.5}, "1": {"1": 3}}, "b": {"0": {"1": 1}, 
 
 
 def test_times_may_come_with_an_availability_map_and_epochs() -> None:
-    """More partitions than workers, held by one or several."""
+    """More partitions than workers, some with replicas."""
     found = parse('{"times": [[1, 2]], "available": [[0], [0, 1], [1]], "epochs": 3}')
     assert found.problem == open_shop([[1.0, 2.0]], [[0], [0, 1], [1]], epochs=3)
 
 
 def test_nodes_and_runtimes_are_the_multi_gpu_form() -> None:
-    """Keys of JSON objects are text: nodes and numbers of GPUs are read from it; models are called by name."""
+    """JSON keys are text: the parser converts node and GPU numbers, and keeps model names as labels."""
     found = parse(json.dumps({"nodes": [2, 1], "runtimes": RUNTIMES}))
     assert found.problem == multi_gpu(
         [2, 1], {"a": {0: {1: 4.0, 2: 2.5}, 1: {1: 3.0}}, "b": {0: {1: 1.0}, 1: {1: 1.0}}}
@@ -43,7 +43,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(("times", "available", "epochs", "nodes", "runtimes", "x")), JSON))
 @settings(deadline=None, max_examples=200)
 def test_whatever_is_given_is_an_instance_or_an_error(value: dict[str, Any]) -> None:
-    """No other exception comes out, and the error is one line."""
+    """The parser raises only `InstanceError`, with a one-line message."""
     said = ""
     try:
         parse(json.dumps(value))
@@ -60,7 +60,7 @@ def test_whatever_is_given_is_an_instance_or_an_error(value: dict[str, Any]) -> 
     ],
 )
 def test_an_answer_tells_the_schedule(text: str, label: int | str) -> None:
-    """Makespan, bound, proof, who and how long, and for each sub-epoch where it runs when."""
+    """Makespan, bound, proof, source and solve time, and the placement of each sub-epoch."""
     sub_epochs = [Placement(model=m, partition=0, worker=0, start=float(m), end=m + 1.0) for m in (0, 1)]
     solution = Solution(
         schedule=Schedule.of(sub_epochs), lower_bound=2.0, is_optimal=True, source="fifo", seconds=0.25

@@ -22,14 +22,13 @@ ENTRIES = st.one_of(st.integers(1, 20).map(float), st.floats(0.01, 20.0))
 
 @st.composite
 def matrices(draw: st.DrawFn, max_models: int = 20, max_workers: int = 5) -> Times:
-    """Sub-epoch times of anything."""
     width = draw(st.integers(1, max_workers))
     return draw(st.lists(st.lists(ENTRIES, min_size=width, max_size=width), min_size=1, max_size=max_models))
 
 
 @st.composite
 def many_models(draw: st.DrawFn) -> Times:
-    """So many models that the condition for an optimum holds, by as little as possible."""
+    """Generate barely enough models for the optimality condition."""
     width = draw(st.integers(1, 4))
     times = draw(st.lists(st.lists(ENTRIES, min_size=width, max_size=width), min_size=1, max_size=8))
     while not is_surely_optimal(times):
@@ -44,7 +43,7 @@ def loads(times: Times) -> list[float]:
 @settings(deadline=None, max_examples=80)
 @given(many_models())
 def test_the_largest_load_is_met_where_the_condition_holds(times: Times) -> None:
-    """L_max >= (p^2 + p - 1) T_max gives a valid schedule of length L_max, which none can beat."""
+    """If L_max >= (p^2 + p - 1) T_max, the schedule has length L_max, which is optimal."""
     problem = open_shop(times)
     report = validate(problem, rearrange(problem)).check()
     assert report.makespan == pytest.approx(max(loads(times)), rel=1e-9)
@@ -53,7 +52,7 @@ def test_the_largest_load_is_met_where_the_condition_holds(times: Times) -> None
 @settings(deadline=None, max_examples=80)
 @given(matrices())
 def test_the_additive_guarantee_holds_always(times: Times) -> None:
-    """Every open shop gets a valid schedule of at most L_max + (p - 1) T_max, hence of C* + (p - 1) T_max."""
+    """Each open shop gets a schedule of at most L_max + (p - 1) T_max, hence at most C* + (p - 1) T_max."""
     problem = open_shop(times)
     report = validate(problem, rearrange(problem)).check()
     longest = max(map(max, times))
@@ -63,7 +62,7 @@ def test_the_additive_guarantee_holds_always(times: Times) -> None:
 @settings(deadline=None, max_examples=30)
 @given(open_shops(max_models=3, max_workers=3))
 def test_the_additive_guarantee_holds_against_the_true_optimum(problem) -> None:  # type: ignore[no-untyped-def]
-    """The makespan is at most C* + (p - 1) T_max, C* by exhaustive search."""
+    """The makespan is at most C* + (p - 1) T_max, with C* by exhaustive search."""
     longest = max(
         parallel_plan.seconds
         for row in problem.parallel_plans
@@ -77,7 +76,7 @@ def test_the_additive_guarantee_holds_against_the_true_optimum(problem) -> None:
 @settings(deadline=None, max_examples=40)
 @given(matrices(max_models=25), st.booleans())
 def test_prefix_loads_stay_balanced(times: Times, is_greedy_barred: bool) -> None:
-    """In both orders no two columns differ by more than (p - 1) T_max after any row, if their sums are equal."""
+    """With equal column sums, no two columns differ by more than (p - 1) T_max after any row."""
     longest = max(map(max, times))
     lacking = [max(loads(times)) - load for load in loads(times)]
     while max(lacking) > 1e-9 * longest:

@@ -1,4 +1,4 @@
-"""Planning again: what is left of a problem is a problem, and knowing more is worth something."""
+"""Replanning: the remainder of a problem is a valid problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.scheduling.instances import problems
 @settings(deadline=None, max_examples=40)
 @given(problem=problems(max_gpus=3, max_epochs=1, is_begun=False), share=st.sampled_from((0.0, 0.3, 0.7)))
 def test_what_was_done_and_what_is_left_are_a_schedule_together(problem: Problem, share: float) -> None:
-    """Cut anywhere: sub-epochs that had begun, and any schedule of the rest, moved by as much."""
+    """At any cut, the started sub-epochs and a shifted schedule of the rest are valid together."""
     run = dispatch(problem, POLICIES["lrptw"])
     at = share * run.makespan
     left = rest(problem, run, at)

@@ -1,4 +1,4 @@
-"""Named problems are what their names promise, for every seed."""
+"""Named scenarios have the promised properties for each seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from research.scenarios import (
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_is_made_by_its_seed_alone(name: str) -> None:
-    """The same seed gives the same problem and conditions, of whole seconds."""
+    """The same seed gives the same problem and conditions, in whole seconds."""
     scenario = find(name)
     problem = scenario.problem(1)
     assert problem == scenario.problem(1)
@@ -42,7 +42,7 @@ def test_a_scenario_is_made_by_its_seed_alone(name: str) -> None:
     ("figure", "random", "per_gpu"), [("4.1", 8603, 15926), ("4.2", 5252, 7780), ("4.3", 8956, 10172)]
 )
 def test_thesis_scenarios_are_calibrated_to_its_makespans(figure: str, random: int, per_gpu: int) -> None:
-    """Random order comes within 10 % of the printed makespans, one model per GPU within 5 %, on average."""
+    """Average makespans match the printed ones: random order within 10 %, one model per GPU within 5 %."""
     for problem, printed, tolerance in (
         (thesis_full_nodes(figure), random, 0.1),
         (thesis_per_gpu(figure), per_gpu, 0.05),
@@ -53,12 +53,12 @@ def test_thesis_scenarios_are_calibrated_to_its_makespans(figure: str, random: i
 
 @pytest.mark.parametrize(("figure", "milp"), [("4.1", 7967.0), ("4.2", 5255.36), ("4.3", 8994.59)])
 def test_thesis_bounds_lie_just_below_its_unfinished_solver(figure: str, milp: float) -> None:
-    """Stopped at 300 s, the thesis's MILP was above the bound, by less than half a per cent."""
+    """The thesis's MILP, stopped at 300 s, was less than 0.5 % above the bound."""
     assert 0.995 * milp < lower_bound(thesis(figure)) <= milp
 
 
 def test_a_sub_epoch_of_the_thesis_follows_equation_4_15() -> None:
-    """Time per shard and GPU, times the shards of the node, over the GPUs used, or the speed-up they give."""
+    """Time per shard and GPU, times the node's shards, divided by the GPUs or by their speed-up."""
     shard = thesis_per_gpu("4.2").parallel_plans[0][0][0].seconds
     linear = {
         parallel_plan.gpus: parallel_plan.seconds for parallel_plan in thesis("4.2").parallel_plans[0][0]

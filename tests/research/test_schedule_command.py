@@ -15,19 +15,19 @@ TIMES = '{"times": [[1, 2], [2, 1]]}'
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Path:
-    """A file with the paper's form."""
+    """A file in the paper's form."""
     path = tmp_path / "instance.json"
     path.write_text(TIMES)
     return path
 
 
 def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    """Puts bytes on standard input."""
+    """Put bytes on standard input."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 def test_json_is_one_object(instance: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On one line, and nothing on standard error."""
+    """One line on standard output, and nothing on standard error."""
     assert command.main(["schedule", str(instance), "--json"]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
@@ -45,7 +45,7 @@ def test_json_is_one_object(instance: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_table_has_a_row_for_each_sub_epoch_and_says_what_it_comes_to(
     instance: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Makespan, bound, proof, who and how long."""
+    """The summary has makespan, bound, proof, source and solve time."""
     assert command.main(["schedule", str(instance), "--policy", "fifo", "--time-limit", "1.5"]) == 0
     heading, *rows, summary = capsys.readouterr().out.splitlines()
     assert heading.split() == ["start", "end", "node", "devices", "model", "partition", "epoch"]
@@ -67,14 +67,14 @@ def test_a_table_has_a_row_for_each_sub_epoch_and_says_what_it_comes_to(
 def test_a_mistaken_instance_is_one_line(
     monkeypatch: pytest.MonkeyPatch, data: bytes, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And exit status 2."""
+    """The exit status is 2."""
     give(monkeypatch, data)
     assert command.main(["schedule", "-"]) == 2
     assert_one_line(capsys, said)
 
 
 def assert_one_line(capsys: pytest.CaptureFixture[str], said: str) -> None:
-    """What was printed: nothing but one line on standard error."""
+    """Check that the output is one line on standard error."""
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1

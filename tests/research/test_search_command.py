@@ -1,4 +1,4 @@
-"""``python -m research simulate`` with searches: what a row says, who decides, and one line for every mistake."""
+"""``python -m research simulate`` with searches: table rows, samplers and one-line errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict
 
 @pytest.mark.slow
 def test_procedures_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """A row for each, with how many models, how busy workers were, how long it took and when a good model was there;
-    asked again it says the same."""
+    """A row has the number of models, worker utilisation, makespan and time to a good model. A repeat gives
+    the same rows."""
     asked = ("search", *_SMALL, "--procedure", "asha", "--procedure", "pbt")
     assert command.main(["simulate", *asked]) == 0
     heading, about, heads, asha, pbt, blank = capsys.readouterr().out.splitlines()
@@ -35,7 +35,7 @@ def test_procedures_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> No
     rows = _rows(capsys, *asked)
     assert rows == _rows(capsys, *asked)
     assert rows["asha"]["trials"] == 4
-    assert rows["pbt"]["trials"] > 4  # its clones are models
+    assert rows["pbt"]["trials"] > 4  # PBT clones count as models
     assert f"{rows['asha']['makespan']:.1f}" in asha.split()
     for row in rows.values():
         assert 0 < row["busy"] <= 1
@@ -43,7 +43,7 @@ def test_procedures_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_samplers_draw_in_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
-    """CMA-ES draws other models than random draws from the second generation on."""
+    """CMA-ES differs from random sampling from the second generation on."""
     asked = ("search", "--workers", "1", "--epochs", "2", "--samples", "10", "--procedure", "asha")
     at_random, drawn = _rows(capsys, *asked), _rows(capsys, *asked, "--sampler", "cma")
     assert drawn["asha"]["trials"] == at_random["asha"]["trials"] == 10
@@ -51,14 +51,14 @@ def test_samplers_draw_in_the_simulation(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_befalls_workers_takes_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """A worker that joins after ten epochs has the partition that all models are to visit."""
+    """The worker that joins after ten epochs has a partition that all models need."""
     asked = (*_SMALL, "--procedure", "hyperband")
     calm, late = _rows(capsys, "search", *asked), _rows(capsys, "search-join", *asked)
     assert late["hyperband"]["makespan"] >= 10 > calm["hyperband"]["makespan"]
 
 
 def test_what_befalls_workers_lasts_as_long_as_the_search() -> None:
-    """A worker is away for a fifth of the time to the end, however long the search is; others are run once."""
+    """A worker is away for a fifth of the search's makespan; other conditions need one run."""
 
     def run(*, conditions: Conditions) -> Outcome:
         tried.append(conditions)
@@ -74,7 +74,7 @@ def test_what_befalls_workers_lasts_as_long_as_the_search() -> None:
 
 
 def test_the_target_is_the_best_that_any_of_them_found() -> None:
-    """Who never comes so far is told so; the median is over all seeds."""
+    """A procedure that never reaches the target is reported; the median is over all seeds."""
 
     def outcome(*best: tuple[float, float]) -> Outcome:
         return Outcome(trials=1, epochs=1, busy=1.0, busy_drawing=None, makespan_s=9.0, best=best)
@@ -99,7 +99,7 @@ def test_the_target_is_the_best_that_any_of_them_found() -> None:
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As of `run_fit`, with what to do."""
+    """The message equals the one of `run_fit` and suggests a fix."""
     assert command.main(["simulate", *arguments]) == 2
     out, err = capsys.readouterr()
     assert not out

@@ -1,4 +1,4 @@
-"""``python -m research simulate``: tables, JSON, pictures, and one line for every mistake."""
+"""``python -m research simulate``: tables, JSON, pictures and one-line errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL = ("hard-narrow-8x8", "--policy", "lrptw", "--policy", "random")
 
 
 def test_json_tells_the_spread_over_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    """An object per scenario, on a line of its own; the mean lies between the extremes, and above the bound."""
+    """One JSON object per scenario and line; the mean is between the extremes and above the bound."""
     assert command.main(["simulate", "few-4x8", *_SMALL, "--json", "--seeds", "3"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["scenario"] for each in found] == ["few-4x8", "hard-narrow-8x8"]
@@ -47,7 +47,7 @@ def test_the_controllers_core_can_decide(policy: str, capsys: pytest.CaptureFixt
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """On standard error, with exit status 2, and nothing on standard output."""
+    """The error is on standard error, with exit status 2."""
     assert command.main(["simulate", *arguments]) == 2
     out, err = capsys.readouterr()
     assert not out
@@ -57,7 +57,7 @@ def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.C
 
 
 def test_the_thesis_is_compared_with_its_own_schedulers() -> None:
-    """One model per GPU wastes what the others do not; ours meets the bound, and so is proven optimal."""
+    """One model per GPU wastes capacity; our schedule meets the bound and so is optimal."""
     scenario = find("thesis-4.2")
     rows = {row.scheduler: row for row in compare(scenario, schedulers(scenario), seeds=2)}
     assert set(scenario.rivals) < set(rows)
@@ -68,7 +68,7 @@ def test_the_thesis_is_compared_with_its_own_schedulers() -> None:
 
 @pytest.mark.parametrize("name", ["online-outage-32x16", "online-join-32x16"])
 def test_what_befalls_a_run_befalls_all_schedulers(name: str) -> None:
-    """Every row is measured against the same clairvoyant bound, plans that are followed included."""
+    """All rows share the same clairvoyant bound, including plans."""
     scenario = find(name)
     rows = compare(scenario, ["random", *schedulers(scenario), "planner"], time_limit_s=0.2)
     assert len({row.lower_bound for row in rows}) == 1
@@ -78,14 +78,14 @@ def test_what_befalls_a_run_befalls_all_schedulers(name: str) -> None:
 
 
 def test_a_rival_alone_is_measured_against_the_whole_problem() -> None:
-    """The bound is of the scenario, although the rival sees less of it."""
+    """The bound is the scenario's, although the rival solves a reduced problem."""
     (row,) = compare(find("thesis-4.2"), ["Multi-GPU MOP"])
     assert row.lower_bound == 5252.0
     assert row.ratio.min > 1.4
 
 
 def test_every_dispatch_policy_is_compared_somewhere() -> None:
-    """But for the dry runs, which take longer than all others together."""
+    """All except Monte Carlo, which takes longer than the others together."""
     compared = {name for scenario in SCENARIOS.values() for name in schedulers(scenario)}
     compared |= set(AT_SUB_EPOCHS)
     assert set(POLICIES) - compared == {"monte-carlo"}

@@ -1,4 +1,4 @@
-"""The simulated store keeps the contract of the real one, so what holds in a simulation holds in a cluster."""
+"""The simulated store fulfils the contract of the real one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from tests.kvs_api.contract import StoreContract
 
 
 class TestVirtualStore(StoreContract):
-    """In memory, with a clock of its own."""
-
     @pytest.fixture
     def bench(self) -> Bench:
         now = [1000.0]

@@ -1,16 +1,18 @@
-"""The shortest makespan of a tiny instance, found by trying everything.
+"""Find the shortest makespan of a tiny instance by exhaustive search.
 
-Exhaustive, and independent of the package's bounds, policies and planner. Why nothing is missed: take a shortest
-schedule whose starts have the least sum.
+The search is independent of the package's bounds, policies and planner. It is complete for this reason. Take
+a shortest schedule with the least sum of start times.
 
-- Append its sub-epochs in the order of their starts, each as early as its model and enough GPUs behind what was
-  appended allow. By induction no sub-epoch starts later than it did, since whatever still occupies a GPU then did so
-  before. So appending in some order, by non-decreasing start (ties by model), finds that schedule.
-- None of its sub-epochs starts at or after the moment at which another sub-epoch, not yet appended, could have ended:
-  that one could be moved in front, which hinders nobody and lessens the sum. So only sub-epochs that start before the
-  earliest possible end are tried (the active schedules of Giffler and Thompson, 1960).
+- Append its sub-epochs in order of start time, each as early as its model and enough GPUs permit. By
+induction no sub-epoch starts later than in the schedule, because each GPU that is busy then was busy before.
+So appending in some order with non-decreasing starts (ties by model) finds that schedule.
 
-Branches that cannot be shorter than the best so far are cut off by the plainest of sums.
+- No sub-epoch starts at or after the earliest possible end of another sub-epoch that is not yet appended:
+that other sub-epoch could move to the front without delay to the rest, with a smaller sum. So the search
+tries only sub-epochs that start before the earliest possible end (active schedules, Giffler and Thompson,
+1960).
+
+It prunes branches whose simple lower bound is not below the best makespan.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from cerebro.scheduling.schedule import Placement, Schedule
 
 
 class _State(NamedTuple):
-    """What was appended, as far as it matters for what follows."""
+    """The state after the appended sub-epochs."""
 
     open: tuple[int, ...]
-    """Of each model, the partitions of its present epoch it has yet to visit."""
+    """Unvisited partitions of the current epoch, by model."""
     epoch: tuple[int, ...]
     model_free: tuple[float, ...]
     gpus_free: tuple[tuple[float, ...], ...]
-    """Of each worker, when each of its GPUs is free, ascending."""
+    """By worker, the ascending times when its GPUs become free."""
     last: tuple[float, int]
     """Start and model of the newest sub-epoch."""
 
@@ -45,19 +47,21 @@ class _Append(NamedTuple):
 
 
 def optimum(problem: Problem) -> Schedule:
-    """A schedule of least makespan. Up to some 12 sub-epochs, or 16 of an open shop, are bearable."""
+    """Return a schedule of least makespan.
+
+    Feasible up to about 12 sub-epochs, or 16 in an open shop.
+    """
     search = _Search(problem)
     search.descend(_first(problem), [])
     return search.best
 
 
 def optimal_makespan(problem: Problem) -> float:
-    """The least makespan."""
     return optimum(problem).makespan
 
 
 def all_makespans(problem: Problem) -> set[float]:
-    """The makespan of every order of appending whatever, nothing cut off: for a handful of sub-epochs."""
+    """Return the makespans of all append orders without pruning, for a handful of sub-epochs."""
     found: set[float] = set()
 
     def descend(state: _State, makespan: float) -> None:
@@ -155,7 +159,8 @@ def _after(problem: Problem, state: _State, choice: _Append) -> _State:
 
 
 def _floor(problem: Problem, state: _State) -> float:
-    """What the rest takes at least: each model at its fastest, and each worker the GPU-seconds only it can give."""
+    """Bound the rest from below by the fastest time of each model and the GPU-seconds that each worker alone
+    can supply."""
     floor = 0.0
     area = [0.0] * problem.num_workers
     for model, mask in enumerate(state.open):
@@ -180,7 +185,7 @@ def _floor(problem: Problem, state: _State) -> float:
             floor = max(floor, state.model_free[model] + chain)
     for total, free in zip(area, state.gpus_free, strict=True):
         if total:
-            # A GPU that is free later than that is not waited for.
+            # Do not wait for a GPU that becomes free after this time.
             floor = max(floor, min((total + sum(free[:n])) / n for n in range(1, len(free) + 1)))
     return floor
 

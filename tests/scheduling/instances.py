@@ -1,4 +1,4 @@
-"""Random scheduling problems for hypothesis. Times are small whole numbers, so that sums of them are exact."""
+"""Random scheduling problems for hypothesis. Times are small whole numbers, so their sums are exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIXED = st.sampled_from((0.0, 0.0, 1.0, 3.0))
 def open_shops(
     draw: st.DrawFn, *, max_models: int = 4, max_workers: int = 4, times: st.SearchStrategy[float] = TIMES
 ) -> Problem:
-    """The paper's plain problem: partition `j` on worker `j` only, one GPU each, nothing done yet."""
+    """Generate the paper's problem: partition `j` on worker `j` only, one GPU each, nothing done yet."""
     width = draw(st.integers(1, max_workers))
     row = st.lists(times, min_size=width, max_size=width)
     return open_shop(draw(st.lists(row, min_size=1, max_size=max_models)))
@@ -38,12 +38,12 @@ def problems(
     is_begun: bool = True,
     times: st.SearchStrategy[float] = TIMES,
 ) -> Problem:
-    """Any problem: partitions held by several workers, models that fit on some, sizes, epochs.
+    """Generate any problem: replicas, models that fit only some workers, sizes and epochs.
 
     Args:
-        max_gpus: of a worker.
-        max_parallel_plans: of a model on a worker, each with another number of GPUs; 1 gives problems that are single.
-        is_begun: whether it may be half done: some sub-epochs run already, models and workers still occupied.
+        max_gpus: Most GPUs of a worker.
+        max_parallel_plans: Most parallel plans of a model on a worker, each with another number of GPUs.
+        is_begun: True if the run may be half done, with models and workers that become ready later.
     """
     num_models, num_workers = draw(st.integers(1, max_models)), draw(st.integers(1, max_workers))
     gpus = draw(_of(num_workers, st.integers(1, max_gpus)))
@@ -80,7 +80,7 @@ def multi_gpu_problems(
     max_parallel_plans: int = 2,
     max_epochs: int = 1,
 ) -> st.SearchStrategy[Problem]:
-    """Problems with several GPUs per worker and a choice of parallel plans, nothing done yet."""
+    """Generate problems with several GPUs per worker and several parallel plans, nothing done yet."""
     return problems(
         max_models=max_models,
         max_workers=max_workers,

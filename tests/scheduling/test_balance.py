@@ -1,4 +1,4 @@
-"""Loads of workers that share partitions as evenly as they can."""
+"""Balanced loads of workers that share partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ works = st.sampled_from((0.0, 1.0, 10.0, 32.0))
 
 @st.composite
 def instances(draw: st.DrawFn) -> tuple[list[float], list[float], list[tuple[int, ...]]]:
-    """Work of up to 5 partitions, paces of up to 4 workers, holders of each partition."""
+    """Generate work of up to 5 partitions, paces of up to 4 workers, and the holders of each partition."""
     pace = draw(st.lists(paces, min_size=1, max_size=4))
     workers = list(range(len(pace)))
     work = draw(st.lists(works, min_size=1, max_size=5))
@@ -25,7 +25,8 @@ def instances(draw: st.DrawFn) -> tuple[list[float], list[float], list[tuple[int
 
 
 def bound(work: Sequence[float], pace: Sequence[float], held: Sequence[tuple[int, ...]]) -> float:
-    """The least possible largest load: of all sets of partitions, their work over the speed of all their holders."""
+    """Return the least possible largest load: the maximum of work over holder speed, for all sets of
+    partitions."""
     found = 0.0
     for mask in range(1, 1 << len(work)):
         chosen = [p for p in range(len(work)) if mask >> p & 1]
@@ -40,7 +41,7 @@ def bound(work: Sequence[float], pace: Sequence[float], held: Sequence[tuple[int
 def test_all_work_is_done_and_nobody_could_end_much_sooner(
     instance: tuple[list[float], list[float], list[tuple[int, ...]]],
 ) -> None:
-    """What the workers do together is the work; the largest load is the least possible but for a few per cent."""
+    """The largest load is within a few per cent of the minimum."""
     work, pace, held = instance
     loads = Balance(work, pace, held).loads
     assert sum(load / each for load, each in zip(loads, pace, strict=True)) == pytest.approx(sum(work))
@@ -53,7 +54,7 @@ def test_all_work_is_done_and_nobody_could_end_much_sooner(
 def test_another_copy_never_makes_a_partition_later(
     instance: tuple[list[float], list[float], list[tuple[int, ...]]], data: st.DataObject
 ) -> None:
-    """And what is told in advance of it is what comes at the most."""
+    """The level predicted for the replica is an upper limit."""
     work, pace, held = instance
     balance = Balance(work, pace, held)
     partition = data.draw(st.integers(0, len(work) - 1))
@@ -66,7 +67,7 @@ def test_another_copy_never_makes_a_partition_later(
 
 
 def test_a_slow_worker_is_relieved() -> None:
-    """One of eight takes four times as long: alone it has 128 s to do, with two copies a third of that."""
+    """One of eight workers is four times slower: alone it has 128 s of work, with two replicas a third."""
     balance = Balance([32.0] * 8, [4.0, *[1.0] * 7], [(worker,) for worker in range(8)])
     assert max(balance.loads) == 128
     assert balance.level_with(0, 1) == pytest.approx(51.2)

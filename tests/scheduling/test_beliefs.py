@@ -1,4 +1,4 @@
-"""How far estimates of models are to be believed."""
+"""Confidence in estimates of models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOUBT = st.one_of(st.just(math.inf), st.floats(0.0, 2.0))
 def test_whatever_was_shown_there_is_a_belief(
     shown: list[tuple[float, float]], lasted: list[float], sigma: float
 ) -> None:
-    """Nothing that is known for sure is doubted, and a sub-epoch that still runs makes nothing cheaper."""
+    """Exact observations have no doubt, and a running sub-epoch never lowers a cost."""
     running = dict(enumerate(lasted[: len(shown)]))
     found, calm = beliefs(shown, running, sigma=sigma), beliefs(shown, sigma=sigma)
     assert all(map(math.isfinite, (*found.shifts, *found.doubts, found.shared)))
@@ -36,7 +36,7 @@ def test_whatever_was_shown_there_is_a_belief(
 
 
 def test_a_model_is_nearer_to_the_others_than_its_first_sub_epoch_says_where_sub_epochs_stray() -> None:
-    """And what is believed is right more often, and off by about as much as it says."""
+    """Noisy estimates shrink towards the mean, are more often right, and state their error correctly."""
     rng, raw, better, scaled = random.Random(5), [], [], []
     for _ in range(300):
         truth = [rng.gauss(0.0, 0.3) for _ in range(10)]
@@ -51,13 +51,13 @@ def test_a_model_is_nearer_to_the_others_than_its_first_sub_epoch_says_where_sub
 
 
 def test_models_that_differ_are_told_apart_by_one_sub_epoch_each() -> None:
-    """Where they differ by more than their sub-epochs, each is what its sub-epoch showed."""
+    """Differences exceed the noise, so each estimate equals its observation."""
     found = beliefs([(0.0, 0.1), (2.0, 0.1), (4.0, 0.1)], sigma=0.1)
     assert found.shifts == pytest.approx((0.0, 0.0, 0.0), abs=0.02)
 
 
 def test_sub_epochs_that_still_run_say_that_the_short_ones_ended_first() -> None:
-    """What is typical is more than what has ended says, and a model that has run for longer than others is costly."""
+    """The typical cost exceeds the observed mean, and a sub-epoch that has run long is costly."""
     shown = [(0.0, 0.2), (0.1, 0.2), (-0.1, 0.2), (0.0, math.inf), (0.0, math.inf)]
     calm, found = beliefs(shown, sigma=0.2), beliefs(shown, {3: 0.5}, sigma=0.2)
     assert found.shifts[3] > 0.2

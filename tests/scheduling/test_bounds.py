@@ -1,4 +1,4 @@
-"""Lower bounds against the optimum of tiny instances, and what they are known to be."""
+"""Lower bounds against the optimum of tiny instances and against known values."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ def test_no_schedule_beats_the_bound(problem: Problem) -> None:
 )
 @settings(deadline=None, max_examples=150)
 def test_no_schedule_with_several_gpus_beats_the_bound(problem: Problem) -> None:
-    """Several GPUs per worker, several parallel plans, ready times."""
+    """Several GPUs per worker, several parallel plans and ready times."""
     assert lower_bound(problem) <= optimal_makespan(problem) * ROUNDING
 
 
 @given(multi_gpu_problems(max_models=2))
 @settings(deadline=None, max_examples=40)
 def test_cutting_branches_off_loses_no_schedule(problem: Problem) -> None:
-    """The brute-force optimum is that of trying every order whatever."""
+    """Pruned and complete brute-force searches find the same optimum."""
     if problem.num_sub_epochs <= 4:
         assert optimal_makespan(problem) == min(all_makespans(problem))
 
 
 def test_a_partition_with_replicas_is_shared_by_its_holders() -> None:
-    """Eight models of 1 s on a partition that two workers hold take 4 s; a third worker is no help."""
+    """Eight models of 1 s on a partition with two holders take 4 s; a third worker does not help."""
     problem = open_shop([[1.0] * 3] * 8, available=[[0, 1]])
     assert lower_bound(problem) == pytest.approx(4)
 
 
 def test_rows_and_columns_are_weighed_against_each_other() -> None:
-    """A model alone is fastest on all GPUs, all models together on few: no schedule has both, and the bound knows.
+    """One model is fastest on all GPUs, all models together on few; the bound includes this conflict.
 
-    10 s on one GPU or 8 s on two: the largest row is 16 s, and the largest column 15 s.
+    It takes 10 s on one GPU or 8 s on two: the largest row is 16 s, and the largest column 15 s.
     """
     runtimes = {name: {node: {1: 10.0, 2: 8.0} for node in (0, 1)} for name in "abc"}
     problem = multi_gpu([2, 2], runtimes)
@@ -66,8 +66,8 @@ def test_rows_and_columns_are_weighed_against_each_other() -> None:
 
 
 def test_a_fixed_part_counts_for_each_sub_epoch() -> None:
-    """Two models, two halves of the data on one worker: four sub-epochs of half a second's work, each 2 s to begin
-    with."""
+    """Two models and two halves of the data on one worker: four sub-epochs of 0.5 s work and 2 s fixed time
+    each."""
     parallel_plans = ((TimedPlan(seconds=1.0, fixed=2.0),),)
     problem = Problem(
         models=("a", "b"),

@@ -1,4 +1,4 @@
-"""Policies that compare models by what they have shown."""
+"""Policies that compare models by their observed progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ RNG = random.Random(0)
 @settings(max_examples=25, deadline=None)
 @given(problem=problems(max_models=5, is_begun=False), data=st.data())
 def test_no_eligible_model_is_better(name: str, problem, data: st.DataObject) -> None:  # type: ignore[no-untyped-def]
-    """On the worker that is served."""
     state = DispatchState(problem)
     state.priority_score = [float(data.draw(st.integers(0, 3))) for _ in range(problem.num_models)]
     workers = [worker for worker, gpus in enumerate(state.free) if gpus]
@@ -42,7 +41,7 @@ def test_without_priority_scores_models_come_first_in_first_out(name: str, probl
 
 
 def test_the_best_model_is_trained_to_its_end() -> None:
-    """Whenever a worker is free that it has yet to visit, it goes there."""
+    """It goes to each free worker with an unvisited partition."""
     state = DispatchState(open_shop([[1.0, 1.0]] * 3))
     state.priority_score = [1.0, 3.0, 2.0]
     first = POLICIES["promising"].choose(state, [0, 1], RNG)

@@ -19,7 +19,7 @@ SQUARE = open_shop([[10.0, 10.0], [10.0, 10.0]])
 
 @st.composite
 def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
-    """A problem, and workers that are slow, go away for a while or join late."""
+    """Generate a problem with slow, absent and late workers."""
     problem = draw(problems(max_models=4, max_workers=3, max_partitions=4, max_gpus=3, max_epochs=2))
     worker = st.integers(0, problem.num_workers - 1)
     moment = st.integers(0, 30).map(float)
@@ -46,7 +46,7 @@ def overlaps(sub_epoch: Placement, start: float, end: float) -> bool:
 @settings(max_examples=20, deadline=None)
 @given(problem=problems(max_models=5, max_workers=4, max_partitions=4, max_gpus=3))
 def test_every_policy_makes_valid_schedules(name: str, problem: Problem) -> None:
-    """Whatever the problem, every policy comes to an end, and the validator finds nothing, durations included."""
+    """Each policy finishes, and the validator finds no violation, including durations."""
     validate(problem, dispatch(problem, POLICIES[name])).check()
 
 
@@ -56,8 +56,8 @@ def test_every_policy_makes_valid_schedules(name: str, problem: Problem) -> None
 def test_every_policy_survives_what_befalls_a_run(
     name: str, case: tuple[Problem, Conditions], seed: int
 ) -> None:
-    """With noise, stragglers, outages, late joiners and unknown times every sub-epoch still runs exactly once, never on
-    a worker that is away, and never sooner than the clairvoyant bound allows."""
+    """With noise, stragglers, outages, late workers and unknown times, each sub-epoch runs exactly once,
+    never on an absent worker, and the makespan respects the clairvoyant bound."""
     problem, conditions = case
     schedule = dispatch(problem, POLICIES[name], seed=seed, conditions=conditions)
     validate(problem, schedule, actual=True).check()
@@ -71,14 +71,13 @@ def test_every_policy_survives_what_befalls_a_run(
 def test_the_same_seed_gives_the_same_schedule(
     case: tuple[Problem, Conditions], name: str, seed: int
 ) -> None:
-    """A run can be repeated from its seed."""
     problem, conditions = case
     first = dispatch(problem, POLICIES[name], seed=seed, conditions=conditions)
     assert dispatch(problem, POLICIES[name], seed=seed, conditions=conditions) == first
 
 
 def test_noise_belongs_to_sub_epochs_and_not_to_policies() -> None:
-    """Two policies meet the same real durations, so they can be compared."""
+    """Two policies meet the same real durations, so their makespans are comparable."""
     problem, noisy = open_shop([[3.0, 5.0, 4.0]] * 5, epochs=2), Conditions(sigma=0.4)
     taken = []
     for name in ("random", "fifo"):
@@ -89,7 +88,7 @@ def test_noise_belongs_to_sub_epochs_and_not_to_policies() -> None:
 
 
 def test_a_lost_sub_epoch_is_made_again_by_another_holder() -> None:
-    """A sub-epoch goes back from Q' to Q when its worker goes, and another holder takes it over (paper, section
+    """A sub-epoch moves from Q' to Q when its worker is lost, and another holder executes it (paper, section
     5.6)."""
     problem = open_shop([[10.0, 10.0]], available=[[0, 1]])
     schedule = dispatch(problem, LRPTW, conditions=Conditions(outages=(Outage(worker=0, start=4.0),)))
@@ -99,21 +98,21 @@ def test_a_lost_sub_epoch_is_made_again_by_another_holder() -> None:
 
 
 def test_a_lost_sub_epoch_waits_for_its_only_holder() -> None:
-    """Without another holder it is made again, from its beginning, when the worker is back."""
+    """Without another holder it restarts from the beginning when the worker returns."""
     outage = Conditions(outages=(Outage(worker=0, start=4.0, seconds=3.0),))
     schedule = dispatch(open_shop([[10.0]]), LRPTW, conditions=outage)
     assert [(sub_epoch.start, sub_epoch.end) for sub_epoch in schedule.sub_epochs] == [(7.0, 17.0)]
 
 
 def test_a_run_that_can_never_end_says_why() -> None:
-    """The only holder of a partition never comes back: the error names model, partition and worker."""
+    """The only holder of a partition never returns: the error names model, partition and worker."""
     gone = Conditions(outages=(Outage(worker=1, start=5.0),))
     with pytest.raises(InstanceError, match=r"'m\d' has yet to visit partition 1.*worker-1.*comes back"):
         dispatch(SQUARE, LRPTW, conditions=gone)
 
 
 def test_a_worker_that_joins_is_used_at_once() -> None:
-    """With its own copy of the data it halves what is left."""
+    """Its replica halves the remaining time."""
     problem = open_shop([[10.0, 10.0]] * 8, available=[[0, 1]])
     schedule = dispatch(problem, LRPTW, conditions=Conditions(joins=(Join(worker=1, at=20.0),)))
     assert schedule.makespan == 50.0
@@ -121,13 +120,13 @@ def test_a_worker_that_joins_is_used_at_once() -> None:
 
 
 def test_noise_free_times_do_not_drift_apart() -> None:
-    """Sums of 0.1 that differ in the last bit are one moment: the Latin square is kept, at its bound."""
+    """Sums of 0.1 that differ in the last bit count as equal, so the Latin square meets its bound."""
     problem = open_shop([[0.1] * 7] * 7)
     assert dispatch(problem, LRPTW).makespan == pytest.approx(0.7, abs=1e-9)
 
 
 def test_the_clairvoyant_bound_counts_what_a_worker_cannot_do() -> None:
-    """A column of 20 s, 5 s away and 10 s at half speed: 30 s, whatever one knows."""
+    """A column of 20 s, 5 s of absence and 10 s at half speed: 30 s."""
     conditions = Conditions(
         outages=(Outage(worker=0, start=0.0, seconds=5.0),),
         stragglers=(Straggler(worker=0, factor=2.0, start=5.0, seconds=10.0),),

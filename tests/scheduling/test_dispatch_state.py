@@ -1,4 +1,4 @@
-"""The state: its running sums are what they would be if summed up anew, whatever happens."""
+"""`DispatchState`: its incremental sums equal recomputed sums after any change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sums(state: DispatchState) -> tuple[list[float], list[float]]:
 
 
 def snapshot(state: DispatchState) -> tuple[object, ...]:
-    """Everything a policy can see."""
+    """Return all data that a policy can read."""
     return (
         *([list(row) for row in table] for table in (state.time, state.need, state.fixed)),
         *(list(part) for part in (state.held, state.open, state.epoch, state.free)),
@@ -35,7 +35,7 @@ def snapshot(state: DispatchState) -> tuple[object, ...]:
 
 
 def step(state: DispatchState, data: st.DataObject) -> None:
-    """One thing that may happen to a run."""
+    """Apply one random change to the state."""
     eligible = [
         Placement(worker, model, partition)
         for worker in range(len(state.held))
@@ -85,7 +85,7 @@ def step(state: DispatchState, data: st.DataObject) -> None:
 @given(SINGLE, st.data())
 @settings(deadline=None, max_examples=150)
 def test_sums_are_those_of_counting_anew(problem: Problem, data: st.DataObject) -> None:
-    """Whatever starts, ends, is taken back or made again, is estimated better, goes or comes."""
+    """Sub-epochs start, finish, are released or repeated, estimates change, and workers join or leave."""
     state = DispatchState(problem)
     for _ in range(data.draw(st.integers(1, 12))):
         step(state, data)
@@ -99,7 +99,7 @@ def test_sums_are_those_of_counting_anew(problem: Problem, data: st.DataObject) 
 @given(SINGLE, st.data())
 @settings(deadline=None, max_examples=60)
 def test_a_copy_goes_its_own_parallel_plan(problem: Problem, data: st.DataObject) -> None:
-    """What happens on the copy, estimates aside, is not seen on the original."""
+    """Except for estimates, changes of the copy do not affect the original."""
     state = DispatchState(problem)
     for _ in range(3):
         step(state, data)
@@ -118,7 +118,7 @@ def test_a_copy_goes_its_own_parallel_plan(problem: Problem, data: st.DataObject
 @given(SINGLE, st.data())
 @settings(deadline=None, max_examples=60)
 def test_a_release_undoes_a_start(problem: Problem, data: st.DataObject) -> None:
-    """The sub-epoch is open again, the model idle, the GPUs free."""
+    """The sub-epoch is open, the model idle and the GPUs free again."""
     state = DispatchState(problem)
     eligible = [(w, m, mask) for w in range(len(state.held)) for m, mask in state.eligible(w)]
     before = snapshot(state)
@@ -131,7 +131,7 @@ def test_a_release_undoes_a_start(problem: Problem, data: st.DataObject) -> None
 @given(problems(max_gpus=2, is_begun=False))
 @settings(deadline=None, max_examples=60)
 def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
-    """As many sub-epochs as the problem has, each eligible when it starts, and sums of nothing at the end."""
+    """Each sub-epoch is eligible when it starts, and all sums are zero in the end."""
     state = DispatchState(problem)
     sub_epochs = 0
     while any(state.open):
@@ -149,7 +149,7 @@ def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
 
 @given(problems(max_gpus=4, is_begun=False))
 def test_what_is_left_to_a_worker_is_shared_by_its_gpus(problem: Problem) -> None:
-    """As the decoder counts it: with all of them busy, so long it takes. Where partitions have one holder each."""
+    """Like the decoder, the state divides the work by the GPUs, if each partition has one holder."""
     parallel_plans = tuple(
         tuple(each or (TimedPlan(seconds=1.0),) for each in row) for row in problem.parallel_plans
     )
@@ -162,7 +162,7 @@ def test_what_is_left_to_a_worker_is_shared_by_its_gpus(problem: Problem) -> Non
 
 @pytest.mark.parametrize(("gpus", "models"), [((3, 1), 4), ((2, 2), 3), ((4, 4), 12)])
 def test_every_free_gpu_gets_a_sub_epoch_where_models_are_scarce(gpus: tuple[int, ...], models: int) -> None:
-    """Critical first pairs models with all free GPUs at once: none is idle that could have had one."""
+    """Critical first pairs models with all free GPUs at once."""
     problem = replace(open_shop([[1.0, 1.0]] * models), gpus=gpus, gpu_ready=())
     state = DispatchState(problem)
     while idle := [worker for worker in (0, 1) if state.free[worker]]:

@@ -1,4 +1,4 @@
-"""Sub-epoch times learned from what ran: soon right where times are products, fair where they are not."""
+"""Sub-epoch times learned from observations: exact for products of model and worker factors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLOWNESS = {"fast": 0.5, "even": 1.0, "slow": 2.0}
 
 
 def observed(pairs: list[tuple[str, str]], *, sigma: float = 0.0, seed: int = 0) -> Estimates:
-    """What is learned when these pairs ran, a thousand rows each, in a world of products."""
+    """Return estimates after these pairs ran, a thousand rows each, with multiplicative times."""
     rng, found = random.Random(seed), Estimates()
     for model, worker in pairs:
         noise = math.exp(rng.gauss(0, sigma))
@@ -26,7 +26,7 @@ def observed(pairs: list[tuple[str, str]], *, sigma: float = 0.0, seed: int = 0)
 
 
 def test_a_model_is_known_where_it_never_ran() -> None:
-    """Once each model ran on two of three workers, the third follows, up to what the cautious prior holds back."""
+    """Each model ran on two of three workers; the third follows, except for the effect of the prior."""
     pairs = [(model, worker) for model in COSTS for worker in SLOWNESS]
     unseen = [("small", "slow"), ("middle", "even"), ("large", "fast")]
     found = observed([pair for pair in pairs if pair not in unseen])
@@ -39,7 +39,8 @@ def test_a_model_is_known_where_it_never_ran() -> None:
 
 @pytest.mark.parametrize("sigma", [0.05, 0.1, 0.3])
 def test_noise_is_measured(sigma: float) -> None:
-    """After some repeats the reported deviation is that of the times, give or take the mean that moves along."""
+    """After some repeats the reported deviation approaches the true one; the moving mean limits its
+    accuracy."""
     ran = [(model, worker) for model in COSTS for worker in SLOWNESS] * 20
     assert observed(ran, sigma=sigma).sigma == pytest.approx(sigma, rel=0.3)
 
@@ -53,7 +54,7 @@ def test_noise_is_measured(sigma: float) -> None:
     )
 )
 def test_an_estimate_is_always_a_time(sub_epochs: list[tuple[str, str, int, float]]) -> None:
-    """Whatever was observed, every estimate is positive and finite."""
+    """Estimates are positive and finite."""
     found = Estimates()
     for model, worker, rows, seconds in sub_epochs:
         found.observe(model, worker, rows=rows, seconds=seconds)
@@ -63,7 +64,7 @@ def test_an_estimate_is_always_a_time(sub_epochs: list[tuple[str, str, int, floa
 
 
 def test_one_pair_is_told_as_the_table_tells_it() -> None:
-    """To the bit: a decision must not depend on which of the two was asked."""
+    """Results are equal bit for bit, because a decision must not depend on the method."""
     rng, estimates = random.Random(7), Estimates()
     names, places = ["a", "b", "c"], ["x", "y", "z"]
     for _ in range(30):
@@ -79,7 +80,7 @@ def test_one_pair_is_told_as_the_table_tells_it() -> None:
 
 @given(cost=st.floats(1e-6, 1e3), rows=st.integers(1, 10**6))
 def test_a_trial_is_believed_until_sub_epochs_run(cost: float, rows: int) -> None:
-    """A model that was only tried is known, and costs what the trial says, with other models known or not."""
+    """The model counts as known, and its cost is the trial's."""
     found = Estimates()
     found.seed("tried", "w", rows=10, seconds=10 * cost, technique="ddp-2")
     assert found.knows("tried", "ddp-2")
@@ -95,7 +96,7 @@ def test_a_trial_is_believed_until_sub_epochs_run(cost: float, rows: int) -> Non
 def test_the_fixed_part_of_a_sub_epoch_is_told_apart_from_its_rows(
     rates: dict[str, float], fixed: dict[str, float], rows: int
 ) -> None:
-    """Of each model by itself, whatever the sizes of its sub-epochs; a model that never ran has what is typical."""
+    """The fit is per model, for any sizes; a model that never ran gets the typical value."""
     found = Estimates()
     for model, rate in rates.items():
         for worker, count in (("x", rows), ("y", 3 * rows)):
@@ -109,7 +110,7 @@ def test_the_fixed_part_of_a_sub_epoch_is_told_apart_from_its_rows(
 
 
 def test_sub_epochs_correct_a_trial_that_was_wrong() -> None:
-    """After ten sub-epochs the estimate where they ran is theirs; after one it is between."""
+    """After one sub-epoch the estimate lies between; after ten it follows the sub-epochs."""
     found = Estimates()
     found.seed("tried", "w", rows=100, seconds=100.0)
     found.observe("tried", "w", rows=100, seconds=200.0)
@@ -122,7 +123,7 @@ def test_sub_epochs_correct_a_trial_that_was_wrong() -> None:
 
 
 def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
-    """Its first sub-epoch is worth as much as what earlier runs have shown, its later ones more."""
+    """The first sub-epoch weighs as much as all earlier runs, later ones more."""
     found = Estimates()
     assert [found.is_blind] == [True]
     found.expect("a", log_rate=math.log(0.01), fixed_s=3.0, sub_epochs=40)
@@ -141,7 +142,7 @@ def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
 
 
 def test_a_worker_is_expected_to_be_as_others_of_its_kind() -> None:
-    """Until what ran there says otherwise."""
+    """Observations on the worker replace the expectation."""
     found = Estimates()
     found.expect("a", log_rate=0.0, fixed_s=0.0, sub_epochs=5)
     found.expect_slowness("slow", math.log(3))
@@ -153,7 +154,7 @@ def test_a_worker_is_expected_to_be_as_others_of_its_kind() -> None:
 
 
 def test_a_first_sub_epoch_that_is_not_as_expected_is_a_surprise() -> None:
-    """And the noise that plans and forecasts bear grows with it."""
+    """The noise for plans and forecasts grows with it."""
     found = Estimates()
     found.expect("a", log_rate=0.0, fixed_s=0.0, sub_epochs=5)
     found.expect_sigma(0.05)
@@ -164,7 +165,7 @@ def test_a_first_sub_epoch_that_is_not_as_expected_is_a_surprise() -> None:
 
 
 def test_doubt_falls_with_the_sub_epochs_that_have_shown_how_long_a_model_takes() -> None:
-    """What earlier runs have shown counts as far as it is believed; how much sub-epochs stray is known of few, too."""
+    """Earlier runs count by their confidence; with few sub-epochs the noise itself is uncertain."""
     found = observed([(model, "even") for model in COSTS])
     cost, one = found.shown("small")
     assert cost == pytest.approx(math.log(COSTS["small"]), abs=0.2)

@@ -1,4 +1,4 @@
-"""CP-SAT against exhaustive search, and its promises about time, hints and rounding."""
+"""CP-SAT against exhaustive search, and its behaviour with time limits, hints and rounding."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Square = tuple[tuple[int, ...], ...]
 ENOUGH_S = 60.0
 
 GAPPED = open_shop([[34, 2, 54, 61], [15, 89, 70, 9], [38, 19, 28, 87], [95, 7, 34, 29]])
-"""The first of Taillard's 4 x 4 instances: no schedule meets its bound, 186; the optimum is 193."""
+"""Taillard's first 4 x 4 instance: the optimum is 193, above the bound of 186."""
 
 
 def squares(times: range) -> Iterator[Square]:
-    """Every 3 x 3 instance over those times, one of each set that differs by the order of rows and columns, or by
-    swapping rows for columns, which no makespan depends on."""
+    """Return the 3 x 3 instances over those times, one for each class under transposition and permutation of
+    rows and columns."""
     for entries in product(times, repeat=9):
         square = (entries[:3], entries[3:6], entries[6:])
         if square == min(_images(square)):
@@ -49,7 +49,7 @@ def _images(square: Square) -> Iterator[Square]:
 
 
 def check(problem: Problem) -> None:
-    """CP-SAT's schedule is valid, proven optimal, and as long as exhaustive search says."""
+    """Check that CP-SAT's schedule is valid, proven optimal and as short as exhaustive search finds."""
     result = solve_exact(problem, time_limit_s=ENOUGH_S, solver="cp-sat")
     assert result.schedule is not None
     validate(problem, result.schedule).check()
@@ -59,7 +59,7 @@ def check(problem: Problem) -> None:
 
 
 def test_sampled_three_by_three_instances_equal_brute_force() -> None:
-    """200 of the 3 x 3 instances over times of 1 to 4 seconds."""
+    """200 instances over times of 1 to 4 seconds."""
     entries = random.Random(0).choices(range(1, 5), k=9 * 200)
     for at in range(0, len(entries), 9):
         check(open_shop([entries[at + row : at + row + 3] for row in (0, 3, 6)]))
@@ -68,7 +68,6 @@ def test_sampled_three_by_three_instances_equal_brute_force() -> None:
 @pytest.mark.slow
 @pytest.mark.commands
 def test_all_three_by_three_instances_over_a_grid_equal_brute_force() -> None:
-    """Every 3 x 3 instance over times of 1 to 4 seconds."""
     for square in squares(range(1, 5)):
         check(open_shop(square))
 
@@ -76,28 +75,27 @@ def test_all_three_by_three_instances_over_a_grid_equal_brute_force() -> None:
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.lists(st.integers(1, 9), min_size=4, max_size=4), min_size=4, max_size=4))
 def test_four_by_four_instances_equal_brute_force(times: list[list[int]]) -> None:
-    """Open shops of 4 x 4."""
     check(open_shop(times))
 
 
 @settings(deadline=None, max_examples=60)
 @given(multi_gpu_problems())
 def test_multi_gpu_instances_equal_brute_force(problem: Problem) -> None:
-    """Several GPUs per worker, several parallel plans: the optional intervals and the cumulative are right."""
+    """Tests the optional intervals and the cumulative constraint."""
     check(problem)
 
 
 @settings(deadline=None, max_examples=60)
 @given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_parallel_plans=2))
 def test_half_done_and_replicated_instances_equal_brute_force(problem: Problem) -> None:
-    """Replicas, sizes, epochs, sub-epochs that are done, models and workers that are still occupied."""
+    """Replicas, sizes, epochs, finished sub-epochs, and models and workers that become ready later."""
     check(problem)
 
 
 @settings(deadline=None, max_examples=30)
 @given(open_shops(max_models=3, max_workers=3, times=st.floats(0.001, 1000.0)))
 def test_fractional_times_are_solved_to_the_stated_tolerance(problem: Problem) -> None:
-    """Times that lie on no grid are cut down to one; the makespan is still that of brute force, to the tolerance."""
+    """Times are rounded down to a grid; the makespan matches brute force within the tolerance."""
     result = solve_exact(problem, time_limit_s=ENOUGH_S, solver="cp-sat")
     assert result.schedule is not None
     validate(problem, result.schedule).check()
@@ -107,8 +105,7 @@ def test_fractional_times_are_solved_to_the_stated_tolerance(problem: Problem) -
 
 
 def test_counting_long_sub_epochs_proves_what_no_load_does() -> None:
-    """Three sub-epochs of 6 s on 2 GPUs take 12 s, or 10 s if one takes both: GPU-seconds alone would allow 9 s or
-    so."""
+    """Three sub-epochs of 6 s on 2 GPUs take 12 s, or 10 s if one uses both; GPU-seconds alone allow 9 s."""
     problem = multi_gpu([2], {name: {0: {1: 6.0, 2: 4.0}} for name in "abc"})
     result = solve_exact(problem, time_limit_s=ENOUGH_S)
     assert result.schedule is not None
@@ -116,8 +113,7 @@ def test_counting_long_sub_epochs_proves_what_no_load_does() -> None:
 
 
 def test_a_search_ends_by_the_clock_that_it_is_given() -> None:
-    """One that CP-SAT does not have, such as the processor's time: an instance that takes hours ends after a few
-    looks at it."""
+    """CP-SAT does not know this clock: a search of hours ends after a few readings."""
     problem = saturn("img", "8+4", is_hopping=True)
     result = search.solve(problem, time_limit_s=8, clock=Ticking())
     assert result.schedule is not None
@@ -127,7 +123,7 @@ def test_a_search_ends_by_the_clock_that_it_is_given() -> None:
 
 
 def test_times_up_keeps_the_hint_and_says_so() -> None:
-    """A search without time gives back the hint, a valid bound, and no claim of an optimum."""
+    """The result is the hint with a valid bound and no claim of optimality."""
     hint = rearrange(GAPPED)
     result = solve_exact(GAPPED, time_limit_s=1e-6, hint=hint)
     assert result.schedule is not None
@@ -138,14 +134,13 @@ def test_times_up_keeps_the_hint_and_says_so() -> None:
 
 
 def test_without_ortools_a_request_by_name_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names what is missing."""
     monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     with pytest.raises(SolverUnavailableError, match="OR-Tools"):
         solve_exact(GAPPED, time_limit_s=1.0, solver="cp-sat")
 
 
 def test_without_any_solver_the_hint_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything works without solvers: the hint is the answer, and the note says what is missing."""
+    """Solvers are optional: the hint is the answer, and the note names the missing packages."""
     monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     monkeypatch.setitem(sys.modules, "gurobipy", None)
     hint = rearrange(GAPPED)
@@ -158,14 +153,14 @@ def test_without_any_solver_the_hint_comes_back(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.commands
 def test_solvers_are_imported_when_they_are_used() -> None:
-    """Importing the package imports neither OR-Tools nor Gurobi: both are optional, and slow to import."""
+    """OR-Tools and Gurobi are optional and slow to import."""
     code = "import sys, cerebro.scheduling.exact; sys.exit('ortools' in sys.modules or 'gurobipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @given(st.floats(1e-6, 1e6), st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=5))
 def test_a_bound_in_ticks_is_a_bound_in_seconds(horizon: float, times: list[float]) -> None:
-    """The ticks of any set of times, read back, are no more seconds than they were."""
+    """Converted back, the ticks of any set of times are at most the sum of the times."""
     horizon = max(horizon, sum(times))
     ticks = Ticks.fitting(times, horizon)
     total = sum(ticks.length(seconds) for seconds in times)
@@ -173,7 +168,7 @@ def test_a_bound_in_ticks_is_a_bound_in_seconds(horizon: float, times: list[floa
 
 
 def test_a_hint_chooses_one_option_of_each_sub_epoch_of_equal_models() -> None:
-    """Also if equal models are renamed, because the second one starts first."""
+    """Equal models may be renamed, because the second one starts first."""
     problem = open_shop([[2.0, 2.0], [2.0, 2.0]], [[0, 1], [0, 1]])
     wanted = visits(problem)
     second_first = sorted(wanted, key=lambda visit: -visit.model)

@@ -20,7 +20,7 @@ TWO = open_shop([[5.0, 5.0], [5.0, 5.0]])
 
 @st.composite
 def planned(draw: st.DrawFn) -> tuple[Problem, Following]:
-    """A problem and a plan of some of its sub-epochs in any order, sensible or not."""
+    """Generate a problem and a plan with some of its sub-epochs in any order, sensible or not."""
     problem = draw(problems(max_partitions=3, max_gpus=2))
     sub_epochs = [
         Placement(draw(st.sampled_from(problem.places(model, partition))), model, partition, epoch)
@@ -35,7 +35,7 @@ def planned(draw: st.DrawFn) -> tuple[Problem, Following]:
 @settings(max_examples=30, deadline=None)
 @given(problem=problems(max_models=5, max_partitions=4, max_gpus=2), name=st.sampled_from(sorted(POLICIES)))
 def test_a_plan_that_is_followed_ends_no_later_than_planned(problem: Problem, name: str) -> None:
-    """Without noise every sub-epoch starts no later than in the schedule that is followed, on the same worker."""
+    """Without noise each sub-epoch starts no later than in the plan, on the same worker."""
     plan = dispatch(problem, POLICIES[name], seed=1)
     followed = dispatch(problem, Following.of(plan))
     start = {(u.model, u.epoch, u.partition, u.worker): u.start for u in plan.sub_epochs}
@@ -46,8 +46,7 @@ def test_a_plan_that_is_followed_ends_no_later_than_planned(problem: Problem, na
 @settings(max_examples=30, deadline=None)
 @given(case=planned(), sigma=st.sampled_from((0.0, 0.3)), down=st.integers(0, 2), at=st.integers(0, 9))
 def test_no_plan_can_stop_a_run(case: tuple[Problem, Following], sigma: float, down: int, at: int) -> None:
-    """Whatever the plan names, in whatever order, with a worker that goes away for a while: every sub-epoch runs
-    once."""
+    """With any order and an absent worker, each sub-epoch runs once."""
     problem, following = case
     outage = Outage(worker=down % problem.num_workers, start=float(at), seconds=7.0)
     schedule = dispatch(problem, following, conditions=Conditions(sigma=sigma, outages=(outage,)))
@@ -55,7 +54,7 @@ def test_no_plan_can_stop_a_run(case: tuple[Problem, Following], sigma: float, d
 
 
 def test_a_worker_waits_for_its_models_turn() -> None:
-    """Worker 1 could take the idle model 0, but in the plan worker 0 comes first."""
+    """Worker 1 could start the idle model 0, but in the plan worker 0 has it first."""
     following = Following([Placement(0, 1, 0), Placement(0, 0, 0), Placement(1, 0, 1), Placement(1, 1, 1)])
     schedule = dispatch(TWO, following)
     assert [(sub_epoch.worker, sub_epoch.model, sub_epoch.start) for sub_epoch in schedule.sub_epochs] == [
@@ -67,7 +66,7 @@ def test_a_worker_waits_for_its_models_turn() -> None:
 
 
 def test_sub_epochs_of_a_lost_worker_are_dispatched_to_other_holders() -> None:
-    """The plan has both on worker 0; when it is lost for good, worker 1 holds the partition too."""
+    """The plan uses worker 0 only; after its loss, worker 1, the other holder, runs the sub-epochs."""
     problem = open_shop([[10.0, 10.0], [10.0, 10.0]], available=[[0, 1]])
     plan = Following([Placement(0, 0, 0), Placement(0, 1, 0)])
     assert dispatch(problem, plan).makespan == 20.0
@@ -77,7 +76,7 @@ def test_sub_epochs_of_a_lost_worker_are_dispatched_to_other_holders() -> None:
 
 @pytest.mark.parametrize("name", ["cyclic", "lrptw"])
 def test_a_tight_plan_holds_together(name: str) -> None:
-    """On 8 near-equal models and workers the plan's makespan is reached exactly."""
+    """With 8 near-equal models and workers, the run reaches the plan's makespan exactly."""
     rng = random.Random(4)
     workers = [rng.uniform(0.95, 1.05) for _ in range(8)]
     models = [rng.uniform(0.85, 1.15) for _ in range(8)]

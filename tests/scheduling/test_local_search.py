@@ -1,4 +1,4 @@
-"""The searches of the planner: what they yield is what they say, and it gets better."""
+"""The planner's local searches: valid candidates with correct makespans that improve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.scheduling.instances import open_shops, problems
 
 
 def check(problem: Problem, found: Candidate) -> None:
-    """The candidate is a valid schedule of the makespan it gives."""
+    """Check that the candidate is a valid schedule with its stated makespan."""
     schedule = to_schedule(problem, found.plan_table, found.starts)
     validate(problem, schedule).check()
     assert schedule.makespan == pytest.approx(found.makespan)
@@ -29,7 +29,7 @@ def check(problem: Problem, found: Candidate) -> None:
 @settings(deadline=None, max_examples=25)
 @given(problem=problems(max_models=5, max_gpus=3, max_parallel_plans=2), seed=st.integers(0, 99))
 def test_what_dispatch_finds_is_valid_and_has_the_makespan_it_says(problem: Problem, seed: int) -> None:
-    """Every candidate of the search over priorities and parallel plans, with its plan table."""
+    """The search covers priorities and parallel plans."""
     for found in itertools.islice(search_priorities(problem, plan_tables(problem), random.Random(seed)), 120):
         if found is not None:
             check(problem, found)
@@ -38,7 +38,7 @@ def test_what_dispatch_finds_is_valid_and_has_the_makespan_it_says(problem: Prob
 @settings(deadline=None, max_examples=25)
 @given(problem=problems(max_models=4, max_gpus=4, max_parallel_plans=3), seed=st.integers(0, 99))
 def test_what_the_search_over_orders_finds_is_valid_and_better(problem: Problem, seed: int) -> None:
-    """Every candidate, whatever is half done, replicated or repeated; each shorter than the one before."""
+    """Each candidate is shorter than the one before, also with half-done epochs and replicas."""
     tables = plan_tables(problem)
     start = next(c for c in search_priorities(problem, tables, random.Random(seed)) if c is not None)
     best = start.makespan
@@ -52,7 +52,7 @@ def test_what_the_search_over_orders_finds_is_valid_and_better(problem: Problem,
 @settings(deadline=None, max_examples=25)
 @given(problem=problems(max_models=5), seed=st.integers(0, 99))
 def test_what_rotations_find_is_valid_and_has_the_makespan_it_says(problem: Problem, seed: int) -> None:
-    """Every candidate of the search over rotations, wherever each partition has one worker."""
+    """The search needs one worker for each partition."""
     decoder = Decoder(problem, plan_tables(problem)["full node"])
     if is_open_shop(decoder):
         for found in itertools.islice(search_rotations(decoder, random.Random(seed)), 60):
@@ -63,7 +63,7 @@ def test_what_rotations_find_is_valid_and_has_the_makespan_it_says(problem: Prob
 @settings(deadline=None, max_examples=20)
 @given(problem=open_shops(max_models=6, max_workers=5))
 def test_candidates_get_better(problem: Problem) -> None:
-    """After the two sorted rotations, and after the first restart, a search yields improvements only."""
+    """After the two sorted rotations and the first restart, a search yields only improvements."""
     rng = random.Random(0)
     rotations = [
         c
@@ -80,7 +80,7 @@ def test_candidates_get_better(problem: Problem) -> None:
 
 
 def test_a_given_up_decoding_would_have_exceeded_the_cutoff() -> None:
-    """Whatever cutoff at or above the makespan gives the same schedule, any below it gives none."""
+    """A cutoff at or above the makespan gives the same schedule; a lower cutoff gives none."""
     rng = random.Random(2)
     problem = open_shop([[rng.uniform(1, 9) for _ in range(5)] for _ in range(8)])
     decoder = Decoder(problem, plan_tables(problem)["full node"])

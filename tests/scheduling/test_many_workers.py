@@ -1,4 +1,4 @@
-"""Decisions for many idle workers at once: what is computed once for all of them is what each would be told alone."""
+"""Decisions for many idle workers at once equal decisions for each worker alone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cerebro.scheduling.policies.critical_first import CriticalFirst, by_level, 
 from cerebro.scheduling.schedule import Placement
 
 WORKERS = 12
-"""More than are asked one by one."""
+"""Above the threshold for separate decisions."""
 
 
 @st.composite
 def states(draw: st.DrawFn) -> DispatchState:
-    """Models that have visited some partitions, of which each worker holds one; some sub-epochs do not fit
-    somewhere."""
+    """Generate models with some visited partitions; each worker holds one partition and some models do not
+    fit."""
     models = draw(st.integers(1, 40))
     state = DispatchState.of_equals(
         models=models, sizes=[1.0] * WORKERS, held=[1 << w for w in range(WORKERS)], epochs=2
@@ -37,7 +37,7 @@ def states(draw: st.DrawFn) -> DispatchState:
 
 @given(states())
 def test_models_that_are_sorted_once_are_chosen_as_by_each_worker_alone(state: DispatchState) -> None:
-    """The worker with most left to do takes the model with most left of those that fit; and so on."""
+    """The worker with the most remaining work takes its fitting model with the most remaining work."""
     workers = range(WORKERS)
     alone = state.copy()
     expected = []
@@ -57,7 +57,7 @@ def test_models_that_are_sorted_once_are_chosen_as_by_each_worker_alone(state: D
 
 @given(st.lists(st.integers(0, 2**WORKERS - 1), min_size=1, max_size=60))
 def test_models_with_the_same_left_are_told_apart_from_others_only(open_masks: list[int]) -> None:
-    """Which models a worker could take, by their places: the same whether few or many sets of partitions differ."""
+    """The result must not depend on the number of distinct partition sets."""
     state = DispatchState.of_equals(
         models=len(open_masks), sizes=[1.0] * WORKERS, held=[1 << w for w in range(WORKERS)], epochs=1
     )

@@ -1,4 +1,4 @@
-"""`Placement`: the same record from a policy's choice to a plan, a schedule and the planner process."""
+"""`Placement`: one record for policy choices, plans, schedules and the planner process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACES = st.lists(
 def test_placements_of_a_schedule_are_a_plan_here_and_in_another_process(
     problem: Problem, policy: str
 ) -> None:
-    """A schedule's placements are an order to follow, and arrive unchanged in the planner process."""
+    """JSON serialisation keeps them unchanged."""
     schedule = dispatch(problem, POLICIES[policy])
     assert order_from_json(json.loads(json.dumps(schedule.sub_epochs))) == schedule.sub_epochs
     followed = dispatch(problem, Following(schedule.sub_epochs))
@@ -38,7 +38,7 @@ def test_placements_of_a_schedule_are_a_plan_here_and_in_another_process(
 def test_a_start_takes_gpus_of_each_place_and_a_release_returns_them(
     places: list[tuple[int, int]], gpus: int, model: int
 ) -> None:
-    """A gang takes the same number of GPUs of each worker; a release restores the state."""
+    """A gang takes the same number of GPUs from each worker; a release restores the state."""
     state = DispatchState.of_equals(models=2, sizes=[1.0] * 7, held=[0b1111111] * 6, epochs=1, gpus=[9] * 6)
     state.start(Placement(0, model, 6, gpus=gpus, others=tuple(places)), at=5.0)
     taken = gpus if places else state.need[model][0]

@@ -1,4 +1,4 @@
-"""Plan tables: which parallel plan each model uses on each worker."""
+"""Plan tables: the parallel plan of each model on each worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.scheduling.ticking import Ticking
 
 
 def gpus(problem: Problem, name: str) -> list[list[int]]:
-    """GPUs of each model on each worker in the plan table of that name."""
+    """Return the GPUs of each model on each worker in the named plan table."""
     table = plan_tables(problem)[name]
     return [[problem.parallel_plans[m][w][s].gpus for w, s in enumerate(row)] for m, row in enumerate(table)]
 
@@ -26,7 +26,7 @@ def gpus(problem: Problem, name: str) -> list[list[int]]:
 @settings(deadline=None, max_examples=20)
 @given(problem=problems(max_gpus=4, max_parallel_plans=3))
 def test_every_sub_epoch_has_a_place_in_every_allotment(problem: Problem) -> None:
-    """And one change of an entry keeps it so."""
+    """The property survives a change of one entry."""
     for table in plan_tables(problem).values():
         for m in range(problem.num_models):
             for w in range(problem.num_workers):
@@ -38,7 +38,6 @@ def test_every_sub_epoch_has_a_place_in_every_allotment(problem: Problem) -> Non
 @settings(deadline=None, max_examples=20)
 @given(problem=problems(max_gpus=2, max_parallel_plans=2))
 def test_alternatives_exist_only_where_there_is_a_choice(problem: Problem) -> None:
-    """A problem without a choice has none in any entry."""
     table = plan_tables(problem)["full node"]
     some = any(
         alternatives(problem, table, m, w)
@@ -49,7 +48,7 @@ def test_alternatives_exist_only_where_there_is_a_choice(problem: Problem) -> No
 
 
 def test_only_the_longest_models_are_widened() -> None:
-    """One long model among many short ones gets more GPUs, because it alone sets the bound."""
+    """One long model sets the bound, so it alone gets more GPUs."""
     parallel_plans = {1: 1.0, 2: 0.6}
     runtimes = {
         name: {node: {g: seconds * parallel_plans[g] for g in parallel_plans} for node in range(2)}
@@ -59,7 +58,7 @@ def test_only_the_longest_models_are_widened() -> None:
 
 
 def test_filling_gives_gpus_to_who_gains_most_until_none_are_left() -> None:
-    """Four models on two nodes of four GPUs: all run at once, on eight GPUs together."""
+    """Four models run at once on two nodes of four GPUs and use all eight."""
     parallel_plans = {1: 1.0, 2: 0.6, 4: 0.4}
     runtimes = {
         name: {node: {g: seconds * parallel_plans[g] for g in parallel_plans} for node in range(2)}
@@ -71,7 +70,7 @@ def test_filling_gives_gpus_to_who_gains_most_until_none_are_left() -> None:
 @settings(deadline=None, max_examples=20)
 @given(problem=problems(max_gpus=4, max_parallel_plans=3))
 def test_leaving_out_what_is_dominated_lengthens_no_schedule(problem: Problem) -> None:
-    """What is left is never slower on as many GPUs, or fewer."""
+    """For each removed parallel plan, another is as fast on as few GPUs."""
     kept = undominated(problem)
     for before, after in zip(problem.parallel_plans, kept.parallel_plans, strict=True):
         for parallel_plans, rest in zip(before, after, strict=True):
@@ -88,7 +87,7 @@ def test_leaving_out_what_is_dominated_lengthens_no_schedule(problem: Problem) -
 @settings(deadline=None, max_examples=20)
 @given(problem=problems(max_gpus=3, max_parallel_plans=3))
 def test_a_schedules_strategies_are_read_off_it(problem: Problem) -> None:
-    """Whatever a plan runs, the problem with the parallel plans read off it allows."""
+    """The problem with those parallel plans permits the schedule."""
     found = plan(problem, time_limit_s=60, clock=Ticking())
     table = of_schedule(problem, found.schedule)
     for sub_epoch in found.schedule.sub_epochs:

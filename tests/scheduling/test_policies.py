@@ -45,7 +45,7 @@ def idle(state: DispatchState) -> list[int]:
 def test_a_choice_is_eligible_repeatable_and_leaves_the_board_alone(
     name: str, problem: Problem, data: st.DataObject
 ) -> None:
-    """At any point of any run: what is chosen could start, the same again gives the same, and nothing is written to."""
+    """The choice can start, a repeat gives the same choice, and the state does not change."""
     state, policy = DispatchState(problem), POLICIES[name]
     for _ in range(data.draw(st.integers(0, 12))):
         choices = [(w, m, mask) for w in range(problem.num_workers) for m, mask in state.eligible(w)]
@@ -68,7 +68,8 @@ def test_a_choice_is_eligible_repeatable_and_leaves_the_board_alone(
 @settings(max_examples=20, deadline=None)
 @given(problem=problems(max_gpus=2, is_begun=False))
 def test_a_policy_without_waits_finds_what_is_eligible(name: str, problem: Problem) -> None:
-    """If a worker could start anything, somebody is given a sub-epoch; but a slow holder may leave it to a fast one."""
+    """If any worker can start a sub-epoch, the policy starts one; a slow holder may leave it to a fast
+    holder."""
     state = DispatchState(problem)
     while any(any(state.eligible(worker)) for worker in idle(state)):
         choice = POLICIES[name].choose(state, idle(state), random.Random(1))
@@ -82,13 +83,13 @@ def test_a_policy_without_waits_finds_what_is_eligible(name: str, problem: Probl
 @pytest.mark.parametrize("name", ["lrptw", "cyclic"])
 @pytest.mark.parametrize(("num_models", "num_workers"), SIZES)
 def test_equal_times_meet_the_bound(name: str, num_models: int, num_workers: int) -> None:
-    """Homogeneous instances of any shape are scheduled optimally, also where sums of 0.1 drift."""
+    """Homogeneous instances get an optimal schedule despite rounding of sums of 0.1."""
     problem = open_shop([[0.1] * num_workers] * num_models)
     assert dispatch(problem, POLICIES[name]).makespan == pytest.approx(lower_bound(problem), rel=1e-9)
 
 
 def test_cyclic_meets_the_bound_of_near_equal_times() -> None:
-    """n = p with near-equal times: what never waits is off by percents, the Latin square with waits by per mille."""
+    """Policies without waits are off by per cents, the Latin square with waits by per mille."""
     cases = [narrow(16, 16, seed) for seed in range(8)]
     assert mean_ratio("cyclic", cases) < 1.005
     assert mean_ratio("lrptw", cases) > 1.03
@@ -97,7 +98,7 @@ def test_cyclic_meets_the_bound_of_near_equal_times() -> None:
 @settings(max_examples=40, deadline=None)
 @given(problem=open_shops(max_models=6, max_workers=5))
 def test_cyclic_always_goes_on_by_itself(problem: Problem) -> None:
-    """In an open shop somebody's turn has always come: while nothing runs, the policy itself has an answer."""
+    """While nothing runs in an open shop, the policy itself always has a choice."""
     state = DispatchState(problem)
     while any(state.open):
         choice = POLICIES["cyclic"].choose(state, idle(state), random.Random(0))
@@ -108,7 +109,7 @@ def test_cyclic_always_goes_on_by_itself(problem: Problem) -> None:
 
 
 def test_critical_first_leaves_long_sub_epochs_to_fast_holders() -> None:
-    """A worker ten times slower than the other holder takes the short model, or none: the long one would end last."""
+    """The other holder is ten times faster, and the long model on the slow worker would end last."""
     state = DispatchState(open_shop([[1.0, 10.0], [0.1, 1.0]], available=[[0, 1], [0, 1]]))
     assert POLICIES["lrptw"].choose(state, [1], random.Random(0)) == Placement(1, 1, 0)
     state.drop(1)
@@ -117,14 +118,14 @@ def test_critical_first_leaves_long_sub_epochs_to_fast_holders() -> None:
 
 
 def test_dry_runs_are_better_than_random_and_no_worse_than_critical_first() -> None:
-    """On average over instances where critical first leaves something to gain."""
+    """An average over instances where critical first is not optimal."""
     cases = [narrow(9, 6, seed) for seed in range(4)]
     assert mean_ratio("monte-carlo", cases) < mean_ratio("random", cases) - 0.01
     assert mean_ratio("monte-carlo", cases) <= mean_ratio("lrptw", cases)
 
 
 def test_dry_runs_degrade_to_critical_first_on_a_huge_board() -> None:
-    """More sub-epochs than may be played for one decision: no dry run is begun."""
+    """There are more sub-epochs than one decision may simulate."""
     state = DispatchState(narrow(300, 10, 0))
     chosen = POLICIES["monte-carlo"].choose(state, idle(state), random.Random(0))
     assert chosen == POLICIES["lrptw"].choose(state, idle(state), random.Random(0))
@@ -132,7 +133,7 @@ def test_dry_runs_degrade_to_critical_first_on_a_huge_board() -> None:
 
 @st.composite
 def pairings(draw: st.DrawFn) -> tuple[dict[int, int], list[int]]:
-    """Who fits whom, and how critical models are."""
+    """Generate compatible workers and models, and the criticality of models."""
     workers, models = draw(st.integers(0, 6)), draw(st.integers(1, 6))
     fits = {worker: draw(st.integers(0, 2**models - 1)) for worker in range(workers)}
     return fits, sorted(draw(st.lists(st.integers(0, 3), min_size=models, max_size=models)))
@@ -140,7 +141,8 @@ def pairings(draw: st.DrawFn) -> tuple[dict[int, int], list[int]]:
 
 @given(case=pairings())
 def test_pairing_is_the_best_there_is(case: tuple[dict[int, int], list[int]]) -> None:
-    """Of all pairings: the workers that come first, then the most critical models; compared with trying all of them."""
+    """Earlier workers have priority, then more critical models; the expected result comes from exhaustive
+    search."""
     fits, level = case
     found = pair(fits, level)
     assert all(fits[worker] >> place & 1 for worker, place in found.items())
@@ -163,14 +165,14 @@ def test_pairing_is_the_best_there_is(case: tuple[dict[int, int], list[int]]) ->
 
 @pytest.mark.parametrize("shape", ["equal", "narrow", "staircase", "scarce"])
 def test_pairing_thousands(shape: str) -> None:
-    """Neither recursion nor a limit of steps ends it: equals, few choices each, a chain that moves everybody, and
-    too few models."""
+    """No recursion or step limit applies: equal models, few choices, an augmenting chain through all workers,
+    and too few models."""
     number = 3000
     everything = (1 << number) - 1
     fits = {
         "equal": dict.fromkeys(range(number), everything),
         "narrow": {worker: 0b111 << worker & everything for worker in range(number)},
-        # Each takes the place of the one before, who moves on; the last one moves them all.
+        # Each worker displaces the previous one; the last worker moves all others.
         "staircase": {**{w: 0b11 << w & everything for w in range(number - 1)}, number - 1: 1},
         "scarce": dict.fromkeys(range(number), 0b1111),
     }[shape]
@@ -180,14 +182,13 @@ def test_pairing_thousands(shape: str) -> None:
 
 
 def test_the_default_exists() -> None:
-    """What `run_fit` takes when nothing is said."""
     assert DEFAULT_POLICY in POLICIES
 
 
 @st.composite
 def states(draw: st.DrawFn) -> DispatchState:
-    """Of 2 to 6 models on 3 workers, in the middle of a run: visits behind them, some of them busy, partitions with
-    several holders or none, sub-epochs that take long here and do not fit there."""
+    """Generate a partly executed run: 2 to 6 models on 3 workers, some busy, with replicas, missing holders,
+    long sub-epochs and models that do not fit."""
     models = draw(st.integers(2, 6))
     held = draw(st.lists(st.integers(0, 7), min_size=3, max_size=3) | st.just([1, 2, 4]))
     state = DispatchState.of_equals(models=models, sizes=[1, 1, 1], held=held, epochs=2)
@@ -198,7 +199,7 @@ def states(draw: st.DrawFn) -> DispatchState:
             state.set_time(model, worker, time, 0.0)
         state.set_epochs(model, 2, draw(st.integers(1, 2)), draw(st.integers(0, 7)))
     for model, worker in draw(st.sets(st.tuples(st.integers(0, models - 1), st.integers(0, 2)), max_size=3)):
-        state.time[model][worker] = NEVER  # it is kept off there
+        state.time[model][worker] = NEVER  # the worker is excluded for this model
     state.priority_score = draw(st.just([]) | st.lists(st.floats(0, 1), min_size=models, max_size=models))
     for worker in draw(st.sets(st.integers(0, 2), max_size=1)):
         found = list(state.startable(worker))
@@ -209,7 +210,7 @@ def states(draw: st.DrawFn) -> DispatchState:
 
 
 def begun(policy: str, state: DispatchState, idle: set[int]) -> list[Placement]:
-    """A round: sub-epochs are begun until the policy has no more for the workers that are idle."""
+    """Start sub-epochs until the policy has no choice for the idle workers."""
     rng, found = random.Random(0), list[Placement]()
     while choice := POLICIES[policy].choose(state, sorted(idle - {each.worker for each in found}), rng):
         state.start(choice)
@@ -223,8 +224,8 @@ def begun(policy: str, state: DispatchState, idle: set[int]) -> list[Placement]:
 def test_models_of_the_highest_priority_go_first_wherever_they_can(
     policy: str, state: DispatchState, priorities: list[int], data: st.DataObject
 ) -> None:
-    """Whatever the policy: after a round, no model is idle that could have been where one of a lower priority begins;
-    and nobody waits that had not waited if all were equal."""
+    """After a round, no idle model could replace a started model of lower priority, and priorities never
+    leave a worker idle that equal priorities would use."""
     idle = {worker for worker in data.draw(st.sets(st.integers(0, 2), min_size=1)) if state.free[worker]}
     equal = begun(policy, state.copy(), idle)
     for model in range(len(state.open)):
@@ -243,7 +244,7 @@ def test_models_of_the_highest_priority_go_first_wherever_they_can(
 def test_among_models_of_one_priority_a_policy_keeps_its_own_rule(
     policy: str, state: DispatchState, priority: int, idle: set[int]
 ) -> None:
-    """Which one that is makes no difference."""
+    """With one common priority, its value does not matter."""
     idle = {worker for worker in idle if state.free[worker]}
     expected = begun(policy, state.copy(), idle)
     for model in range(len(state.open)):

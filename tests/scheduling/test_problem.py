@@ -1,4 +1,4 @@
-"""The problem checks itself: what is wrong with it is named."""
+"""Problem construction and its error messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def test_an_open_shop_has_partition_j_on_worker_j() -> None:
 @given(open_shops())
 @settings(deadline=None, max_examples=30)
 def test_whatever_is_square_is_an_open_shop(problem: Problem) -> None:
-    """Every matrix of times."""
     assert problem.is_open_shop
     assert problem.is_single
 
@@ -35,7 +34,7 @@ def test_whatever_is_square_is_an_open_shop(problem: Problem) -> None:
 @given(problems(max_gpus=3, max_parallel_plans=3))
 @settings(deadline=None, max_examples=50)
 def test_a_sub_epoch_has_a_place(problem: Problem) -> None:
-    """A problem that could be made can be scheduled."""
+    """Each problem that passes its checks can be scheduled."""
     for model in range(problem.num_models):
         for partition in range(problem.num_partitions):
             places = problem.places(model, partition)
@@ -44,7 +43,7 @@ def test_a_sub_epoch_has_a_place(problem: Problem) -> None:
 
 
 def test_a_strategy_can_be_chosen() -> None:
-    """What is left has one parallel plan for each model and worker, and none where there was none."""
+    """The result has one parallel plan for each model and worker, or none if the model did not fit."""
     problem = Problem(
         models=("a", "b"),
         workers=("x", "y"),
@@ -63,7 +62,7 @@ def test_a_strategy_can_be_chosen() -> None:
 
 
 def test_nodes_and_runtimes_make_a_problem() -> None:
-    """The thesis's table 4.1: each node holds a partition; parallel plans by number of GPUs, ascending."""
+    """Table 4.1 of the thesis: each node holds a partition; parallel plans ascend by number of GPUs."""
     problem = multi_gpu([2, 1], {"m": {0: {2: 6.0, 1: 10.0}, 1: {1: 9.0}}})
     assert problem.models == ("m",)
     assert problem.gpus == (2, 1)
@@ -90,7 +89,7 @@ def test_nodes_and_runtimes_make_a_problem() -> None:
 def test_what_is_wrong_with_times_is_named(
     times: list[list[float]], available: list[list[int]] | None, said: str
 ) -> None:
-    """Empty axes, ragged rows, times that are none, partitions without a holder."""
+    """Empty axes, ragged rows, invalid times and partitions without a holder."""
     with pytest.raises(InstanceError, match=said):
         open_shop(times, available)
 
@@ -110,7 +109,7 @@ def test_what_is_wrong_with_times_is_named(
 def test_what_is_wrong_with_runtimes_is_named(
     nodes: list[int], runtimes: dict[str, dict[int, dict[int, float]]], said: str
 ) -> None:
-    """Unknown nodes, GPU counts that no node has, models that fit nowhere."""
+    """Unknown nodes, impossible GPU counts and models that fit on no node."""
     with pytest.raises(InstanceError, match=said):
         multi_gpu(nodes, runtimes)
 
@@ -129,7 +128,7 @@ def test_what_is_wrong_with_runtimes_is_named(
     ],
 )
 def test_a_gang_is_several_workers(gang: TimedPlan, said: str) -> None:
-    """With a partition and the GPUs each."""
+    """Each member needs a partition and GPUs."""
     with pytest.raises(InstanceError, match=said):
         replace(open_shop([[1.0, 1.0]]), gangs=((gang,),))
     with pytest.raises(InstanceError, match="gangs has 2 entries, expected 1"):

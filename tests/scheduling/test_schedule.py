@@ -1,4 +1,4 @@
-"""Schedules as data: their order, their makespan, and which GPUs their sub-epochs run on."""
+"""Schedules as data: order, makespan, and the GPUs of each sub-epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sub_epoch(start: float, end: float, *, worker: int = 0, model: int = 0, gpus
 @given(multi_gpu_problems())
 @settings(deadline=None, max_examples=40)
 def test_sub_epochs_get_gpus_of_their_worker_for_themselves(problem: Problem) -> None:
-    """As many as they take, none twice at once, none that the worker does not have."""
+    """Each sub-epoch gets its number of GPUs, with no conflict and within the worker's GPUs."""
     placed = devices(optimum(problem).sub_epochs)
     for one, gpus in placed.items():
         assert len(set(gpus)) == one.gpus
@@ -33,7 +33,7 @@ def test_sub_epochs_get_gpus_of_their_worker_for_themselves(problem: Problem) ->
 
 
 def test_rounding_does_not_need_another_gpu() -> None:
-    """A sub-epoch that ends at 0.1 + 0.2 has left its GPU for one that starts at 0.3."""
+    """A sub-epoch that ends at 0.1 + 0.2 frees its GPU for one that starts at 0.3."""
     first, second = sub_epoch(0.0, 0.1 + 0.2), sub_epoch(0.3, 1.0, model=1)
     assert first.end > second.start
     assert devices([first, second]) == {first: (0,), second: (0,)}

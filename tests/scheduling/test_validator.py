@@ -1,4 +1,4 @@
-"""The validator: it passes what is right, and names each way in which a schedule can be wrong."""
+"""The validator accepts valid schedules and names each violation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUB_EPOCHS = (
 
 
 def one_after_the_other(problem: Problem) -> Schedule:
-    """A right schedule of any problem: nothing at the same time."""
+    """Return a sequential, valid schedule of any problem."""
     now = max(*problem.model_ready, *(ready[-1] for ready in problem.gpu_ready))
     sub_epochs = []
     for model, left in enumerate(problem.left):
@@ -58,7 +58,7 @@ def complaints(problem: Problem, sub_epochs: tuple[Placement, ...], *, actual: b
 @given(ANY)
 @settings(deadline=None, max_examples=80)
 def test_a_right_schedule_has_no_violations(problem: Problem) -> None:
-    """Whatever the problem; and the report has its makespan, the problem's bound and the gap between them."""
+    """The report has the makespan, the problem's bound and the gap between them."""
     schedule = one_after_the_other(problem)
     report = validate(problem, schedule).check()
     assert report.violations == ()
@@ -70,7 +70,6 @@ def test_a_right_schedule_has_no_violations(problem: Problem) -> None:
 @given(ANY, st.data())
 @settings(deadline=None, max_examples=60)
 def test_a_sub_epoch_left_out_is_named(problem: Problem, data: st.DataObject) -> None:
-    """Whichever it is."""
     sub_epochs = one_after_the_other(problem).sub_epochs
     assume(sub_epochs)
     lost = data.draw(st.sampled_from(sub_epochs))
@@ -82,7 +81,7 @@ def test_a_sub_epoch_left_out_is_named(problem: Problem, data: st.DataObject) ->
 @given(ANY, st.data())
 @settings(deadline=None, max_examples=60)
 def test_a_sub_epoch_that_runs_twice_is_named(problem: Problem, data: st.DataObject) -> None:
-    """Even when it disturbs nobody."""
+    """Even if it causes no conflict."""
     schedule = one_after_the_other(problem)
     assume(schedule.sub_epochs)
     again = data.draw(st.sampled_from(schedule.sub_epochs))
@@ -95,7 +94,7 @@ def test_a_sub_epoch_that_runs_twice_is_named(problem: Problem, data: st.DataObj
 @given(problems(is_begun=False, max_models=2, max_workers=2), st.data())
 @settings(deadline=None, max_examples=60)
 def test_a_model_in_two_places_is_named(problem: Problem, data: st.DataObject) -> None:
-    """Two sub-epochs of a model that overlap in time, on one worker or on two."""
+    """Two sub-epochs of a model overlap in time, on one worker or on two."""
     sub_epochs = one_after_the_other(problem).sub_epochs
     assume(len(sub_epochs) > 1 and sub_epochs[1].model == sub_epochs[0].model)
     shift = data.draw(st.floats(0.01, 1.0)) * (sub_epochs[0].end - sub_epochs[0].start)
@@ -110,7 +109,7 @@ def test_a_model_in_two_places_is_named(problem: Problem, data: st.DataObject) -
 @given(st.integers(1, 4), st.integers(2, 5))
 @settings(deadline=None, max_examples=30)
 def test_overbooked_gpus_are_named(gpus: int, models: int) -> None:
-    """So many models at once with one GPU each fit on a node exactly when it has as many GPUs."""
+    """A node runs as many one-GPU models at once as it has GPUs."""
     problem = multi_gpu([gpus], {f"m{number}": {0: {1: 2.0}} for number in range(models)})
     sub_epochs = tuple(Placement(model=m, partition=0, worker=0, start=0.0, end=2.0) for m in range(models))
     said = complaints(problem, sub_epochs)
@@ -122,7 +121,7 @@ def test_overbooked_gpus_are_named(gpus: int, models: int) -> None:
 def test_a_wrong_duration_is_named_unless_times_are_actual(
     problem: Problem, data: st.DataObject, factor: float
 ) -> None:
-    """The parallel plan says how long a sub-epoch takes; what really ran may have taken any time."""
+    """Planned durations must match the parallel plan; measured ones may differ."""
     sub_epochs = one_after_the_other(problem).sub_epochs
     assume(sub_epochs)
     last = sub_epochs[-1]
@@ -133,7 +132,7 @@ def test_a_wrong_duration_is_named_unless_times_are_actual(
 
 
 def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
-    """So many GPUs, by that technique: one of the parallel plans of the model on the worker."""
+    """GPUs and technique must match one of the model's parallel plans on the worker."""
     problem = Problem(
         models=("m",),
         workers=("w",),
@@ -152,13 +151,13 @@ def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
     [({"model_ready": (0.5, 0.0)}, "the model"), ({"gpu_ready": ((0.5,), (0.0,))}, "worker-0")],
 )
 def test_a_start_before_model_or_worker_are_ready_is_named(late: dict[str, Any], who: str) -> None:
-    """Something else occupies them until then."""
+    """Another task occupies them until then."""
     said = complaints(replace(SQUARE, **late), SUB_EPOCHS)
     assert said == f"model 'm0' on partition 0 in epoch 1 starts at 0 s, but {who} is ready at 0.5 s"
 
 
 def test_epochs_out_of_order_are_named() -> None:
-    """A model's second epoch begins after all of its first."""
+    """A model's second epoch begins after all sub-epochs of its first."""
     problem = open_shop([[1.0]], epochs=2)
     first = Placement(model=0, partition=0, worker=0, start=1.0, end=2.0)
     second = first._replace(start=0.0, end=1.0, epoch=2)
@@ -168,13 +167,13 @@ def test_epochs_out_of_order_are_named() -> None:
 
 
 def test_a_partition_visited_before_is_not_due_again() -> None:
-    """A half-done epoch needs what is left of it, no more."""
+    """A half-done epoch needs only the remaining partitions."""
     said = complaints(replace(SQUARE, left=(0b10, 0b11)), SUB_EPOCHS)
     assert said == "model 'm0' on partition 0 in epoch 1 runs once, expected never"
 
 
 def test_rounding_is_no_violation() -> None:
-    """Sums in another order differ in their last digits: that is no overlap."""
+    """Sums in another order differ in their last digits, which is no overlap."""
     end = 0.1 + 0.2
     problem = open_shop([[end], [1.0]])
     sub_epochs = (
@@ -195,7 +194,7 @@ GANGS = replace(
 
 
 def together(*places: int, model: int = 0, start: float = 0.0, end: float | None = None) -> Placement:
-    """Of a model on these partitions, each on the worker of its number."""
+    """Place a model on these partitions, each on the worker with the same number."""
     first, *others = places
     return Placement(
         model=model,
@@ -217,7 +216,7 @@ IN_PAIRS = (
 
 
 def test_sets_that_cover_the_partitions_once_are_right() -> None:
-    """Alone or together, in whatever sizes; and a gang shortens a model's own time, so the bound is of the gangs."""
+    """Sets may have any size. A gang shortens a model's own time, so the bound includes gangs."""
     report = validate(GANGS, Schedule.of(IN_PAIRS)).check()
     assert report.makespan == 13.0
     assert report.lower_bound == pytest.approx(10.0)
@@ -261,12 +260,10 @@ def test_sets_that_cover_the_partitions_once_are_right() -> None:
     ],
 )
 def test_what_is_wrong_with_a_set_is_named(sub_epochs: tuple[Placement, ...], said: str) -> None:
-    """Sets that overlap or leave something out, members that are no several workers with a partition each, GPUs that
-    are taken."""
+    """Sets that overlap or are incomplete, invalid members, and GPUs that are in use."""
     assert said in complaints(GANGS, sub_epochs)
 
 
 def test_a_gang_takes_its_workers_when_they_are_ready() -> None:
-    """All of them."""
     late = replace(GANGS, gpu_ready=((0.0,), (3.0,), (0.0,), (0.0,)))
     assert "worker-1 is ready at 3 s" in complaints(late, IN_PAIRS)

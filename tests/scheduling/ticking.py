@@ -1,4 +1,4 @@
-"""A clock that goes on by one second whenever it is read."""
+"""A test clock that advances by one second at each reading."""
 
 from __future__ import annotations
 

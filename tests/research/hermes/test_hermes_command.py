@@ -10,7 +10,7 @@ from research import command
 
 
 def test_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    """And one number for each network; the same as JSON."""
+    """One number for each network; JSON output has the same numbers."""
     asked = ["simulate", "hermes-12", "--policy", "hermes", "--policy", "promising"]
     assert command.main(asked) == 0
     *_, heads, hermes, promising, _ = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""Jobs that share GPUs in time: rules of the simulation, and that the better policy is better."""
+"""Jobs that share GPUs in time: rules of the simulation, and a comparison of policies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORK = Workload()
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_job_ends_and_nobody_beats_the_oracle(name: str) -> None:
-    """No GPU does two things at once, so all of it takes as long as the work on all GPUs at least."""
+    """A GPU runs one job at a time, so the makespan is at least the total work divided by the GPUs."""
     jobs = make_jobs("VGG16", WORK, 3)
     found = share(jobs, POLICIES[name], "VGG16", WORK)
     work_s = sum(job.total_s for job in jobs)
@@ -26,7 +26,8 @@ def test_every_job_ends_and_nobody_beats_the_oracle(name: str) -> None:
 
 
 def test_preemption_costs_what_the_paper_measured() -> None:
-    """A job alone on its GPU is started once; one of two that take turns is saved and restored each time."""
+    """A job alone on its GPU starts once; a job that alternates with another is saved and restored each
+    time."""
     alone = replace(WORK, jobs=1, good=1)
     jobs = make_jobs("VGG19", alone, 0)
     found = share(jobs, POLICIES["rr"], "VGG19", alone)
@@ -36,7 +37,7 @@ def test_preemption_costs_what_the_paper_measured() -> None:
     jobs = make_jobs("VGG19", both, 0)
     found = share(jobs, POLICIES["rr"], "VGG19", both)
     switches = found.switches - 5
-    busiest = jobs[0].total_s + jobs[4].total_s  # the first and the fifth have the same GPU
+    busiest = jobs[0].total_s + jobs[4].total_s  # The first and the fifth job share a GPU.
     assert found.makespan_s >= busiest
     assert (
         found.makespan_s
@@ -45,7 +46,7 @@ def test_preemption_costs_what_the_paper_measured() -> None:
 
 
 def test_jobs_are_as_the_paper_says() -> None:
-    """Section 2.2: of the good ones 60 of 85 reach their goal within 500 iterations, the others within 1,000."""
+    """Section 2.2: 60 of 85 good jobs reach their goal within 500 iterations, the others within 1,000."""
     goals = [
         job.goal
         for network in NETWORKS
@@ -60,7 +61,7 @@ def test_jobs_are_as_the_paper_says() -> None:
 
 @pytest.mark.slow
 def test_better_than_hermes_on_jobs_that_nobody_has_tuned_for() -> None:
-    """As the benchmark, on a seed of its own."""
+    """The benchmark's comparison, with seeds the policies were not tuned on."""
     for name, least in (("hermes-4", 1.3), ("hermes-12", 1.1)):
         hermes, promising = compare(SCENARIOS[name], ("hermes", "promising"), seeds=[70, 71])
         assert hermes.mean >= least * promising.mean

@@ -1,4 +1,4 @@
-"""Hermes's jobs trained by the controller's own core, sub-epoch by sub-epoch."""
+"""Hermes's jobs, trained by the controller's own core one sub-epoch at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORK = Workload()
 
 @pytest.mark.parametrize("policy", ["promising", "rr"])
 def test_all_sub_epochs_are_trained(policy: str) -> None:
-    """Each job visits each partition in each epoch, and nobody beats the oracle or the work."""
+    """Each job visits each partition in each epoch, and no policy beats the oracle or the total work."""
     jobs = make_jobs("ResNet50", WORK, 4)
     found = run(jobs, policy, "ResNet50", WORK, epochs=2)
     assert found.switches == len(jobs) * 2 * GPUS
@@ -23,7 +23,7 @@ def test_all_sub_epochs_are_trained(policy: str) -> None:
 
 @pytest.mark.slow
 def test_good_models_come_twice_as_soon_for_hardly_more_makespan() -> None:
-    """As the benchmark, on a seed of its own."""
+    """The benchmark's comparison, with a seed the policies were not tuned on."""
     lrptw, promising = compare(SCENARIOS["hermes-4"], ("lrptw", "promising"), seeds=[70], engine=run)
     assert lrptw.mean >= 1.7 * promising.mean
     assert promising.makespan <= 1.1 * lrptw.makespan

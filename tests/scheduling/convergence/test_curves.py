@@ -1,4 +1,4 @@
-"""What is foretold of a model from the losses that it has shown."""
+"""Forecasts of a model's final loss from its observed losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ samples = st.lists(st.tuples(st.floats(0, 1), values, counts), min_size=1, max_s
 
 
 def along(half: float, *, is_power: bool, floor: float, height: float, done: float) -> list[Sample]:
-    """Losses of a curve without noise, up to that share of the training."""
+    """Return noise-free losses along a curve, up to the share `done` of the training."""
     shares = [done * (number + 0.5) / 30 for number in range(30)]
     xs = [half / (half + t) if is_power else 2 ** (-t / half) for t in shares]
     return [Sample(t, floor + height * x, 1) for t, x in zip(shares, xs, strict=True)]
@@ -26,7 +26,7 @@ def along(half: float, *, is_power: bool, floor: float, height: float, done: flo
 @pytest.mark.parametrize("is_power", [False, True])
 @pytest.mark.parametrize("half", HALF_LIVES[1:7])
 def test_a_curve_of_the_family_is_continued(half: float, is_power: bool) -> None:
-    """From the first half of the training, its end is known to a few per cent of what it falls."""
+    """From the first half, the final loss is known to 5 % of its fall."""
     told = along(half, is_power=is_power, floor=1.0, height=4.0, done=0.5)
     end = half / (half + 1) if is_power else 2 ** (-1 / half)
     assert forecast(told, 0.5).final == pytest.approx(1.0 + 4.0 * end, abs=0.2)
@@ -34,7 +34,7 @@ def test_a_curve_of_the_family_is_continued(half: float, is_power: bool) -> None
 
 @given(samples, st.floats(0, 1))
 def test_curves_are_weighed_by_shares_of_one(told: list[Sample], done: float) -> None:
-    """Whatever was seen; and no curve has a goal beyond the end of the training."""
+    """The weights sum to one, and no curve has a goal beyond the end of training."""
     found = forecast(told, done)
     assert sum(each.weight for each in found.predictions) == pytest.approx(1.0, abs=1e-4)
     assert all(each.left <= 1 - done + 1e-9 for each in found.predictions)
@@ -42,7 +42,7 @@ def test_curves_are_weighed_by_shares_of_one(told: list[Sample], done: float) ->
 
 @given(samples, st.floats(0.01, 100))
 def test_another_sub_epoch_of_the_loss_foretells_the_same(told: list[Sample], factor: float) -> None:
-    """Bits instead of nats, say."""
+    """For example bits instead of nats."""
     scaled = [sample._replace(value=sample.value * factor) for sample in told]
     final = forecast(told, 0.5).final
     assert forecast(scaled, 0.5).final == pytest.approx(final * factor, rel=1e-4, abs=1e-3 * factor)

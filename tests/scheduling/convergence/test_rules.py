@@ -1,4 +1,4 @@
-"""Who is trained next, by the rules of Hermes, of SLAQ, and by the expected priority score per second."""
+"""Order of models by the rules of Hermes and SLAQ, and by expected priority score per second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUANTUM = 0.05
 
 
 def progress(*losses: list[float], total_s: float = 100.0) -> Progress:
-    """Of a model with these losses in each of its quanta."""
+    """Return a model with these losses in each quantum."""
     quanta = []
     for number, seen in enumerate(losses):
         shares = [_QUANTUM * (number + (place + 0.5) / len(seen)) for place in range(len(seen))]
@@ -26,7 +26,7 @@ def progress(*losses: list[float], total_s: float = 100.0) -> Progress:
 
 
 def falling(half: float, *, floor: float = 2.0, start: float = 7.0, quanta: int = 2) -> Progress:
-    """A model whose loss falls with that half-life, a share of its training."""
+    """Return a model whose loss has half-life `half`, as a share of its training."""
     shares = [_QUANTUM * (place + 0.5) / 10 for place in range(10 * quanta)]
     losses = [floor + (start - floor) * 2 ** (-t / half) for t in shares]
     return progress(*(losses[10 * number : 10 * number + 10] for number in range(quanta)))
@@ -47,14 +47,15 @@ progresses = st.lists(
 
 
 def test_hermes_as_printed() -> None:
-    """Section 3.3: the range of the first quantum over its losses; then the fall of the midrange over the newest's."""
+    """Section 3.3: first the range of the first quantum over its losses; later the fall of the midrange over
+    the newest losses."""
     once, twice = progress([7.0, 6.0, 6.5, 5.0]), progress([7.0, 6.0], [4.0, 6.0, 3.5, 4.5])
     rising = progress([5.0, 5.0], [6.0, 8.0])
     assert hermes([once, twice, rising, UNSEEN]) == [0.5, (6.5 - 4.75) / 4, (5.0 - 7.0) / 2, math.inf]
 
 
 def test_slaq_compares_falls_with_the_largest_of_the_same_model() -> None:
-    """So the scale of a loss does not count."""
+    """The scale of a loss does not matter."""
     small = progress([0.8], [0.6], [0.5])
     large = progress([800.0], [600.0], [500.0])
     assert slaq([small, large]) == pytest.approx([0.5, 0.5])
@@ -62,7 +63,7 @@ def test_slaq_compares_falls_with_the_largest_of_the_same_model() -> None:
 
 
 def test_who_is_to_be_good_soonest_goes_first() -> None:
-    """Before who falls slowly, who does not fall at all, and who rises."""
+    """It precedes models whose loss falls slowly, is flat, or rises."""
     rising = progress([7.0, 7.5, 8.0, 8.5], [9.0, 10.0, 11.0, 12.0])
     fast, slow, flat, worse = promising([falling(0.1), falling(3.0), FLAT, rising])
     assert fast > slow > flat
@@ -71,7 +72,7 @@ def test_who_is_to_be_good_soonest_goes_first() -> None:
 
 @given(progresses)
 def test_who_has_diverged_comes_last(models: list[Progress]) -> None:
-    """After all others, which are compared as if it were not there."""
+    """The other models rank as if it did not exist."""
     left = [model for model in models if not model.has_diverged]
     for rule in (promising, hermes, slaq):
         found = dict(enumerate(rule(models)))
@@ -83,7 +84,7 @@ def test_who_has_diverged_comes_last(models: list[Progress]) -> None:
 
 @given(progresses)
 def test_rules_tell_a_number_of_each_model(models: list[Progress]) -> None:
-    """None of them is NaN: it would be neither before nor behind another one."""
+    """NaN would break the order."""
     for rule in (promising, hermes, slaq):
         found = rule(models)
         assert len(found) == len(models)
@@ -105,8 +106,7 @@ def test_the_order_of_models_does_not_count(models: list[Progress], random) -> N
 def test_worth_follows_from_what_was_shown_and_not_from_who_was_asked_before(
     count: int, rng: random.Random
 ) -> None:
-    """Models that were compared before, with others, are worth what they are worth to who sees them for the first
-    time."""
+    """Earlier comparisons with other models do not change the score."""
     models = [
         replace(falling(rng.uniform(0.2, 2.0), floor=rng.uniform(2, 5)), since=rng.random())
         for _ in range(80)
