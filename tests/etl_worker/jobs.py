@@ -23,12 +23,12 @@ Ids = Sequence[int] | Sequence[str]
 
 
 def own_children() -> list[multiprocessing.process.BaseProcess]:
-    """Return processes of preprocessing, without the ranks that other tests of this run keep."""
+    """Return preprocessing child processes, without the ranks that other tests keep."""
     return [child for child in multiprocessing.active_children() if not child.name.startswith("rank-")]
 
 
 def make_job(folder: Path, ids: Ids, **changes: Any) -> EtlJob:
-    """A job over rows with the given ids and a column ``value``, which counts up, in folders under ``folder``."""
+    """Make a job over rows with the given ids and a counting column ``value``."""
     columns = changes.pop("columns", {"value": list(range(len(ids)))})
     path = folder / "metadata.arrow"
     write_metadata(path, pa.table({"id": pa.array(ids, None if ids else pa.int64()), **columns}))
@@ -55,7 +55,7 @@ def write_metadata(path: Path, table: pa.Table) -> None:
 
 
 def stored(folder: Path) -> dict[Any, list[Any]]:
-    """What a complete partition holds: every row's fields as lists, by id."""
+    """Return each row of a complete partition by id, with its fields as lists."""
     rows = MappedRows.open([folder])
     found: dict[Any, list[Any]] = {}
     for positions, columns in rows.batches(np.arange(rows.num_rows), np.unique([0, rows.num_rows])):
@@ -66,7 +66,7 @@ def stored(folder: Path) -> dict[Any, list[Any]]:
 
 
 def preprocess(job: EtlJob, make_spec: SpecFactory, progress: ProgressCallback) -> PartitionManifest:
-    """One job, with processes of its own."""
+    """Run one job in its own processes."""
     with closing(Cores(ready(make_spec))) as cores:
         return preprocess_partition(job, cores, progress)
 
@@ -83,11 +83,11 @@ def ready(make_spec: SpecFactory) -> SpecFactory:
 
 
 def nothing(progress: EtlProgress) -> None:
-    """A progress callback that does not care."""
+    """Ignore the progress."""
 
 
 class Double(ETLSpec):
-    """Input is twice the value, output the value."""
+    """A spec whose input is twice the value and whose output is the value."""
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
         """See `ETLSpec`."""
@@ -95,7 +95,7 @@ class Double(ETLSpec):
 
 
 class FailOn(Double):
-    """Raises for some values, having left a note of each row in a file."""
+    """A spec that raises for some values after it logged each row."""
 
     def __init__(self, values: Sequence[int], log: Path | None = None) -> None:
         self.values, self.log = frozenset(values), log
@@ -110,12 +110,12 @@ class FailOn(Double):
 
 
 def note(log: Path, text: str) -> None:
-    """Append a line; several processes may."""
+    """Append a line; safe for several processes."""
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, f"{text}\n".encode())
     os.close(descriptor)
 
 
 def notes(log: Path) -> list[str]:
-    """The lines so far."""
+    """Return the logged lines."""
     return log.read_text().split() if log.exists() else []

@@ -1,4 +1,4 @@
-"""Rows preprocessed in batches are those that come of a row function, whatever the cut and whatever fails."""
+"""A batch preprocessor gives the same rows and failures as a row preprocessor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.etl_worker.jobs import FailOn, make_job, nothing, preprocess, stored
 
 
 class InBatches(ETLSpec):
-    """What `FailOn` makes."""
+    """A batch preprocessor with the results of `FailOn`."""
 
     def __init__(self, values: Sequence[int] = (), batch_rows: int = 4096) -> None:
         self.values, self.batch_rows = list(values), batch_rows
@@ -36,7 +36,6 @@ class InBatches(ETLSpec):
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), count=st.integers(0, 60), batch_rows=st.integers(1, 70), as_text=st.booleans())
 def test_batches_make_what_rows_make(data: st.DataObject, count: int, batch_rows: int, as_text: bool) -> None:
-    """The same rows under the same ids, and the same rows failed for the same reasons."""
     bad = sorted(data.draw(st.sets(st.integers(0, max(0, count - 1)))))
     ids = [f"row-{i}" if as_text else i * 3 for i in range(count)]
     with TemporaryDirectory() as name:
@@ -52,7 +51,6 @@ def test_batches_make_what_rows_make(data: st.DataObject, count: int, batch_rows
 
 @pytest.mark.processes
 def test_cores_make_batches(tmp_path: Path) -> None:
-    """In processes of their own, as rows."""
     job = make_job(tmp_path, list(range(97)), cores=3, max_failed_fraction=1.0)
     preprocess(job, lambda: InBatches([2, 50], 7), nothing)
     assert stored(job.output_folder) == {
@@ -71,7 +69,7 @@ def test_cores_make_batches(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_batch_ends_the_job(tmp_path: Path, returned: Any, told: str) -> None:
-    """A sentence that names the first row, and what was expected."""
+    """The error names the first row and the expected result."""
 
     class Returning(ETLSpec):
         def batch_preprocessor(self, batch: pa.RecordBatch, mode: Mode, object_dir: str) -> tuple[Any, Any]:
@@ -84,7 +82,7 @@ def test_what_is_no_batch_ends_the_job(tmp_path: Path, returned: Any, told: str)
 
 
 class Sizes(InBatches):
-    """Length of each row's object."""
+    """A spec that outputs the size of each row's object."""
 
     is_feature_download = ["file"]  # noqa: RUF012 - as a user writes it
 
@@ -96,7 +94,7 @@ class Sizes(InBatches):
 
 @pytest.mark.parametrize("batch_rows", [1, 3, 10])
 def test_rows_of_missing_objects_are_left_out(tmp_path: Path, batch_rows: int) -> None:
-    """The others of their batches are not."""
+    """Other rows of the batch are kept."""
     (tmp_path / "objects").mkdir()
     for number in range(8):
         if number not in {0, 5}:

@@ -1,4 +1,4 @@
-"""The handler of fitting: which rows it hands out, what it leaves on the shared volume, and who has it afterwards."""
+"""The fitting handler reads training rows and stores the result for every worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOCATORS = Locators(train=Locator(metadata="train.csv"), valid=Locator(metadata=
 
 
 class Plain(ETLSpec):
-    """Does not fit."""
+    """A spec without `fit`."""
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
         """See `ETLSpec`."""
@@ -38,7 +38,7 @@ class Plain(ETLSpec):
 
 
 class Shifted(Plain):
-    """Values less the smallest one of training."""
+    """A spec that subtracts the smallest training value."""
 
     def fit(self, batches: Any, object_dir: str) -> int:
         """See `ETLSpec`."""
@@ -55,7 +55,7 @@ class Shifted(Plain):
 
 @pytest.fixture
 def volumes(tmp_path: Path) -> Volumes:
-    """With the metadata of two partitions, the second of which has no rows, and of one to validate."""
+    """Volumes with metadata: two training partitions, the second empty, and one validation partition."""
     found = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     table = pa.table({"id": range(5), "value": range(10, 15)})
     write_metadata(found.metadata("d", "train", 0), table)
@@ -66,7 +66,7 @@ def volumes(tmp_path: Path) -> Volumes:
 
 @pytest.fixture
 def context(volumes: Volumes) -> Iterator[Context]:
-    """Of a child that an agent listens to."""
+    """The context of a child process that its agent serves."""
     agents, childs = socket.socketpair()
     made = Context(Channel(childs, TO_CHILD), volumes, cores=1)
     made.begin(time.monotonic())
@@ -109,7 +109,7 @@ def make(context: Context, spec: object, split: str, fitted: FittedRef | None) -
 
 
 def test_what_was_fitted_is_used_for_every_split(volumes: Volumes, context: Context) -> None:
-    """Of training rows alone; and other rows come out where it is another one."""
+    """Fitting reads training rows only, and another fitted value changes the rows."""
     first, second = fit(context, Shifted(), 1), fit(context, Shifted(), 2)
     assert first.rows == 5
     assert first.fitted is not None

@@ -1,4 +1,4 @@
-"""The handler of ETL tasks: what it leaves on the shared volume for people, whether a task fails or not."""
+"""The ETL handler writes a report of failed rows to the shared volume."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.etl_worker.jobs import FailOn, write_metadata
 
 @pytest.fixture
 def volumes(tmp_path: Path) -> Volumes:
-    """With the metadata of one partition."""
+    """Volumes with the metadata of one partition."""
     found = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     write_metadata(found.metadata("d", "train", 0), pa.table({"id": range(40), "value": range(40)}))
     return found
@@ -36,7 +36,7 @@ def volumes(tmp_path: Path) -> Volumes:
 
 @pytest.fixture
 def handle(volumes: Volumes) -> Iterator[Callable[..., TaskResult]]:
-    """Does the task with a row function that raises for some values, of which a share may, or with another one."""
+    """Run an ETL task with a spec that raises for some values, or with another spec."""
     agents, childs = socket.socketpair()
     context = Context(Channel(childs, TO_CHILD), volumes, cores=1)
 
@@ -66,7 +66,7 @@ def handle(volumes: Volumes) -> Iterator[Callable[..., TaskResult]]:
 
 
 def told(volumes: Volumes) -> tuple[int, list[Any]]:
-    """How many rows failed, and the ids of those that are named."""
+    """Return the number of failed rows and the listed ids."""
     found = json.loads(volumes.failed_rows("d", "train", 0).read_text())
     assert (found["experiment"], found["run"]) == ("one", "etl-1")
     assert all(row["error"].startswith("ValueError: value") and row["traceback"] for row in found["rows"])
@@ -76,10 +76,10 @@ def told(volumes: Volumes) -> tuple[int, list[Any]]:
 def test_failed_rows_are_told_of_a_task_that_fails_for_them(
     volumes: Volumes, handle: Callable[..., TaskResult]
 ) -> None:
-    """And of the next one, which leaves them out; once none fails nothing is told."""
+    """A later successful attempt lists the rows it skipped; without failures the report is removed."""
     with pytest.raises(TooManyFailedError) as caught:
         handle([3, 30], 0.0)
-    assert failure_of(caught.value).rows_failed == 2  # so that the log knows
+    assert failure_of(caught.value).rows_failed == 2  # for the log
     assert told(volumes) == (2, [3, 30])
     assert handle([30], 0.5).rows == 39
     assert told(volumes) == (1, [30])

@@ -1,4 +1,4 @@
-"""kill -9 at any moment: what is complete stays, what is not is made again, and nobody is left running."""
+"""kill -9 of a job keeps complete shards and leaves no process running."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ def _script(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     ],
 )
 def test_a_killed_job_is_resumed(tmp_path: Path, cores: int, at: int) -> None:
-    """Complete shards outlive the process; rows of others are made again; the result is whole."""
+    """Complete shards survive, and the next attempt repeats only the other rows."""
     with _script(_AT_A_ROW, tmp_path, cores, at) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"at {at}\n".encode()
         process.send_signal(signal.SIGKILL)
-        # The end of file comes when the last process that holds the pipe is gone: the cores have died too.
+        # The pipe closes once all processes that hold it are dead, so the core processes have died too.
         assert process.stdout.read() == b""
     job = make_job(tmp_path, list(range(ROWS)), cores=cores)
     kept = {row for shard in complete_shards(job.output_folder) for row in range(shard.start, shard.stop)}
@@ -131,13 +131,16 @@ def test_a_killed_job_is_resumed(tmp_path: Path, cores: int, at: int) -> None:
     assert stored(job.output_folder) == ALL
 
 
-@pytest.mark.slow  # a hundred short processes, each of which flushes its files to the disk
+@pytest.mark.slow  # a hundred short processes, each of which syncs its files to disk
 def test_no_moment_of_death_harms(tmp_path: Path) -> None:
-    """Killed before and after each flush and each rename: the next attempt ends with all rows, and no rubbish."""
+    """The job is killed before and after each fsync and rename; the next attempt has all rows and no leftover
+    files.
+    """
     with _script(_AT_A_STEP, tmp_path) as process:
         output = process.communicate()[0]
     steps = int(output)
-    # Two moments at each flush and rename: the plan, two shards' rows and manifests, the partition's manifest.
+    # Two kill points per fsync and rename: the plan, the rows and manifests of two shards, the partition
+    # manifest.
     assert steps == 6 + 2 * (4 + 6) + 6 + 1
     for step in range(1, steps):
         job = make_job(tmp_path / str(step), [0, 1])
@@ -147,7 +150,7 @@ def test_no_moment_of_death_harms(tmp_path: Path) -> None:
 
 
 class _Dying(Double):
-    """Ends its process at some value."""
+    """A spec that kills its process at one value."""
 
     def __init__(self, at: int, by_signal: bool) -> None:
         self.at, self.by_signal = at, by_signal
@@ -162,7 +165,7 @@ class _Dying(Double):
 
 @pytest.mark.parametrize(("by_signal", "how"), [(False, "exit status 7"), (True, "signal SIGKILL")])
 def test_a_core_that_dies_is_told(tmp_path: Path, by_signal: bool, how: str) -> None:
-    """The job ends with an error that may be retried, naming how the core ended and at which row."""
+    """The retryable error says how the process ended and at which row."""
     job = make_job(tmp_path, list(range(ROWS)), cores=2)
     with pytest.raises(CoreDiedError, match=rf"died with {how} at row 13 of the partition") as caught:
         preprocess(job, lambda: _Dying(13, by_signal), nothing)
@@ -172,7 +175,6 @@ def test_a_core_that_dies_is_told(tmp_path: Path, by_signal: bool, how: str) -> 
 
 
 def test_a_job_that_fails_leaves_no_process(tmp_path: Path) -> None:
-    """The next job starts with new processes."""
     bad = {3}
     with closing(Cores(ready(lambda: FailOn(sorted(bad))))) as cores:
         with pytest.raises(RowError):

@@ -1,4 +1,4 @@
-"""Rows in are rows out plus rows failed, for every size and any number of cores."""
+"""A partition's input rows equal its output rows plus failed rows, for any number of cores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, preprocess,
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), count=st.integers(0, 60), as_text=st.booleans())
 def test_no_row_is_lost(data: st.DataObject, count: int, as_text: bool) -> None:
-    """Whatever the size and whichever rows fail, each row is either stored, under its id, or reported."""
     bad = data.draw(st.sets(st.integers(0, max(0, count - 1))))
     ids = [f"row-{i}" if as_text else i * 3 for i in range(count)]
     with TemporaryDirectory() as name:
@@ -44,7 +43,7 @@ def test_no_row_is_lost(data: st.DataObject, count: int, as_text: bool) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize(("count", "cores"), [(0, 2), (1, 4), (3, 4), (4, 4), (5, 2), (97, 3)])
 def test_no_row_is_lost_between_cores(tmp_path: Path, count: int, cores: int) -> None:
-    """Fewer rows than cores, as many, and numbers that do not divide: all rows arrive, and the job ends."""
+    """Covers fewer rows than cores, equally many, and uneven divisions."""
     job = make_job(tmp_path, list(range(count)), cores=cores, max_failed_fraction=1.0)
     manifest = preprocess(job, lambda: FailOn([2, 50]), nothing)
     assert manifest.rows_in == count
@@ -57,7 +56,7 @@ def test_no_row_is_lost_between_cores(tmp_path: Path, count: int, cores: int) ->
 @settings(deadline=None, max_examples=30)
 @given(values=st.lists(st.integers(0, 3), min_size=1, max_size=12), data=st.data())
 def test_the_checksum_tells_rows_apart_and_not_attempts(values: list[int], data: st.DataObject) -> None:
-    """The same rows made again elsewhere have the same; one other value has another. So a copy can be proved."""
+    """A checksum proves that a replica is equal: the same rows give the same one, any other value does not."""
     at = data.draw(st.integers(0, len(values) - 1))
     changed = [value + (place == at) for place, value in enumerate(values)]
     with TemporaryDirectory() as name:
@@ -74,7 +73,6 @@ def test_the_checksum_tells_rows_apart_and_not_attempts(values: list[int], data:
 
 
 def test_a_complete_partition_is_found_on_its_volume(tmp_path: Path) -> None:
-    """What was made is what a worker reports to hold."""
     job = make_job(tmp_path, [1, 2], output_folder=tmp_path / "digits" / "train" / "partition-0001")
     manifest = preprocess(job, Double, nothing)
     (found,) = find_partitions(tmp_path)
@@ -83,7 +81,7 @@ def test_a_complete_partition_is_found_on_its_volume(tmp_path: Path) -> None:
 
 
 class _Seen(ETLSpec):
-    """Returns what it was called with."""
+    """A spec that records its calls."""
 
     def __init__(self, calls: list[tuple[Any, ...]]) -> None:
         self.calls = calls
@@ -97,7 +95,7 @@ class _Seen(ETLSpec):
 
 
 def test_the_row_function_sees_plain_values_and_its_mode(tmp_path: Path) -> None:
-    """A row is a dict of Python values; the mode is the split; the worker is initialised once, before."""
+    """Rows are dicts of Python values, the mode is the split, and `initialize_worker` runs once before."""
     calls: list[tuple[Any, ...]] = []
     columns = {"text": ["a", None], "number": [1.5, 2.0], "many": [[1, 2], []]}
     job = make_job(tmp_path, ["x", "y"], columns=columns, split="predict", objects_uri=str(tmp_path))
@@ -112,7 +110,7 @@ def test_the_row_function_sees_plain_values_and_its_mode(tmp_path: Path) -> None
 @pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
 def test_progress_is_counted_over_all_cores(tmp_path: Path, cores: int) -> None:
-    """Counts grow to the total, failed rows included, and the last report is complete."""
+    """Failed rows count too, and the last report equals the total."""
     reports: list[EtlProgress] = []
     job = make_job(tmp_path, list(range(40)), cores=cores, max_failed_fraction=0.5)
     preprocess(job, lambda: FailOn([3, 30]), reports.append)
@@ -127,7 +125,7 @@ class _StopError(Exception):
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_progress_can_end_the_job(tmp_path: Path, cores: int) -> None:
-    """A lost lease, say: what the callback raises is raised, and no process or half shard is left."""
+    """The exception propagates, for example after a lost lease; no process or partial shard remains."""
 
     def stop(progress: EtlProgress) -> None:
         raise _StopError
@@ -141,7 +139,7 @@ def test_progress_can_end_the_job(tmp_path: Path, cores: int) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
 def test_too_many_failures_end_the_job(tmp_path: Path, cores: int) -> None:
-    """The error names split, counts, share and the failed rows, a line each; it has the first one's traceback."""
+    """The error has the counts, the share, a line per failed row and the first traceback."""
     job = make_job(
         tmp_path, [f"row-{i}" for i in range(20)], cores=cores, max_failed_fraction=0.1, split="valid"
     )
@@ -163,7 +161,7 @@ def test_too_many_failures_end_the_job(tmp_path: Path, cores: int) -> None:
 
 
 class _Odd(Double):
-    """Returns something else for one value."""
+    """A spec with a different result for one value."""
 
     def __init__(self, at: int, value: Any) -> None:
         self.at, self.value = at, value
@@ -176,7 +174,9 @@ class _Odd(Double):
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("at", [1, 9, 39])
 def test_a_shape_that_changes_is_named(tmp_path: Path, cores: int, at: int) -> None:
-    """Within a shard, between shards and between cores: row, field, both shapes and the remedy are told."""
+    """Shapes are compared within shards, across shards and across cores; the error has the row, field and
+    both shapes.
+    """
     job = make_job(tmp_path, [f"row-{i}" for i in range(40)], cores=cores)
     with pytest.raises(RowError) as caught:
         preprocess(job, lambda: _Odd(at, (np.zeros((3, 5), np.float32), 1)), nothing)
@@ -186,7 +186,7 @@ def test_a_shape_that_changes_is_named(tmp_path: Path, cores: int, at: int) -> N
 
 @pytest.mark.parametrize("error", [StopIteration("end"), SystemExit(3), AssertionError(), MemoryError()])
 def test_whatever_the_row_function_raises_is_its_rows_failure(tmp_path: Path, error: BaseException) -> None:
-    """StopIteration does not end the loop, and exit() does not end the process."""
+    """This includes StopIteration and SystemExit."""
 
     class Raising(Double):
         def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
@@ -204,8 +204,6 @@ def test_whatever_the_row_function_raises_is_its_rows_failure(tmp_path: Path, er
 @pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
 def test_an_interrupt_is_passed_on(tmp_path: Path, cores: int) -> None:
-    """Ctrl-C is not a failed row."""
-
     class Interrupted(Double):
         def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
             raise KeyboardInterrupt
@@ -216,7 +214,7 @@ def test_an_interrupt_is_passed_on(tmp_path: Path, cores: int) -> None:
 
 
 class _Draw(Double):
-    """Rows of random numbers, from the generators a user draws from unasked."""
+    """Rows of random numbers from the global generators that user code usually calls."""
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
         return (random.random(), np.random.rand(), torch.rand(()).item()), row["value"]
@@ -224,7 +222,7 @@ class _Draw(Double):
 
 @pytest.mark.processes
 def test_random_rows_do_not_depend_on_the_cores(tmp_path: Path) -> None:
-    """Cores do not draw the same numbers, and a row is the same on whatever core it is made."""
+    """Every row has its own seed."""
     one = make_job(tmp_path / "one", list(range(12)), cores=1)
     three = make_job(tmp_path / "three", list(range(12)), cores=3)
     for job in (one, three):
@@ -236,7 +234,7 @@ def test_random_rows_do_not_depend_on_the_cores(tmp_path: Path) -> None:
 
 
 def test_random_rows_do_not_depend_on_the_attempt(tmp_path: Path) -> None:
-    """A row that a later attempt makes again draws the same numbers."""
+    """A retried row draws the same numbers."""
     job = make_job(tmp_path, list(range(12)))
     preprocess(job, _Draw, nothing)
     rows = stored(job.output_folder)
@@ -257,7 +255,7 @@ def _raising(error: BaseException) -> Any:
 @pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_spec_that_cannot_start_is_told(tmp_path: Path, cores: int) -> None:
-    """With the user's traceback."""
+    """The error includes the user's traceback."""
     job = make_job(tmp_path, list(range(8)), cores=cores)
     with pytest.raises(SpecError, match=r"restored and initialised: ModuleNotFoundError: mylib$") as caught:
         preprocess(job, _raising(ModuleNotFoundError("mylib")), nothing)
@@ -273,7 +271,7 @@ def test_a_spec_that_cannot_start_is_told(tmp_path: Path, cores: int) -> None:
     ],
 )
 def test_features_to_download_must_exist(tmp_path: Path, features: Any, objects: bool, expected: str) -> None:
-    """The error names the column and what there is."""
+    """The error names the column and the existing ones."""
 
     class Downloading(Double):
         is_feature_download = features
@@ -289,7 +287,7 @@ def _with_metadata(job: EtlJob, table: pa.Table) -> EtlJob:
 
 
 def test_metadata_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """Absent, foreign, without ids, with ids of another kind or missing ids: the file is named."""
+    """The file may be missing, in another format, without ids, or with ids that are null or of another type."""
     job = make_job(tmp_path, [1])
     for table, expected in [
         (pa.table({"x": [1]}), r"no column 'id' \(its columns: x\)"),

@@ -1,4 +1,4 @@
-"""Preprocessing that is asked to end is left at its next row; nothing half-made stays, complete shards are kept."""
+"""A preempted preprocessing job stops at its next row and keeps its complete shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = 90
 
 
 class Steady(FailOn):
-    """Takes a moment for each row."""
+    """A spec that sleeps briefly for each row."""
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
         """See `ETLSpec`."""
@@ -30,14 +30,14 @@ class Steady(FailOn):
 
 
 def leave(progress: EtlProgress) -> None:
-    """What the worker's handler does when its agent wants the end."""
+    """Raise after the first row, as the handler does when its agent requests the release."""
     if 0 < progress.rows_done < progress.rows_total:
         raise PreemptedError("SIGTERM")
 
 
 @pytest.mark.parametrize("cores", [1, 3])
 def test_a_job_is_left_at_its_next_row_and_goes_on_later(tmp_path: Path, cores: int) -> None:
-    """By itself or with cores of its own, all of which have ended; the files that were being written are gone."""
+    """Core processes end too, and partial files are removed."""
     job = make_job(tmp_path, list(range(ROWS)), cores=cores)
     with pytest.raises(PreemptedError):
         preprocess(job, lambda: Steady([], tmp_path / "before"), leave)

@@ -1,4 +1,4 @@
-"""An interrupted job goes on where it was: complete shards of the same source are not made again."""
+"""A later attempt reuses complete shards of an interrupted job if the source is the same."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ALL = {value: [value * 2, value] for value in range(40)}
 
 
 class _InterruptError(BaseException):
-    """Ends a job as a signal would: no row function catches it."""
+    """Interrupts a job like a signal; row functions do not catch it."""
 
 
 class _Until(FailOn):
-    """Interrupts the job at some value."""
+    """A spec that interrupts the job at one value."""
 
     def __init__(self, at: int, log: Path) -> None:
         super().__init__([], log)
@@ -36,7 +36,7 @@ class _Until(FailOn):
 
 
 def _interrupted(tmp_path: Path, at: int = 25) -> EtlJob:
-    """A job of 40 rows in four shards, interrupted in the third."""
+    """Return a job of 40 rows in four shards, interrupted in the third."""
     job = make_job(tmp_path, list(range(40)))
     with pytest.raises(_InterruptError):
         preprocess(job, lambda: _Until(at, tmp_path / "before"), nothing)
@@ -45,20 +45,19 @@ def _interrupted(tmp_path: Path, at: int = 25) -> EtlJob:
 
 
 def _rerun(job: EtlJob, log: Path) -> list[int]:
-    """The rows that the next attempt makes."""
+    """Run the next attempt and return the rows that it preprocesses."""
     preprocess(job, lambda: FailOn([], log), nothing)
     return sorted(int(row) for row in notes(log))
 
 
 def test_complete_shards_are_not_made_again(tmp_path: Path) -> None:
-    """Only rows of shards that were not complete pass the row function again; the result is whole."""
     job = _interrupted(tmp_path)
     assert _rerun(job, tmp_path / "after") == list(range(20, 40))
     assert stored(job.output_folder) == ALL
 
 
 def test_nothing_is_made_when_all_is_there(tmp_path: Path) -> None:
-    """Same source again: no row function, no spec, no changed file, and full progress."""
+    """The spec is not loaded, no file changes, and progress is complete."""
     job = make_job(tmp_path, list(range(40)))
     manifest = preprocess(job, Double, nothing)
     times = {path: path.stat().st_mtime_ns for path in job.output_folder.iterdir()}
@@ -75,14 +74,14 @@ def test_nothing_is_made_when_all_is_there(tmp_path: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("cores", [2, 3])
 def test_another_number_of_cores_goes_on_with_the_same_cut(tmp_path: Path, cores: int) -> None:
-    """A worker that comes back with other resources keeps what is there."""
+    """A restarted worker with other resources keeps its complete shards."""
     job = _interrupted(tmp_path)
     assert _rerun(replace(job, cores=cores), tmp_path / "after") == list(range(20, 40))
     assert stored(job.output_folder) == ALL
 
 
 def test_another_fingerprint_makes_all_again(tmp_path: Path) -> None:
-    """A changed spec, seed or fraction leaves nothing of the old rows."""
+    """A changed spec, seed or fraction changes the fingerprint."""
     job = _interrupted(tmp_path)
     assert _rerun(replace(job, fingerprint="spec-2"), tmp_path / "after") == list(range(40))
     assert {entry.written for entry in read_manifest(job.output_folder).shards} == {
@@ -93,7 +92,7 @@ def test_another_fingerprint_makes_all_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["shard", "manifest", "partition", "plan"])
 def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
-    """A flipped bit in a shard of a complete partition costs that shard; a lost manifest no more than it covers."""
+    """A flipped bit costs one shard; a lost manifest costs only the rows that it covers."""
     job = make_job(tmp_path, list(range(40)))
     preprocess(job, Double, nothing)
     shard = complete_shards(job.output_folder)[1]
@@ -114,7 +113,7 @@ def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
 
 
 def test_a_partition_is_not_complete_while_it_is_made_again(tmp_path: Path) -> None:
-    """Nobody may map shards that are about to be replaced."""
+    """Otherwise a reader could map shards that are about to change."""
     job = make_job(tmp_path, list(range(40)))
     preprocess(job, Double, nothing)
     seen: list[bool] = []
@@ -128,7 +127,7 @@ def test_a_partition_is_not_complete_while_it_is_made_again(tmp_path: Path) -> N
 
 
 def test_failed_rows_are_tried_again_after_a_failed_job(tmp_path: Path) -> None:
-    """The user mends the data, not the spec, and runs the same again: shards with failed rows are made anew."""
+    """The user may fix the data without changing the spec, so shards with failed rows are repeated."""
     job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.05)
     with pytest.raises(RowError):
         preprocess(job, lambda: FailOn([3, 15, 25]), nothing)
@@ -137,7 +136,7 @@ def test_failed_rows_are_tried_again_after_a_failed_job(tmp_path: Path) -> None:
 
 
 def test_leftovers_are_cleared(tmp_path: Path) -> None:
-    """Files of killed attempts and shards of an older cut do not stay on the volume."""
+    """This covers files of killed attempts and shards of an older shard plan."""
     job = _interrupted(tmp_path)
     for name in [".shard-00000-abc.arrow.1-2.aside", "shard-00077-abcdef01.arrow", "shard-00077.json"]:
         (job.output_folder / name).write_bytes(b"left")

@@ -10,7 +10,7 @@ from etl_worker.shard_work import MAX_SHARD_ROWS, cut
 
 @given(rows=st.integers(0, 200_000), cores=st.integers(1, 64))
 def test_each_row_is_in_one_shard(rows: int, cores: int) -> None:
-    """For every number of rows and cores: no gap, no overlap, no empty shard, none too large, work for all cores."""
+    """Shards have no gaps, overlaps, empty or oversized ranges, and all cores have work."""
     ranges = cut(rows, cores)
     assert [item.index for item in ranges] == list(range(len(ranges)))
     edges = [0, *(item.stop for item in ranges)]

@@ -1,4 +1,4 @@
-"""How many processes preprocess: fewer where memory ran out, more where they wait, and the same bytes all the same."""
+"""The number of preprocessing processes adapts to memory and waiting time without changing the output."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ windows = st.builds(
 
 @given(cores=st.integers(1, 64), seen=st.lists(windows | st.none(), max_size=30))
 def test_the_number_keeps_its_bounds_and_comes_to_rest(cores: int, seen: list[Window | None]) -> None:
-    """Whatever is seen (`None`: memory ran out): at least one, at most so many per core, and never more once memory
-    has run out."""
+    """`None` means that memory ran out. The number stays within its limits and never grows afterwards."""
     sizing, has_run_out = Sizing(cores), False
     for window in seen:
         before = sizing.number
@@ -55,7 +54,7 @@ def test_the_number_keeps_its_bounds_and_comes_to_rest(cores: int, seen: list[Wi
 
 @given(cores=st.integers(1, 64), shortages=st.integers(0, 5))
 def test_attempts_after_those_that_ran_out_begin_with_fewer(cores: int, shortages: int) -> None:
-    """The third attempt at 16 cores takes one process; what was learnt before, and is less, holds."""
+    """The third attempt at 16 cores uses one process; a smaller known number stays in effect."""
     sizing = Sizing(cores)
     sizing.begin(shortages)
     assert sizing.number == max(1, cores // 4**shortages)
@@ -66,7 +65,7 @@ def test_attempts_after_those_that_ran_out_begin_with_fewer(cores: int, shortage
 
 
 def test_more_come_as_long_as_that_pays() -> None:
-    """By half each time; the last step is taken back if rows did not come faster."""
+    """Each step adds half; a step that does not raise the row rate is reverted."""
     sizing = Sizing(4)
     numbers = []
     for rate in (100.0, 150.0, 220.0, 225.0, 400.0):
@@ -79,10 +78,10 @@ def test_more_come_as_long_as_that_pays() -> None:
 
 
 class Hungry(Double):
-    """Where more than `most` processes work at a time, the kernel ends the one that is at a row; and always at `bad`.
+    """A spec whose process dies, like by the OOM killer, if more than `most` run or the value is `bad`.
 
     Args:
-        deaths: file with a line for each process that was ended so.
+        deaths: file with a line per killed process.
     """
 
     def __init__(self, folder: Path, most: int, bad: int = -1) -> None:
@@ -100,14 +99,14 @@ class Hungry(Double):
         return super().row_preprocessor(row, mode, object_dir)
 
     def die(self) -> None:
-        """As the kernel's OOM killer has it."""
+        """Die by SIGKILL and count the death, like the kernel's OOM killer."""
         with (self.folder / "deaths").open("a") as file:
             file.write(f"{os.getpid()}\n")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Refused(Hungry):
-    """Python itself gets no memory."""
+    """A spec for which Python itself raises MemoryError."""
 
     def die(self) -> None:
         """See `Hungry`."""
@@ -122,7 +121,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def cores_of(spec: Hungry, *, counted: bool = True) -> Cores:
-    """Cores beside a kernel that counts the deaths, or does not."""
+    """Return core processes with or without a kernel that counts OOM kills."""
     deaths = spec.folder / "deaths"
 
     def kills() -> int | None:
@@ -136,7 +135,6 @@ def cores_of(spec: Hungry, *, counted: bool = True) -> Cores:
 def test_with_less_memory_fewer_processes_make_the_same_bytes(
     tmp_path: Path, folder: Path, make: type[Hungry], counted: bool
 ) -> None:
-    """No row is lost, doubled or counted twice."""
     whole = make_job(tmp_path / "whole", list(range(ROWS)), cores=8)
     with closing(Cores(Double)) as cores:
         expected = preprocess_partition(whole, cores, nothing)
@@ -155,7 +153,7 @@ def test_with_less_memory_fewer_processes_make_the_same_bytes(
 
 @pytest.mark.processes
 def test_a_row_for_which_memory_never_suffices_is_named(tmp_path: Path, folder: Path) -> None:
-    """When one process alone was ended for it: the attempt has run out of memory, and says where."""
+    """The attempt fails as out of memory after a single process was killed at that row."""
     job = make_job(tmp_path, [f"row-{number}" for number in range(ROWS)], cores=4)
     with (
         closing(cores_of(Hungry(folder, 9, bad=33))) as cores,
@@ -168,7 +166,7 @@ def test_a_row_for_which_memory_never_suffices_is_named(tmp_path: Path, folder: 
 
 
 class Squeezed(Hungry):
-    """Beside others a row fails by itself before the kernel ends its process."""
+    """A spec whose rows fail before the first OOM kill."""
 
     def row_preprocessor(self, row: Any, mode: Any, object_dir: str) -> tuple[Any, Any]:
         """See `ETLSpec`."""
@@ -181,7 +179,7 @@ class Squeezed(Hungry):
 
 @pytest.mark.processes
 def test_a_row_that_failed_in_a_process_that_was_ended_is_made_anew(tmp_path: Path, folder: Path) -> None:
-    """What it lacked was memory, perhaps."""
+    """Lack of memory may have caused the row's failure."""
     job = make_job(tmp_path, list(range(ROWS)), cores=2)
     with closing(cores_of(Squeezed(folder, 99))) as cores:
         preprocess_partition(job, cores, nothing)
@@ -192,7 +190,7 @@ def test_a_row_that_failed_in_a_process_that_was_ended_is_made_anew(tmp_path: Pa
 def test_where_rows_wait_more_processes_make_them(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernel's account of processor time tells; the cut stays that of the cores."""
+    """The kernel's processor time shows the waiting; the shard plan stays the same."""
     rates = iter([10.0, 20.0, 20.0])
 
     def look(*_: object) -> Window | None:
@@ -232,7 +230,7 @@ with closing(Cores(Large)) as cores:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_what_the_kernel_ends_is_made_by_fewer_processes(small_group: Path, tmp_path: Path) -> None:
-    """For real: eight processes of a hundred megabytes in a group of 384 MiB."""
+    """Uses real memory: eight processes of 100 MB in a cgroup of 384 MiB."""
     checksum, number, rows = run_in(small_group, _REAL, tmp_path / "small").split()
     whole = make_job(tmp_path / "whole", list(range(ROWS)), cores=8)
     with closing(Cores(Double)) as cores:

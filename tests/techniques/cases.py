@@ -1,4 +1,4 @@
-"""Small random training configurations, and sub-epochs of them by any way: what techniques are compared on."""
+"""Small random training configurations and their sub-epochs, to compare techniques."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOKENS, LONG, WIDE = 11, 6, 8
 
 
 class Mlp(nn.Sequential):
-    """Two layers, or more."""
+    """Two or more layers."""
 
     def __init__(self, depth: int) -> None:
         hidden = [layer for _ in range(depth) for layer in (nn.Linear(WIDE, WIDE), nn.Tanh())]
@@ -43,7 +43,7 @@ class Mlp(nn.Sequential):
 
 
 class Wide(nn.Sequential):
-    """As `Mlp`, with layers whose sizes 16 divides, and others."""
+    """Like `Mlp`, with some layer sizes divisible by 16."""
 
     def __init__(self, depth: int) -> None:
         hidden = [layer for _ in range(depth) for layer in (nn.Linear(32, 32), nn.Tanh())]
@@ -51,7 +51,7 @@ class Wide(nn.Sequential):
 
 
 class Cnn(nn.Module):
-    """Convolutions over a picture of 4 x 2."""
+    """Convolutions over a 4 x 2 image."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -67,12 +67,13 @@ class Cnn(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a small network; heads are counted by the tensor, so they may be split."""
+    """Attention and a small MLP; the head count follows the tensor's shape, so heads may be split."""
 
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.norm2 = nn.LayerNorm(WIDE), nn.LayerNorm(WIDE)
-        # A key's bias changes no attention: its gradient is rounding alone, of which Adam makes whole steps.
+        # The key bias does not change attention, so its gradient is only rounding, which Adam scales up to
+        # full steps.
         self.query, self.key, self.value, self.out = (nn.Linear(WIDE, WIDE, bias=False) for _ in range(4))
         self.up, self.down = nn.Linear(WIDE, 2 * WIDE), nn.Linear(2 * WIDE, WIDE)
 
@@ -89,7 +90,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A language model whose head has the weights of its embedding."""
+    """A language model with tied embedding and head weights."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -108,17 +109,17 @@ class Gpt(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a user's model and loop might be.
+    """A user's model and training loop.
 
     Attributes:
-        depth: repeated blocks.
-        accumulate: batches whose gradients are added up for a step.
-        clip: largest norm of a gradient; 0: not clipped.
-        schedule: whether the learning rate falls.
-        two: whether the head has an optimizer of its own.
-        tracked: whether the optimizers are tracked, or saved and loaded by the user's own code.
-        average: whether a moving average of the weights is kept.
-        dropout: of the examples; with it the results of different ways agree in distribution only.
+        depth: number of repeated blocks.
+        accumulate: batches per optimizer step.
+        clip: maximum gradient norm; 0 disables clipping.
+        schedule: True if the learning rate decays.
+        two: True if the head has a second optimizer.
+        tracked: True if Cerebro tracks the optimizers; otherwise user code saves and loads them.
+        average: True if the loop keeps a moving average of the weights.
+        dropout: dropout rate; above 0, plans agree only in distribution.
     """
 
     model: str = "mlp"
@@ -141,7 +142,7 @@ class Case:
 
 
 class CaseSpec(SubEpochSpec):
-    """A user's spec for a case, as a user would write it."""
+    """A user's spec for a case."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -229,11 +230,11 @@ class CaseSpec(SubEpochSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class SubEpoch:
-    """One sub-epoch of a case, from a file (or new) to a file.
+    """One sub-epoch of a case, which reads a checkpoint or starts new, and writes one.
 
     Attributes:
-        partition: folder of its rows.
-        root: folder of checkpoints, in which its own has the name `written`.
+        partition: folder with its rows.
+        root: folder of checkpoints; the new file is called `written`.
     """
 
     case: Case
@@ -246,20 +247,20 @@ class SubEpoch:
 
 
 class StoppedError(Exception):
-    """A sub-epoch ends here, after a savepoint."""
+    """Ends a sub-epoch after a savepoint."""
 
 
 def trained(
     group: Group | None, sub_epoch: SubEpoch, stop: int = 0, savepoint: CheckpointRef | None = None
 ) -> tuple[CheckpointRef | None, dict[str, float]]:
-    """Train it as a handler does: on every rank, or alone without a way.
+    """Train a sub-epoch like a handler, on every rank or on one device without a plan.
 
     Args:
-        stop: batch before which a savepoint is taken and the sub-epoch ends; 0: it goes on to its end.
-        savepoint: where it begins instead.
+        stop: batch before which to take a savepoint and end the sub-epoch; 0 to finish it.
+        savepoint: savepoint to resume from.
 
     Returns:
-        What identifies the file, or the savepoint, on rank 0; metrics of the sub-epoch.
+        The reference of the checkpoint or savepoint on rank 0, and the sub-epoch's metrics.
     """
     group = group or Alone(("cpu",) * (sub_epoch.parallel_plan.size if sub_epoch.parallel_plan else 1))
     try:
@@ -319,12 +320,12 @@ def _trained(
 
 
 def content(root: Path, reference: CheckpointRef) -> State:
-    """Of a checkpoint's file."""
+    """Load a checkpoint's state."""
     return checkpoints.load(root, reference, CPU)
 
 
 def distance(one: State, other: State) -> float:
-    """The largest relative difference between tensors of two states; infinite where anything else differs."""
+    """Return the largest relative difference of two states' tensors; infinite if anything else differs."""
     return max((_distance(*pair) for pair in _pairs(one, other)), default=0.0)
 
 
@@ -350,7 +351,7 @@ def _pairs(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """As many as a rank has."""
+    """Use as many threads as a rank has."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     yield
@@ -360,13 +361,13 @@ def threads(number: int) -> Iterator[None]:
 def chain(
     parallel_plans: Sequence[ParallelPlan | None], case: Case, partition: Path, root: Path, ranks: Any
 ) -> tuple[CheckpointRef, list[dict[str, float]]]:
-    """Sub-epochs one after another, each by its way.
+    """Train sub-epochs one after another, one for each parallel plan.
 
     Args:
-        ranks: `tests.techniques.ranks.Ranks`.
+        ranks: a `tests.techniques.ranks.Ranks`.
 
     Returns:
-        The last one's file, and metrics of each.
+        The last checkpoint's reference, and the metrics of each sub-epoch.
     """
     reference, found = None, []
     for number, parallel_plan in enumerate(parallel_plans):
@@ -389,7 +390,7 @@ def chain(
 def attempt(
     sub_epoch: SubEpoch, ranks: Any, stop: int = 0, savepoint: CheckpointRef | None = None
 ) -> tuple[CheckpointRef | None, dict[str, float]]:
-    """One sub-epoch, in as many processes as its way says. See `trained`."""
+    """Train one sub-epoch in as many processes as its plan needs; see `trained`."""
     parallel_plan = sub_epoch.parallel_plan
     if parallel_plan is None or resolve(parallel_plan).processes == "one":
         return trained(None, sub_epoch, stop, savepoint)

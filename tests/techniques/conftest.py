@@ -1,4 +1,4 @@
-"""Ranks that are kept for all tests of a process."""
+"""Fixtures with ranks that all tests of a process share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.techniques.ranks import Ranks, nothing
 
 @pytest.fixture(scope="session")
 def ranks(processes: None) -> Iterator[Ranks]:
-    """Up to three, each with one thread."""
+    """Up to three ranks with one thread each."""
     with Ranks() as started:
-        started.run(3, nothing)  # they start here, and not in the first test
+        started.run(3, nothing)  # starts them here, not in the first test
         yield started
 
 

@@ -1,4 +1,4 @@
-"""Processes that are ranks, kept for the tests of a session: each runs one function after another, in a group."""
+"""Rank processes for a test session, which run functions in a process group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOST = (TimeoutError, ConnectionError)
 
 
 class Ranks:
-    """As many processes as are asked for, forked from one that has imported torch. A context, which ends them."""
+    """A context manager of rank processes, forked from a process with torch imported."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="cerebro-ranks-")
@@ -34,10 +34,12 @@ class Ranks:
         self._folder.cleanup()
 
     def run(self, size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-        """What ``work(group, *args)`` returns on each of so many ranks. `work` is a module's function.
+        """Return the results of ``work(group, *args)`` on each of `size` ranks.
+
+        `work` must be a module-level function.
 
         Raises:
-            Exception: what a rank raised; of several, one that did not only miss another rank.
+            Exception: a rank's exception, preferably the root cause rather than a lost peer.
         """
         return self.run_each(size, work, [args] * size)
 
@@ -76,12 +78,12 @@ class Ranks:
 
 
 def _is_of_another(error: Exception) -> bool:
-    """Whether a rank failed because another one had left the group."""
+    """Return True if a rank failed because another one had left the group."""
     return isinstance(error, _LOST) or "closed by peer" in str(error) or "reset by peer" in str(error)
 
 
 def nothing(group: object) -> None:
-    """What ranks that are to be there do."""
+    """Do nothing, so that the ranks start."""
 
 
 def _start(number: int) -> tuple[Any, Connection]:
@@ -102,7 +104,7 @@ def _serve(pipe: Connection) -> None:
     from cerebro.techniques.ranks import RankGroup
 
     torch.set_num_threads(1)
-    gc.freeze()  # as the processes of a worker do: to look for garbage in torch takes longer than to train
+    gc.freeze()  # as in a worker's processes: garbage collection over torch's objects takes longer than training
     while True:
         try:
             folder, rank, size, work, args = pipe.recv()

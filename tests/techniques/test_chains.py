@@ -1,4 +1,4 @@
-"""Whatever ways a model is trained by, one sub-epoch after another: it is the model that one device trains."""
+"""Sub-epochs under any sequence of parallel plans train the same model as one device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARED = [
     parallel_plan("pipeline", 3, parts=4, checkpointing=True),
 ]
 ONLY = {"tensor": ["gpt"], "pipeline": ["mlp"]}
-"""Technique -> the models that it can train, if not all."""
+"""Technique -> models that it can train; other techniques train all models."""
 EXACT = [
     SINGLE,
     parallel_plan("checkpointing"),
@@ -57,8 +57,7 @@ EXACT = [
 def test_a_sub_epoch_on_several_devices(
     model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """It is the sub-epoch of one device, with batches that ranks cannot share evenly, and so is the sub-epoch that
-    follows."""
+    """The next sub-epoch on one device agrees too. Batches do not divide evenly among the ranks."""
     case = Case(model=model, batch_size=9, clip=1.0, average=True, tracked=model != "cnn")
     with threads(1):
         expected, metrics = chain([None, None, None], case, partition, tmp_path, ranks)
@@ -77,7 +76,7 @@ def test_a_sub_epoch_on_several_devices(
 def test_a_sub_epoch_on_one_device(
     model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """Its file is the one that it has without a way, to the bit."""
+    """Its checkpoint is bit-identical to a sub-epoch without a plan."""
     case = Case(model=model, batch_size=9, clip=1.0, average=True, dtype="float32")
     with threads(1):
         expected, _ = chain([None, None], case, partition, tmp_path, ranks)
@@ -90,12 +89,12 @@ FITTING = {
     model: [each for each in (*EXACT, *SHARED) if model in ONLY.get(each.technique, [model])]
     for model in ("mlp", "cnn", "gpt")
 }
-"""Model -> the ways that it can be trained by."""
+"""Model -> parallel plans that apply."""
 
 
 @st.composite
 def stories(draw: st.DrawFn, dtype: str, longest: int) -> tuple[Case, list[ParallelPlan]]:
-    """A user's model and loop, and the ways of its sub-epochs."""
+    """Draw a user's model and loop with a parallel plan per sub-epoch."""
     model = draw(st.sampled_from(sorted(FITTING)))
     case = Case(
         model=model,
@@ -127,7 +126,8 @@ def check(story: tuple[Case, Sequence[ParallelPlan]], partition: Path, ranks: Ra
         bar = 1e-10 if case.dtype == "float64" else 1e-5
         assert distance(content(root, found), content(root, expected)) <= bar
         for parallel_plan, *pair in zip(parallel_plans, same, metrics, strict=True):
-            # A rank that was lent a row has counted it, and means over tokens are averaged by rows: both are near.
+            # Padding rows count in the padded rank's metrics, and means over tokens are averaged by rows;
+            # both are approximate.
             is_near = 0 < ROWS % case.batch_size < parallel_plan.ranks or case.model == "gpt"
             assert distance(*pair) <= (0.05 if is_near else bar)
         assert found.size == expected.size
@@ -138,8 +138,9 @@ _CLOCKLESS: dict[str, Any] = {
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
 _FIXED: dict[str, Any] = {**_CLOCKLESS, "derandomize": True, "database": None}
-"""With a seed, the same draws at each run: about one of several hundred chains in float32 differs by more than 1e-5,
-through rounding alone (docs/techniques.md, "How equal is equal")."""
+"""A fixed seed gives the same draws in each run, because rounding alone lets about one in several hundred
+float32 chains differ by more than 1e-5 (docs/techniques.md, "How equal is equal").
+"""
 
 
 @settings(max_examples=2, **_CLOCKLESS)
@@ -147,7 +148,7 @@ through rounding alone (docs/techniques.md, "How equal is equal")."""
 def test_any_chain_of_parallel_plans_trains_the_model_of_one_device(
     story: tuple[Case, list[ParallelPlan]], partition: Path, ranks: Ranks
 ) -> None:
-    """Random models and loops, by random ways: weights, optimizers, averages, metrics, and the form of the file."""
+    """Compares weights, optimizers, averages, metrics and the file format."""
     check(story, partition, ranks)
 
 
@@ -157,7 +158,6 @@ def test_any_chain_of_parallel_plans_trains_the_model_of_one_device(
 def test_chains_of_parallel_plans_in_float32_train_the_model_of_one_device(
     story: tuple[Case, list[ParallelPlan]], partition: Path, ranks: Ranks
 ) -> None:
-    """The same in single precision."""
     check(story, partition, ranks)
 
 
@@ -167,7 +167,7 @@ def test_chains_of_parallel_plans_in_float32_train_the_model_of_one_device(
 def test_long_chains_of_parallel_plans_train_the_model_of_one_device(
     story: tuple[Case, list[ParallelPlan]], partition: Path, ranks: Ranks
 ) -> None:
-    """The same with up to six sub-epochs, and many more of them."""
+    """More examples, with up to six sub-epochs each."""
     check(story, partition, ranks)
 
 
@@ -178,5 +178,4 @@ def test_long_chains_of_parallel_plans_train_the_model_of_one_device(
 def test_long_chains_of_parallel_plans_in_float32_train_the_model_of_one_device(
     story: tuple[Case, list[ParallelPlan]], partition: Path, ranks: Ranks
 ) -> None:
-    """The same in single precision."""
     check(story, partition, ranks)

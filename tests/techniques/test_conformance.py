@@ -1,4 +1,4 @@
-"""The kit passes what comes with Cerebro, and finds what is wrong with a technique."""
+"""The conformance kit accepts Cerebro's techniques and reports errors in wrong ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    """One process that has imported what ranks do, for all tests."""
+    """One forkserver with the ranks' imports for all tests."""
     with Forks("cerebro.worker.training.ranks.conformance") as made:
         yield made
 
 
 @pytest.fixture
 def forked_ranks(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks are forks of it."""
+    """Start the kit's ranks as forks."""
 
     def start(command: Sequence[str], *, stderr: IO[bytes]) -> Forked:
         return forks.start(command[3:], environment=os.environ, stderr=stderr)
@@ -54,21 +54,21 @@ class _Own(Technique):
 
 
 class Alike(_Own):
-    """All ranks read all rows: nothing is gained, and nothing is wrong."""
+    """A right but useless technique: all ranks read all rows."""
 
     def share(self, group: Group) -> Share:
         return Share()
 
 
 class Renaming(Alike):
-    """Puts a module into another one."""
+    """Wraps a module in another one, which renames its parameters."""
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
         modules[0] = nn.Sequential(modules[0])
 
 
 class Forgetting(Alike):
-    """Begins with other weights."""
+    """Resets the weights."""
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
         for parameter in modules[0].parameters():
@@ -76,7 +76,7 @@ class Forgetting(Alike):
 
 
 class Summing(Ddp):
-    """Has gradients that are twice as large."""
+    """Doubles the gradients."""
 
     name = "own"
 
@@ -89,12 +89,12 @@ class Summing(Ddp):
 @pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("name", list(KINDS))
 def test_what_comes_with_cerebro_conforms(name: str) -> None:
-    """On as few devices as it can use."""
+    """Uses the fewest devices that the technique accepts."""
     check(KINDS[name]())
 
 
 class Entrywise(nn.Module):
-    """A layer, of the entries of ragged rows."""
+    """Applies a layer to the values of ragged rows."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Entrywise(nn.Module):
 
 
 class Ragging(SubEpochSpec):
-    """Labels the tokens of sentences of any length; all its modules take and return a `Ragged`."""
+    """Labels the tokens of variable-length sentences with modules over `Ragged`."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         layers = [nn.Embedding(7, 6), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)]
@@ -137,7 +137,7 @@ class Ragging(SubEpochSpec):
 @pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "pipeline"])
 def test_ragged_rows_are_shared_and_cut_as_others(name: str) -> None:
-    """Between ranks, whose shares have different numbers of entries, and between the parts of a pipeline's batch."""
+    """Ranks and pipeline microbatches get shares with different numbers of values."""
     random = np.random.default_rng(0)
     sentences = [random.integers(0, 7, random.integers(1, 9)) for _ in range(21)]
     rows = [(ragged(words), ragged(words % 3)) for words in sentences]
@@ -145,7 +145,7 @@ def test_ragged_rows_are_shared_and_cut_as_others(name: str) -> None:
 
 
 def test_a_technique_of_ones_own_conforms() -> None:
-    """On three ranks, too."""
+    """Uses three ranks too."""
     check(Alike(), size=3)
 
 
@@ -167,6 +167,6 @@ def test_a_technique_of_ones_own_conforms() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Technique) else "",
 )
 def test_what_is_wrong_is_found(technique: Technique, told: str) -> None:
-    """With the check, the rank and the tensor."""
+    """The message names the check, the rank and the tensor."""
     with pytest.raises(SpecError, match=f"(?s)'own' does not conform on 2 devices.*{told}"):
         check(technique)

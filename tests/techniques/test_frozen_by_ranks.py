@@ -1,4 +1,4 @@
-"""Frozen weights of a model that ranks have parts of: one base for all ways; each rank reads and writes its rows."""
+"""Ranks with parts of a model share one frozen-weights file across parallel plans."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.techniques.cases import distance
 from tests.techniques.ranks import Ranks
 
 WIDTH = 150
-"""Rows that two ranks divide and four do not."""
+"""A row count that two ranks divide evenly and four do not."""
 TENSOR = 4 * WIDTH * WIDTH
 FSDP, DDP = (ParallelPlan(technique=name, size=2) for name in ("fsdp", "ddp"))
 THREE, SINGLE = ParallelPlan(technique="fsdp", size=3), None
 
 
 class Spec(SubEpochSpec):
-    """Its hints are all that is asked for."""
+    """A spec of which only the hints are used."""
 
     def create_models(self, hyperparams: Any) -> list[Any]:
         return [network()]
@@ -42,7 +42,7 @@ class Spec(SubEpochSpec):
 
 
 def network() -> nn.Sequential:
-    """Four layers of which three are frozen; two of these have one weight."""
+    """Four layers; three are frozen, and two of the frozen ones share a weight."""
     torch.manual_seed(5)
     module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
     module[1].weight = module[0].weight
@@ -59,7 +59,7 @@ def sub_epoch(
     before: CheckpointRef | None,
     changes: str,
 ) -> tuple[CheckpointRef | None, str]:
-    """A sub-epoch by a way: what is trained moves; of what is frozen a part, if it is to."""
+    """Run a sub-epoch: change the trained weights, and the frozen layer `changes` if named."""
     freezing.LEAST_BYTES, freezing._LEAST_TENSOR = TENSOR, TENSOR
     trainee = Trainee(modules=[network()])
     if before is not None:
@@ -86,7 +86,7 @@ def sub_epoch(
 
 
 def attempt(parallel_plan: ParallelPlan | None, ranks: Ranks, *args: Any) -> CheckpointRef:
-    """One sub-epoch, in as many processes as its way says."""
+    """Run one sub-epoch in as many processes as its plan needs."""
     reference = (
         ranks.run(parallel_plan.size, sub_epoch, parallel_plan, *args)[0]
         if parallel_plan
@@ -114,7 +114,7 @@ def _as_before() -> Any:
 def test_all_parallel_plans_name_the_base_that_one_has_written(
     parallel_plans: Any, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """Each file is the one that it would be without it, to the bit."""
+    """Each checkpoint is bit-identical to one without the plan."""
     before = None
     for number, parallel_plan in enumerate(parallel_plans):
         before = attempt(parallel_plan, ranks, tmp_path, f"u{number:05d}-e001-p0000-a1.pt", before, "")
@@ -128,7 +128,7 @@ def test_all_parallel_plans_name_the_base_that_one_has_written(
 def test_what_ranks_change_of_it_is_written_as_it_is(
     parallel_plan: ParallelPlan, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """By way of `.data`, of which torch's own counters tell nothing."""
+    """User code changes `.data`, which torch's version counters do not record."""
     before = attempt(parallel_plan, ranks, tmp_path, "u0.pt", None, "")
     after = attempt(parallel_plan, ranks, tmp_path, "u1.pt", before, "2")
     one, other = (load(tmp_path, each, "cpu") for each in (before, after))
@@ -139,7 +139,7 @@ def test_what_ranks_change_of_it_is_written_as_it_is(
 
 
 def test_damage_to_the_base_is_noticed_before_ranks_vouch_for_it(tmp_path: Path, ranks: Ranks) -> None:
-    """Rank 0 reads the base, to hash the whole: what it finds must be what was written."""
+    """Rank 0 hashes the whole file and compares it with the recorded checksum."""
     before = attempt(FSDP, ranks, tmp_path, "u0.pt", None, "")
     answers = ranks.run(2, saved_on_damage, tmp_path, before)
     assert "was damaged after it was written" in answers[0]
@@ -147,7 +147,7 @@ def test_damage_to_the_base_is_noticed_before_ranks_vouch_for_it(tmp_path: Path,
 
 
 def saved_on_damage(group: Group, root: Path, before: CheckpointRef) -> str:
-    """What is told where the base is damaged between reading and saving."""
+    """Return the error if the frozen-weights file is damaged between reading and saving."""
     freezing.LEAST_BYTES, freezing._LEAST_TENSOR = TENSOR, TENSOR
     plain = Trainee(modules=[network()])
     restore(plain, read(check(root, before), "cpu"))
@@ -167,7 +167,7 @@ def saved_on_damage(group: Group, root: Path, before: CheckpointRef) -> str:
 
 
 def by_machines(group: Group, opens: bool, *args: Any) -> tuple[CheckpointRef | None, str]:
-    """A sub-epoch by ranks of several machines, where others than rank 0 may see no file of it yet."""
+    """Run a sub-epoch by ranks on several machines, where only rank 0 may see a new file."""
     group.is_of_several_workers = True
     with pytest.MonkeyPatch.context() as patch:
         if group.rank > 0 and not opens:
@@ -179,7 +179,9 @@ def by_machines(group: Group, opens: bool, *args: Any) -> tuple[CheckpointRef | 
 def test_ranks_of_several_machines_write_no_base_together(
     parallel_plan: ParallelPlan, num_bases: int, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """What one has written to a network volume, another may see late. Rank 0 writes what it has all of."""
+    """A network volume may show new files late to other machines, so rank 0 writes only tensors that it has
+    in full.
+    """
     reference, told = ranks.run(2, by_machines, False, parallel_plan, tmp_path, "u0.pt", None, "")[0]
     assert (reference is not None, told) == (True, "")
     assert len(bases(tmp_path)) == num_bases
@@ -194,7 +196,7 @@ def full(*args: Any) -> int:
 
 
 def failing(group: Group, root: Path, rank: int, pwrite: Any) -> str:
-    """What a rank is told where one of them cannot write its rows of a base."""
+    """Return a rank's error if one rank cannot write its rows of a frozen-weights file."""
     with pytest.MonkeyPatch.context() as patch:
         if group.rank == rank:
             patch.setattr("os.pwrite", pwrite)
@@ -205,7 +207,7 @@ def failing(group: Group, root: Path, rank: int, pwrite: Any) -> str:
 def test_a_rank_that_cannot_write_its_rows_of_a_base_is_told_by_all(
     rank: int, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """And nothing of it stays. Where the volume is full, all know what the next attempt needs: room for all of it."""
+    """No partial file remains. On a full volume each rank's error has the space needed by the next attempt."""
     assert all("Input/output error" in told for told in ranks.run(2, failing, tmp_path, rank, refused))
     for told in ranks.run(2, failing, tmp_path, rank, full):
         assert told.startswith("no space to write in")

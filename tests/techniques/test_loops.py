@@ -1,4 +1,4 @@
-"""What user code may do on a share of the rows, and what is told where a way cannot train it."""
+"""User code runs on a share of the rows; unsupported models and loops give a clear error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Loop = Callable[[list[Any], Checkpoint, DataLoader], dict[str, Any]]
 
 
 class Spec(SubEpochSpec):
-    """User code of which each part can be chosen."""
+    """A spec built from the given loop, models and hints."""
 
     def __init__(self, loop: Loop, make: Callable[[], list[Any]], hints: Hints) -> None:
         self.loop, self.make, self.said = loop, make, hints
@@ -63,7 +63,7 @@ def by(
     batch_size: int = 9,
     **params: Any,
 ) -> tuple[dict[str, float], dict[str, Any], Any]:
-    """A sub-epoch by a technique: its metrics, the state, and what the loop left in `models[0].told`."""
+    """Train a sub-epoch with a technique; return its metrics, state and `models[0].told`."""
     group = group or Alone(("cpu",) * size)
     try:
         spec = Spec(loop, make or linear, hints or Hints())
@@ -83,7 +83,7 @@ def linear() -> list[Any]:
 
 
 def steps(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:
-    """The usual loop."""
+    """Run the usual training loop."""
     optimizer = torch.optim.SGD(models[0].parameters(), lr=0.01)
     for inputs, outputs in dataloader:
         loss = (models[0](inputs / 46)[:, 0] - outputs / 46).square().mean()
@@ -117,12 +117,12 @@ def counting(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) 
 
 
 def test_a_rank_counts_its_own_rows_and_all_batches(partition: Path, ranks: Ranks) -> None:
-    """What it decides by is the same on all ranks; what it draws on its device is its own."""
+    """Ranks share the Python random state; each rank's torch device has its own."""
     answers = ranks.run(2, by, "ddp", counting, partition)
     metrics, told = [answer[0] for answer in answers], [answer[2] for answer in answers]
     assert metrics == [{"rows": 1.0, "odd": 23 / 46}] * 2
     assert [each["rank"] for each in told] == [0, 1]
-    # 46 rows in batches of 9: 4 and 5 of each, and the last row once more for the rank that has none.
+    # 46 rows in batches of 9: 4 and 5 of each, and the last row twice, for the rank without one.
     assert [each["rows"] for each in told] == [5 * 4 + 1, 5 * 5 + 1]
     assert {(each["ranks"], each["batches"], each["step"]) for each in told} == {(2, 6, 6)}
     assert told[0]["python"] == told[1]["python"]
@@ -133,7 +133,7 @@ def test_a_rank_counts_its_own_rows_and_all_batches(partition: Path, ranks: Rank
 
 
 class Twice(nn.Module):
-    """A model with another method that uses parameters, and a part that no loss depends on."""
+    """A model with a second method that uses parameters, and a part that no loss depends on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,12 +166,11 @@ def by_method(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader)
 def by_with(
     group: Group, technique: str, loop: Loop, partition: Path, make: Any, hints: Hints, params: dict[str, Any]
 ) -> Any:
-    """`by` with parameters of the technique."""
+    """Call `by` with parameters for the technique."""
     return by(group, technique, loop, partition, make, hints, **params)
 
 
 def test_a_model_may_be_called_twice_before_the_backward_pass(partition: Path, ranks: Ranks) -> None:
-    """By all techniques that share rows."""
     _, expected, _ = by(None, "single", paired, partition, twice)
     for technique, params in (("ddp", {"unused_parameters": True}), ("fsdp", {})):
         found = ranks.run(2, by_with, technique, paired, partition, twice, Hints(), params)[0][1]
@@ -234,7 +233,7 @@ def naming_by_rank(models: list[Any], checkpoint: Checkpoint, dataloader: DataLo
     ],
 )
 def test_what_ranks_differ_in_is_named(loop: Loop, told: str, partition: Path, ranks: Ranks) -> None:
-    """With the key, the ranks and both values; on all ranks, so that none waits for another."""
+    """All ranks raise the error with the key, the ranks and both values, so that none waits for another."""
     with pytest.raises(RanksDifferError, match=told):
         ranks.run(2, by, "ddp", loop, partition)
 
@@ -253,7 +252,7 @@ def flat() -> list[Any]:
 
 
 class Shared(nn.Module):
-    """Two stages with one weight, and a parameter in none."""
+    """Two stages with a shared weight, and a parameter outside both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -331,7 +330,7 @@ def repeated() -> list[Any]:
 def test_what_a_parallel_plan_cannot_train_is_told_with_its_reason(
     technique: str, make: Any, loop: Loop, hints: Hints, told: str, partition: Path, ranks: Ranks
 ) -> None:
-    """As a way that does not apply, and not as a mistake of the user's."""
+    """The error says the plan does not apply; it does not blame the user."""
     with pytest.raises(NotApplicableError, match=told):
         ranks.run(2, by, technique, loop, partition, make, hints)
 
@@ -351,7 +350,6 @@ def test_what_a_parallel_plan_cannot_train_is_told_with_its_reason(
 def test_what_one_process_cannot_train_is_told_with_its_reason(
     technique: str, make: Any, hints: Hints, told: str, partition: Path
 ) -> None:
-    """As above."""
     with pytest.raises(NotApplicableError, match=told):
         by(None, technique, steps, partition, make, hints, size=2)
 
@@ -363,7 +361,7 @@ def placed_batch(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoad
 
 
 def test_a_pipeline_has_labels_where_its_results_are(partition: Path) -> None:
-    """On the last device; inputs are on the first one."""
+    """Results are on the last device, and inputs on the first."""
     group = Alone(("cpu", "meta"))
     assert by(group, "pipeline", placed_batch, partition)[2] == ("cpu", "meta")
 
@@ -380,7 +378,7 @@ def test_a_pipeline_has_labels_where_its_results_are(partition: Path) -> None:
     ],
 )
 def test_stages_are_balanced(sizes: list[int], devices: int, places: list[int]) -> None:
-    """In order, each device some, with the largest sum as small as can be."""
+    """Layers stay in order, each device has some, and the largest sum is minimal."""
     found = balanced(sizes, devices)
     assert found == sorted(found)
     assert set(found) == set(range(devices))

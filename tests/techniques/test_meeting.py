@@ -1,4 +1,4 @@
-"""Where ranks meet."""
+"""The rendezvous folder of ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_a_rank_that_has_no_room_to_meet_others_names_the_full_volume(tmp_path: Path) -> None:
-    """torch tells of a store that failed, as it does of a rank that has gone."""
+    """Without the check torch reports a failed store like a lost rank."""
     with small_volume(tmp_path / "ranks", "64k") as volume:
         folder = volume / "place"
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Techniques by name, their parameters, and the reasons why one cannot be used: all without torch."""
+"""Techniques by name, their parameters and reasons not to apply, without torch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def model(**given: Any) -> ModelFacts:
 
 
 class Own(Technique):
-    """A user's own, with any parameters."""
+    """A user's technique with arbitrary parameters."""
 
     name = "own"
 
@@ -55,7 +55,7 @@ class Own(Technique):
 
 
 def test_a_name_a_choice_and_a_parallel_plan_stand_for_an_instance() -> None:
-    """Of a choice with what the user has fixed; a user's own is opened."""
+    """A choice keeps the user's fixed parameters, and a user's technique is decoded."""
     assert isinstance(resolve("ddp"), Ddp)
     choice = TechniqueChoice(name="fsdp", params={"reshard": False})
     assert resolve(choice).fixed == {"reshard": False}
@@ -85,7 +85,7 @@ def test_a_name_a_choice_and_a_parallel_plan_stand_for_an_instance() -> None:
     ],
 )
 def test_what_there_is_not_is_refused(named: str | ParallelPlan | TechniqueChoice, told: str) -> None:
-    """With what there is."""
+    """The message lists the existing names."""
     with pytest.raises(SpecError, match=told):
         resolve(named)
 
@@ -113,7 +113,7 @@ def test_what_there_is_not_is_refused(named: str | ParallelPlan | TechniqueChoic
 def test_what_does_not_apply_says_why(
     technique: Technique, facts: dict[str, Any], size: int, reason: str
 ) -> None:
-    """For people; with the facts of a usual model it applies."""
+    """The same technique applies to a usual model."""
     import re
 
     place = Place(size=size, kind="gpu", memory_bytes=12 * GIB, host_bytes=64 * GIB)
@@ -125,7 +125,7 @@ def test_what_does_not_apply_says_why(
 
 @pytest.mark.parametrize(("kind", "size"), [(Fsdp, 2), (Offload, 1)])
 def test_float8_is_not_for_cpus(kind: type[Technique], size: int) -> None:
-    """They are told so; what emulates it applies everywhere."""
+    """CPUs can emulate it, and the reason says so."""
     params = {"precision": "float8"}
     assert "compute capability 8.9" in kind().is_applicable(model(), Place(size=size), params)
     assert kind().is_applicable(model(), Place(size=size, kind="gpu"), params) == ""
@@ -133,7 +133,7 @@ def test_float8_is_not_for_cpus(kind: type[Technique], size: int) -> None:
 
 
 def test_what_a_user_has_fixed_is_in_all_that_is_considered() -> None:
-    """Each once; and another precision is never among what is considered by itself."""
+    """Duplicates are removed, and lower precision is never considered by default."""
     place = Place(size=2)
     fixed = Fsdp(reshard=False).considered(model(), place)
     assert fixed == [{"reshard": False}, {"checkpointing": True, "reshard": False}]

@@ -1,4 +1,4 @@
-"""A checkpoint that ranks write together is the file that one of them writes, and is there in full or not at all."""
+"""Ranks write one checkpoint together, complete and equal to a file by a single rank."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from cerebro.worker.training.ranks.full_tensors import gather_full
 from tests.techniques.ranks import Ranks
 
 SHAPES = ((640, 330), (65, 32), (7, 300), (1, 2000), (2, 3, 500), (5000,), (4, 4))
-"""Rows that ranks divide, do not divide, and of which a rank has none; a tensor that is too small to be cut."""
+"""Row counts that the ranks divide evenly, unevenly, and that leave a rank without rows; one tensor is too
+small to shard.
+"""
 
 
 def sharded_state(group: Group) -> State:
-    """As a sub-epoch leaves it: weights of which two are one, buffers, state of an optimizer, plain values."""
+    """Make a state like a sub-epoch's: tied weights, buffers, optimizer state, plain values."""
     torch.manual_seed(4)
     module = nn.Module()
     for number, shape in enumerate(SHAPES):
@@ -57,7 +59,6 @@ def both(group: Group, root: Path) -> tuple[CheckpointRef | None, CheckpointRef 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_it_is_the_file_that_one_rank_writes(size: int, tmp_path: Path, ranks: Ranks) -> None:
-    """To the bit; what identifies it is what its bytes say."""
     (one, together), *others = ranks.run(size, both, tmp_path)
     assert all(found == (None, None) for found in others)
     assert (together.checksum, together.size) == (one.checksum, one.size)
@@ -68,7 +69,7 @@ def test_it_is_the_file_that_one_rank_writes(size: int, tmp_path: Path, ranks: R
 
 
 def failing(group: Group, root: Path, rank: int, number: int) -> tuple[str, int]:
-    """What a rank is told when a rank cannot write, and how much room a new attempt needs."""
+    """Return a rank's error and the space a new attempt needs, if one rank cannot write."""
     state = sharded_state(group)
     original = os.pwrite
 
@@ -88,7 +89,7 @@ def failing(group: Group, root: Path, rank: int, number: int) -> tuple[str, int]
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_volume_that_is_full_for_one_rank_is_told_by_all(rank: int, tmp_path: Path, ranks: Ranks) -> None:
-    """With what is needed; nothing of the file stays. So it is where a rank cannot write for another reason."""
+    """No partial file remains. Other write errors of one rank also reach every rank."""
     for says, needs in ranks.run(2, failing, tmp_path, rank, errno.ENOSPC):
         assert says.startswith("StorageFullError: no space to write in"), says
         assert needs > 1 << 20
@@ -99,14 +100,14 @@ def test_a_volume_that_is_full_for_one_rank_is_told_by_all(rank: int, tmp_path: 
 
 
 class Point(NamedTuple):
-    """What is no tuple to whoever reads it again."""
+    """A type that a checkpoint would read as a plain tuple."""
 
     x: int
     y: int
 
 
 def unsaved(group: Group, root: Path, kept: Any) -> str:
-    """What a rank is told of a state that rank 0 cannot lay out."""
+    """Return a rank's error for a state that rank 0 cannot lay out."""
     state = sharded_state(group)
     state["checkpoint"]["odd"] = kept
     try:
@@ -117,7 +118,7 @@ def unsaved(group: Group, root: Path, kept: Any) -> str:
 
 
 def test_no_rank_waits_for_one_that_cannot_begin(tmp_path: Path, ranks: Ranks) -> None:
-    """User code keeps what cannot be saved, or the folder is gone: rank 0 tells."""
+    """User code may track an unsupported object, or the folder may be missing; rank 0 notifies the others."""
     for kept in (frozenset({1, 2}), defaultdict(list, a=[1]), Point(1, 2)):
         assert ranks.run(2, unsaved, tmp_path, kept) == ["SpecError", ""]
     assert ranks.run(2, unsaved, tmp_path / "gone", 1) == ["FileNotFoundError", ""]

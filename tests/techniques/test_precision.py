@@ -1,4 +1,4 @@
-"""Another precision, for those who name it: it trains, to other results, and the model stays what it is."""
+"""Lower precision on request trains to slightly different results and keeps float32 weights."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ CHOICES = [
 def test_another_precision_trains_to_other_results_that_are_near(
     model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """Losses fall as they do in float32. The weights differ, by more than another order of sums makes and by less than
-    training does, and are kept in float32: the file is that of any other way."""
+    """Losses fall as in float32.
+
+    The weights differ by more than summation order explains and by less than training; the checkpoint has the
+    usual format.
+    """
     case = Case(model=model, batch_size=8, dtype="float32", optimizer="SGD")
     with threads(1):
         first, _ = chain([None], case, partition, tmp_path, ranks)
@@ -64,7 +67,7 @@ def test_another_precision_trains_to_other_results_that_are_near(
 @pytest.mark.slow
 @needs_torchao
 def test_float8_is_another_precision_than_bfloat16(partition: Path, tmp_path: Path, ranks: Ranks) -> None:
-    """Only its products of matrices differ."""
+    """Only its matrix products differ."""
     case = Case(model="wide", batch_size=8, dtype="float32", optimizer="SGD")
     with threads(1):
         brief, _ = chain([BF16[0]], case, partition, tmp_path, ranks)
@@ -84,7 +87,7 @@ def test_float8_is_another_precision_than_bfloat16(partition: Path, tmp_path: Pa
 def test_what_float8_does_not_take_says_why(
     model: str, precision: str, says: str, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """A device that cannot, a model without a layer for it."""
+    """The device or all layers may lack support."""
     case, parallel_plan = (
         Case(model=model, dtype="float32"),
         ParallelPlan(technique="offload", params={"precision": precision}),
@@ -94,7 +97,7 @@ def test_what_float8_does_not_take_says_why(
 
 
 class Halved(nn.Linear):
-    """Another computation than a linear layer's."""
+    """A subclass that computes something else than a linear layer."""
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         return super().forward(given) / 2
@@ -103,7 +106,7 @@ class Halved(nn.Linear):
 @needs_torchao
 @pytest.mark.parametrize("mark", ["subclass", "forward", "hook", "backward hook", "attention", ""])
 def test_float8_takes_linear_layers_that_are_nothing_else(mark: str) -> None:
-    """Others stay the objects that they were; what is plain beside them is taken."""
+    """Other layers remain unchanged, and plain linear layers next to them are converted."""
     layer, plain = (Halved if mark == "subclass" else nn.Linear)(32, 32), nn.Linear(32, 32)
     held: nn.Module = layer
     if mark == "forward":
@@ -129,7 +132,7 @@ def test_float8_takes_linear_layers_that_are_nothing_else(mark: str) -> None:
 def test_a_sub_epoch_in_another_precision_hops_like_any_other(
     chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """Before and after it a sub-epoch on one device, with its optimizer's state."""
+    """A sub-epoch on one device precedes and follows it, with the optimizer's state."""
     case = Case(model="wide", batch_size=9, dtype="float32")
     with threads(1):
         expected, _ = chain([None, None, None], case, partition, tmp_path, ranks)

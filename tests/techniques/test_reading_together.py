@@ -1,4 +1,4 @@
-"""Ranks that read a checkpoint together have what each would have read, and notice what each would have noticed."""
+"""Ranks share the reading of a checkpoint and detect damage as if each had read it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reference(root: Path) -> CheckpointRef:
-    """Of a file of 18 MB and some bytes: more blocks than ranks divide."""
+    """The reference of an 18 MB file whose blocks do not divide evenly."""
     state: State = {
         "models": [{"w": torch.arange(4_000_000.0).reshape(4000, 1000), "few": torch.ones(3)}],
         "checkpoint": {"m": torch.rand(500_000), "n": 3},
@@ -44,7 +44,7 @@ def reference(root: Path) -> CheckpointRef:
 def found(
     group: Group, root: Path, reference: CheckpointRef, has_memory: bool, is_checked: bool
 ) -> tuple[State, int]:
-    """What a rank gets, and how many bytes of the file it has read for it."""
+    """Load the state on a rank; return it with the number of bytes read."""
     source = check(root, reference) if is_checked else Unchecked(root / reference.name, reference)
     count = 0
 
@@ -64,7 +64,7 @@ def found(
             patch.setattr(os, "memfd_create", refused)
         state = read_together(source, group, "cpu")
     group.barrier()
-    state["models"][0]["w"][0, 0] = group.rank + 7  # its own
+    state["models"][0]["w"][0, 0] = group.rank + 7  # a different value per rank
     group.barrier()
     assert state["models"][0]["w"][0, 0] == group.rank + 7
     state["models"][0]["w"][0, 0] = 0.0
@@ -76,8 +76,10 @@ def found(
 def test_each_rank_has_the_state_and_reads_its_share(
     size: int, has_memory: bool, is_checked: bool, root: Path, reference: CheckpointRef, ranks: Ranks
 ) -> None:
-    """To the bit, whether or not somebody has checked the file ahead. Where memory cannot be shared, each reads the
-    file."""
+    """States are bit-identical, with or without a previous check.
+
+    Without shared memory each rank reads the whole file.
+    """
     wanted = load(root, reference, "cpu")
     answers = ranks.run(size, found, root, reference, has_memory, is_checked)
     assert all(distance(state, wanted) == 0 for state, _ in answers)
@@ -90,7 +92,7 @@ def test_each_rank_has_the_state_and_reads_its_share(
 
 
 def noticed(group: Group, root: Path, reference: CheckpointRef) -> str:
-    """What a rank says of a file that was damaged after it was checked."""
+    """Return a rank's error for a file that was damaged after its check."""
     checked = check(root, reference)
     group.barrier()
     if group.rank == 0:
@@ -106,13 +108,13 @@ def noticed(group: Group, root: Path, reference: CheckpointRef) -> str:
 
 
 def test_damage_after_the_check_is_told_by_all(root: Path, reference: CheckpointRef, ranks: Ranks) -> None:
-    """Also by a rank that did not read the block."""
+    """This includes ranks that did not read the damaged block."""
     for says in ranks.run(2, noticed, root, reference):
         assert "was damaged between bytes" in says
 
 
 def told(group: Group, root: Path, reference: CheckpointRef) -> str:
-    """What a rank says of a file that nobody has checked."""
+    """Return a rank's error for an unchecked file."""
     try:
         load_together(lambda: Unchecked(root / reference.name, reference), group, "cpu")
     except CheckpointCorruptError as error:
@@ -124,7 +126,7 @@ def told(group: Group, root: Path, reference: CheckpointRef) -> str:
 def test_what_is_not_what_was_saved_is_told_by_all(
     place: int | None, root: Path, reference: CheckpointRef, ranks: Ranks
 ) -> None:
-    """Whichever rank has read the damaged block, or found that blocks are missing."""
+    """Any rank may have read the damaged block or noticed missing ones."""
     with (root / NAME).open("r+b") as file:
         if place is None:
             file.truncate(10 * MIB)

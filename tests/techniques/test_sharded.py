@@ -1,4 +1,4 @@
-"""Full tensors cut for sharded parameters, without traffic; what is saved needs no more memory than it must."""
+"""Full tensors are cut locally for sharded parameters, and saving needs little extra memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ MIB = 1 << 20
 
 
 def cut_and_joined(group: Group, shapes: list[list[int]]) -> list[tuple[bool, bool, bool]]:
-    """Of parameters of these shapes: whether a full tensor, cut as they are, is itself when it is put together; whether
-    one of another shape is; and whether the optimizer's own state is cut alike."""
+    """Compare cut and reassembled tensors with the originals.
+
+    For each shape return three flags: True if the parameter, a tensor of another shape, and the optimizer
+    state survive.
+    """
     from torch.distributed.tensor import DTensor
 
     from cerebro.worker.training.ranks.sharded import cut, cut_optimizer_states
@@ -60,7 +63,9 @@ def _joined(tensor: Any) -> torch.Tensor:
     shapes=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=3),
 )
 def test_what_is_cut_is_whole_again(size: int, shapes: list[list[int]], ranks: Ranks) -> None:
-    """Also where the ranks do not divide the rows, or there are fewer rows than ranks. A version of torch that makes
-    other parts must not pass."""
+    """Covers row counts that the ranks do not divide, or below the number of ranks.
+
+    Detects a torch version that shards differently.
+    """
     for found in ranks.run(size, cut_and_joined, shapes):
         assert found == [(True, True, True)] * len(shapes)

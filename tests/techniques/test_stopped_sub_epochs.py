@@ -1,4 +1,4 @@
-"""A sub-epoch of several ranks that goes on from a savepoint ends in the bits of one that never stopped."""
+"""A multi-rank sub-epoch resumed from a savepoint ends bit-identical to an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.techniques.ranks import Ranks
 def test_it_goes_on_from_a_savepoint(
     technique: str, average: bool, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """Weights, optimizer, gradients that are added up, averages, sums and what each rank draws."""
+    """Covers weights, optimizer, accumulated gradients, averages, metric sums and each rank's random state."""
     case = Case(batch_size=9, average=average, accumulate=1 if average else 2, dropout=0.3)
     parallel_plan = ParallelPlan(technique=technique, size=2)
 

@@ -1,4 +1,4 @@
-"""Trials drawn at random: of techniques and losses that are wrong, and of right ones."""
+"""Random trials of wrong techniques, wrong losses, and right techniques."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ LOSSES = {
     "a mean over tokens without terms": ("tokens", None),
     "a schedule by the rows of a rank": ("schedule", None),
 }
-"""Losses that are not what they are said to be, or no technique for shares of rows can compute."""
+"""Losses whose declared reduction is wrong, or that no technique can compute on shares of the rows."""
 
 KINDS = (*WRONG, *LOSSES)
 
 
 class Draw(NamedTuple):
-    """A trial.
+    """A random trial.
 
     Attributes:
-        technique: takes the place of the way's.
-        told: for people.
+        technique: replaces the parallel plan's technique.
+        told: description for error messages.
     """
 
     spec: SubEpochSpec
@@ -43,9 +43,9 @@ class Draw(NamedTuple):
 
 
 def wrong(kind: str, random: Random) -> Draw:
-    """A trial that has to strike its way off."""
+    """Draw a trial that must rule its parallel plan out."""
     size = random.choice([2, 3])
-    # Of equal shares the plain mean of the ranks' gradients is right.
+    # With equal shares the plain mean of the ranks' gradients would be right.
     batch_size = random.choice([n for n in range(size, 13) if n % size or ROWS % n])
     if kind in LOSSES:
         loss, technique = LOSSES[kind]
@@ -66,7 +66,7 @@ def wrong(kind: str, random: Random) -> Draw:
 
 
 def right(random: Random) -> Draw:
-    """A trial that must not."""
+    """Draw a trial that must not rule its parallel plan out."""
     name = random.choice(["ddp", "fsdp", "checkpointing"])
     size = 1 if name == "checkpointing" else random.choice([2, 3])
     batch_size = random.randint(max(size, 2), 12)
@@ -81,7 +81,7 @@ def right(random: Random) -> Draw:
 
 
 def is_ruled_out(draw: Draw, ranks: Ranks, partition: Path, root: Path) -> tuple[bool, Any]:
-    """Whether the trial strikes the way off; and what it shows, or why it came to nothing."""
+    """Run the trial; return True if it rules the plan out, with its outcome or error."""
     asked = Asked(
         spec=draw.spec,
         parallel_plan=draw.parallel_plan,
@@ -102,7 +102,7 @@ def is_ruled_out(draw: Draw, ranks: Ranks, partition: Path, root: Path) -> tuple
 
 
 def _case(random: Random, technique: str, batch_size: int) -> Case:
-    """Any of the small training configurations."""
+    """Draw a small training configuration."""
     model = random.choice(["mlp", "cnn", "gpt"])
     return Case(
         model=model,

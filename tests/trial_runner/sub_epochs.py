@@ -1,4 +1,4 @@
-"""Trials on ranks of the test's own, and losses that are wrong in one way each."""
+"""Trials on the tests' ranks, and specs with wrong losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trial_runner.trial import Trial
 
 
 class Shift(nn.Module):
-    """Adds one number to all: what a softmax takes away again."""
+    """Adds one number to all logits, which softmax cancels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Shift(nn.Module):
 
 
 class Wrong(SubEpochSpec):
-    """A loop with a loss of some kind, clipped and with dropout as users have it."""
+    """A user's loop with dropout and gradient clipping, and a selectable loss."""
 
     def __init__(self, loss: str) -> None:
         self.loss = loss
@@ -71,10 +71,10 @@ class Wrong(SubEpochSpec):
             elif self.loss == "contrastive":
                 alike = functional.normalize(found) @ functional.normalize(found).T
                 loss = functional.cross_entropy(alike, torch.arange(len(found)))
-            elif self.loss.startswith("ordered"):  # rows count the more the later they come
+            elif self.loss.startswith("ordered"):  # later rows have more weight
                 each = functional.cross_entropy(found, labels, reduction="none")
                 loss = (each * (1 + float(self.loss.split()[1]) * torch.arange(len(each)))).mean()
-            elif self.loss.startswith("little"):  # so little that the order of rows changes much of it
+            elif self.loss.startswith("little"):  # its gradient is so small that the row order matters
                 share, noise = map(float, self.loss.split()[1:])
                 each = labels * (1 + noise * (torch.arange(len(labels)) % 2))
                 loss = functional.cross_entropy(found, labels) + share * (each * network[-1].shift).mean()
@@ -91,7 +91,7 @@ class Wrong(SubEpochSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A trial to do. A technique of the test's own has the place of the way's."""
+    """A trial to run, optionally with a technique that replaces the plan's."""
 
     spec: SubEpochSpec
     parallel_plan: ParallelPlan
@@ -102,7 +102,7 @@ class Asked:
 
 
 def tried(group: Group | None, asked: Asked) -> TrialOutcome:
-    """What a trial shows, on every rank. It times as few batches as it may: nobody asks here how long they take."""
+    """Run a trial on every rank, with as few timed batches as possible."""
     technique = asked.technique() if asked.technique else resolve(asked.parallel_plan)
     alone = Alone(("cpu",) * asked.parallel_plan.size)
     try:
@@ -121,7 +121,7 @@ def tried_by(
     root: Path,
     device_memory: DeviceMemory | None = None,
 ) -> TrialOutcome:
-    """What a trial shows by this very technique."""
+    """Run a trial with the given technique."""
     rows = MappedRows.open((partition,))
     trial = Trial(spec, body, technique, group, rows, device_memory=device_memory)
     with (
@@ -132,7 +132,7 @@ def tried_by(
 
 
 def task_of(parallel_plan: ParallelPlan, batch_size: int) -> TrialTask:
-    """A trial, as a worker is told of it."""
+    """Return a trial task as a worker receives it."""
     return TrialTask(
         key="fit-1/trial/g00/w",
         experiment="one",
@@ -152,5 +152,5 @@ def task_of(parallel_plan: ParallelPlan, batch_size: int) -> TrialTask:
 
 
 def spec_of(case: Case) -> SubEpochSpec:
-    """A user's spec that is right by every technique."""
+    """Return a user's spec that is right with every technique."""
     return CaseSpec(case)

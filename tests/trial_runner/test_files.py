@@ -1,4 +1,4 @@
-"""A trial writes and reads a checkpoint as sub-epochs of its way do."""
+"""A trial saves and loads a checkpoint the same way as sub-epochs with its parallel plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ranks() -> Iterator[Ranks]:
 
 
 class Wide(Wrong):
-    """Two layers of some MB; its loss is what it is said to be."""
+    """Two layers of a few MB, with a declared loss that is right."""
 
     def __init__(self) -> None:
         super().__init__("mean")
@@ -42,7 +42,7 @@ class Wide(Wrong):
 
 
 def noted(group: Group, asked: Asked, most_bytes: int) -> tuple[TrialOutcome, int]:
-    """What the trial shows, and how many bytes this rank has written into room that was left for its rows."""
+    """Run the trial; return its outcome and the bytes this rank wrote with `pwrite`."""
     original, written = os.pwrite, 0
 
     def pwrite(descriptor: int, content: memoryview, place: int) -> int:
@@ -59,7 +59,7 @@ def noted(group: Group, asked: Asked, most_bytes: int) -> tuple[TrialOutcome, in
 
 @pytest.mark.parametrize(("most_bytes", "part"), [(1 << 30, 1.0), (2 << 20, 0.5)], ids=["all", "a part"])
 def test_each_rank_writes_its_own_rows(most_bytes: int, part: float, ranks: Ranks, tmp_path: Path) -> None:
-    """And nothing is left; of a large state a part is written."""
+    """Only part of a large state is written, and the files are removed."""
     partition, root = tmp_path / "partition", tmp_path / "root"
     partition.mkdir()
     root.mkdir()

@@ -1,4 +1,4 @@
-"""Wrong techniques, and losses that are not what they are said to be, are caught; right ones are not."""
+"""Trials detect wrong techniques and wrong losses, and accept right ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_computes_another_gradient_is_caught(
     kind: str, draw: int, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
-    """On every number of ranks, over models and loops, although these clip gradients and drop out."""
+    """Covers several models, loops and ranks, with gradient clipping and dropout."""
     drawn = wrong(kind, Random(draw))
     is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
     assert is_caught, (drawn.told, found)
@@ -54,7 +54,7 @@ def test_what_computes_another_gradient_is_caught(
 def test_dropout_and_clipping_hinder_no_right_technique(
     technique: str, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
-    """The loop that the wrong ones were caught in, with a loss that is what it is said to be."""
+    """Uses the loop of the wrong losses with a right one."""
     parallel_plan = ParallelPlan(technique=technique, size=2)
     asked = Asked(spec=Wrong("mean"), parallel_plan=parallel_plan, partition=partition, root=tmp_path)
     outcome = ranks.run(2, tried, asked)[0]
@@ -68,7 +68,7 @@ def test_dropout_and_clipping_hinder_no_right_technique(
 def test_right_techniques_are_never_ruled_out(
     draw: int, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
-    """Over models, optimizers, batch sizes, accumulation, clipping, schedules, types, and seeds of dropout."""
+    """Covers models, optimizers, batch sizes, accumulation, clipping, schedules, dtypes and dropout seeds."""
     drawn = right(Random(draw))
     is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
     assert not is_caught, (drawn.told, found)
@@ -82,7 +82,7 @@ def test_right_techniques_are_never_ruled_out(
 def test_a_parameter_whose_gradient_is_rounding_hides_nothing_and_forbids_nothing(
     technique: type[Technique] | None, is_right: bool, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
-    """Its noise is its own: a right technique is verified, and one that is wrong by a per cent is not."""
+    """The noise tolerance is per parameter: a right technique is verified, and a 1 % error is detected."""
     parallel_plan = ParallelPlan(technique="ddp", size=2)
     is_caught, found = is_ruled_out(
         Draw(Wrong("shift"), parallel_plan, 8, technique, ""), ranks, partition, tmp_path
@@ -102,7 +102,7 @@ def test_a_parameter_whose_gradient_is_rounding_hides_nothing_and_forbids_nothin
 def test_what_is_wrong_by_a_per_cent_is_never_verified(
     share: str, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
-    """However much the order of a batch's rows changes: where that hides it, nothing is said to be known."""
+    """If the noise of the row order hides the error, the outcome is unverified."""
     drawn = Draw(Wrong(f"ordered {share}"), ParallelPlan(technique="ddp", size=2), 8, SlightlyTooLarge, share)
     is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
     assert is_caught or "depends on the order of a batch's rows" in found.unverified, found
@@ -114,8 +114,10 @@ def test_what_is_wrong_by_a_per_cent_is_never_verified(
 def test_a_parameter_with_little_of_the_gradient_hides_nothing(
     technique: type[Technique] | None, noise: str, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
-    """What is wrong by a quarter of it is not verified. Where the order of rows changes too much of it, nothing is; a
-    right technique is not ruled out for that."""
+    """An error of a quarter in that parameter is never verified.
+
+    Too much noise leaves the outcome unverified, but never rules out a right technique.
+    """
     drawn = Draw(Wrong(f"little 1e-3 {noise}"), ParallelPlan(technique="ddp", size=2), 8, technique, noise)
     is_caught, found = is_ruled_out(drawn, ranks, partition, tmp_path)
     is_right = technique is None
@@ -134,7 +136,7 @@ def test_a_parameter_with_little_of_the_gradient_hides_nothing(
 def test_another_precision_that_was_named_is_no_reason_to_strike_off_and_hides_no_wrong_scale(
     technique: type[Technique] | None, is_right: bool, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
-    """It is not verified: its gradient is another one, and is said to be."""
+    """Its gradient differs by design, so the outcome is unverified with that reason."""
     parallel_plan = ParallelPlan(technique="fsdp", size=2, params={"precision": "bf16"})
     spec = spec_of(Case(model="gpt", dtype="float32"))
     is_caught, found = is_ruled_out(Draw(spec, parallel_plan, 8, technique, ""), ranks, partition, tmp_path)
@@ -153,7 +155,7 @@ def test_another_precision_that_was_named_is_no_reason_to_strike_off_and_hides_n
 def test_the_difference_of_two_marks_is_that_of_the_gradients_within_a_factor(
     seed: int, count: int, relative: float
 ) -> None:
-    """Of eight sums of random signs; equal gradients are equal."""
+    """Marks are eight sums with random signs."""
     generator = torch.Generator().manual_seed(seed)
     one = torch.randn(count, generator=generator, dtype=torch.float64)
     change = torch.randn(count, generator=generator, dtype=torch.float64)
@@ -165,7 +167,7 @@ def test_the_difference_of_two_marks_is_that_of_the_gradients_within_a_factor(
 
 @pytest.mark.parametrize("is_method", [True, False])
 def test_a_backward_pass_is_weighted_once_however_user_code_calls_it(is_method: bool) -> None:
-    """Seen from outside as without."""
+    """`Tensor.backward` and `torch.autograd.backward` are both observed."""
     layer = torch.nn.Linear(3, 1)
     with weighted(lambda: 2.0), observe([layer]):
         loss = layer(torch.ones(4, 3)).mean()

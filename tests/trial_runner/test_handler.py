@@ -1,4 +1,4 @@
-"""The handler of tasks that measure: an inspection that knows its data, a trial that leaves nothing behind."""
+"""The handler of inspections and trials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEVICE = DeviceKind(kind="cpu", name="1 core")
 
 
 class Trained(Linear):
-    """A linear model, and a loop."""
+    """A linear model with a training loop."""
 
     def train(
         self,
@@ -45,7 +45,7 @@ class Trained(Linear):
 
 @contextmanager
 def handler_of(spec: SubEpochSpec, volumes: Volumes) -> Iterator[Handler]:
-    """A worker's handler that knows the spec."""
+    """Return a worker's handler that has the spec."""
     ours, theirs = socket.socketpair()
     context = Context(Channel(theirs, TO_CHILD), volumes, cores=1)
     context.user_code.learn({SHA: encode(spec).encoded})
@@ -91,7 +91,7 @@ def inspection() -> InspectTask:
 
 
 def test_an_inspection_names_what_outcomes_are_kept_under_where_the_data_is_known(tmp_path: Path) -> None:
-    """The same in another process of the same code; none on a worker that has nothing of the data set."""
+    """The cache key is the same in another process, and absent on a worker without the data set."""
     volumes = volumes_in(tmp_path)
     write_split(volumes, "train", 1)
     found = []
@@ -111,7 +111,7 @@ def test_an_inspection_names_what_outcomes_are_kept_under_where_the_data_is_know
 
 
 def test_a_trial_of_one_device_measures_time_and_files_and_leaves_nothing(tmp_path: Path) -> None:
-    """It is verified by what it is; the state has the optimizer's in it."""
+    """One device needs no comparison to be verified; the state includes the optimizer."""
     volumes = volumes_in(tmp_path)
     write_split(volumes, "train", 1)
     with handler_of(Trained(), volumes) as handler:
@@ -121,5 +121,5 @@ def test_a_trial_of_one_device_measures_time_and_files_and_leaves_nothing(tmp_pa
     assert outcome.is_verified
     assert outcome.batches >= 5
     assert outcome.save_s > 0
-    assert outcome.state_bytes == 4 * 3 * 4 + 2 * 4  # weight and bias thrice, and two counts of steps
+    assert outcome.state_bytes == 4 * 3 * 4 + 2 * 4  # weight and bias three times, and two step counts
     assert [path for path in volumes.checkpoints.rglob("*") if path.is_file()] == []

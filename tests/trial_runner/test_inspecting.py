@@ -1,4 +1,4 @@
-"""What an inspection says of models: which are alike, and which ways each group has."""
+"""An inspection groups equivalent models and lists each group's parallel plans."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GPU = DeviceKind(kind="gpu", name="G", memory_bytes=8 << 30, host_bytes=64 << 30
 
 
 class Spec(SubEpochSpec):
-    """An MLP of which everything can be chosen."""
+    """An MLP configured by its hyperparameters."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         if hyperparams.get("broken"):
@@ -35,7 +35,7 @@ class Spec(SubEpochSpec):
         width = hyperparams.get("width", 8)
         layers = [nn.Linear(width, width, bias=hyperparams.get("bias", True)) for _ in range(2)]
         if hyperparams.get("looks"):
-            layers[0].weight.sum().item()  # what is on meta has no values
+            layers[0].weight.sum().item()  # raises on the meta device
         drop = nn.Dropout(hyperparams.get("dropout", 0.1))
         made = nn.Sequential(*layers, drop, nn.Linear(width, 1))
         made[0].weight.requires_grad_(not hyperparams.get("frozen", False))
@@ -75,7 +75,7 @@ BASE: dict[str, Any] = {"batch_size": 8, "lr": 0.1}
     )
 )
 def test_models_that_differ_in_what_is_harmless_are_alike(change: dict[str, Any]) -> None:
-    """One trial does for all learning rates, decays, seeds and shares of dropout."""
+    """One trial covers all learning rates, weight decays, seeds and dropout rates."""
     (group,) = grouped(Spec(), {"m00": BASE, "m01": {**BASE, **change}}, seed=0)
     assert group.models == ["m00", "m01"]
 
@@ -92,13 +92,13 @@ def test_models_that_differ_in_what_is_harmless_are_alike(change: dict[str, Any]
     ],
 )
 def test_models_that_differ_in_anything_that_may_matter_are_not_alike(change: dict[str, Any]) -> None:
-    """Shapes, types, what is trained, the batch size, and every hyperparameter that nobody knows to be harmless."""
+    """Shapes, dtypes, trained parameters, the batch size and unknown hyperparameters all matter."""
     models = {"m00": BASE, "m01": {**BASE, **change}}
     assert [group.models for group in grouped(Spec(), models, seed=0)] == [["m00"], ["m01"]]
 
 
 def test_models_are_made_without_memory_and_on_the_cpu_where_user_code_looks_at_values() -> None:
-    """What is found is the same."""
+    """Both ways find the same facts."""
     plain = made_on_meta(Spec(), {**BASE, "width": 10_000}, seed=0, model="m00")
     assert {parameter.device.type for parameter in plain.modules[0].parameters()} == {"meta"}
     looking = made_on_meta(Spec(), {**BASE, "looks": True}, seed=0, model="m00")
@@ -108,7 +108,7 @@ def test_models_are_made_without_memory_and_on_the_cpu_where_user_code_looks_at_
 
 
 def test_an_inspection_tells_of_each_group_its_parallel_plans_and_why_others_do_not_apply() -> None:
-    """By name and number of devices; a model that cannot be made is told with its reason, and the others go on."""
+    """A model that fails to build is reported with its error, and other groups are still inspected."""
     models = {"m00": BASE, "m01": {**BASE, "broken": 1}, "m02": {**BASE, "batch_size": 1}}
     found = inspect(Spec(), task(models))
     assert Inspection.model_validate_json(found.model_dump_json()) == found
@@ -127,7 +127,7 @@ def test_an_inspection_tells_of_each_group_its_parallel_plans_and_why_others_do_
 
 
 class Halved(Technique):
-    """Splits everything over its devices."""
+    """A technique that splits all tensors over its devices."""
 
     name = "halved"
     parameters = None
@@ -147,7 +147,7 @@ class Halved(Technique):
 
 
 def test_each_parallel_plan_of_each_kind_of_devices_has_a_name_of_its_own() -> None:
-    """With its variant and the kind of devices in it; how its memory grows is asked of the technique."""
+    """The id has the technique, variant, size and device kind; the technique estimates the memory."""
     facts = ModelFacts(signature="s", param_bytes=100, trainable_bytes=100)
     places = (DevicePlace(device=CPU, most=2), DevicePlace(device=GPU, most=4))
     offer = Offer(Halved(), TechniqueChoice(name="halved"))
@@ -177,12 +177,10 @@ _PARTS: list[tuple[str, ParallelPlan, DeviceKind, dict[str, str]]] = [
 def test_the_key_of_an_outcome_changes_with_each_thing_that_it_depends_on(
     parts: tuple[str, ParallelPlan, DeviceKind, dict[str, str]],
 ) -> None:
-    """Model, technique, its version and parameters, devices and their memory, torch, spec and rows."""
     base = ("s", ParallelPlan(technique="ddp", size=2), GPU, {"torch": "2"})
     assert cache_key(*parts) != cache_key(*base) == cache_key(*base)
 
 
 def test_the_module_of_parallel_plans_needs_no_torch() -> None:
-    """It is pure."""
     source = Path(known_parallel_plans.__code__.co_filename).read_text()
     assert "import torch" not in source

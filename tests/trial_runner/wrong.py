@@ -1,4 +1,4 @@
-"""Techniques that are wrong in one way each, and one that is right and draws other numbers."""
+"""Techniques with one error each, and a right one with another random stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = torch.autograd.backward
 
 
 class _Unweighted(Technique):
-    """Averages the ranks' gradients whatever their shares are."""
+    """Averages the ranks' gradients without weighting them by row count."""
 
     @contextmanager
     def running(
@@ -32,15 +32,15 @@ class _Unweighted(Technique):
 
 
 class NoWeights(_Unweighted, Ddp):
-    """Of replicas."""
+    """Replicas."""
 
 
 class NoWeightsOfParts(_Unweighted, Fsdp):
-    """Of a sharded model."""
+    """A sharded model."""
 
 
 class _Dropping(Technique):
-    """Leaves out the first batch."""
+    """Skips the first batch."""
 
     @contextmanager
     def running(
@@ -52,15 +52,15 @@ class _Dropping(Technique):
 
 
 class DroppedBatch(_Dropping, Ddp):
-    """By replicas."""
+    """Replicas."""
 
 
 class DroppedBatchOfParts(_Dropping, Fsdp):
-    """By ranks of a sharded model."""
+    """A sharded model."""
 
 
 class _Stepping(Technique):
-    """Has optimizers step twice."""
+    """Makes each optimizer step twice."""
 
     @contextmanager
     def running(
@@ -84,15 +84,15 @@ class _Stepping(Technique):
 
 
 class ExtraStep(_Stepping, Ddp):
-    """Of replicas."""
+    """Replicas."""
 
 
 class ExtraStepOfParts(_Stepping, Fsdp):
-    """Of a sharded model."""
+    """A sharded model."""
 
 
 class _Reordering(Technique):
-    """The last rank reads rows that were drawn from another seed."""
+    """The last rank reads rows in the order of another seed."""
 
     @contextmanager
     def running(
@@ -104,15 +104,15 @@ class _Reordering(Technique):
 
 
 class OtherRows(_Reordering, Ddp):
-    """Of replicas."""
+    """Replicas."""
 
 
 class OtherRowsOfParts(_Reordering, Fsdp):
-    """Of a sharded model."""
+    """A sharded model."""
 
 
 class _Redrawing(Technique):
-    """Right: drops other entries than another technique would."""
+    """A right technique whose dropout masks differ."""
 
     @contextmanager
     def running(
@@ -124,15 +124,15 @@ class _Redrawing(Technique):
 
 
 class OtherDropout(_Redrawing, Ddp):
-    """By replicas."""
+    """Replicas."""
 
 
 class OtherDropoutOfParts(_Redrawing, Fsdp):
-    """By ranks of a sharded model."""
+    """A sharded model."""
 
 
 class _Scaling(Technique):
-    """Gradients are too large."""
+    """Multiplies the gradients by `factor`."""
 
     factor = 2.0
 
@@ -159,27 +159,27 @@ class _Scaling(Technique):
 
 
 class Doubled(_Scaling, Ddp):
-    """Of replicas."""
+    """Replicas."""
 
 
 class DoubledOfParts(_Scaling, Fsdp):
-    """Of a sharded model."""
+    """A sharded model."""
 
 
 class SlightlyTooLarge(Doubled):
-    """By one per cent."""
+    """Gradients 1 % too large."""
 
     factor = 1.01
 
 
 class SlightlyTooLargeOfParts(DoubledOfParts):
-    """By one per cent."""
+    """Gradients 1 % too large."""
 
     factor = 1.01
 
 
 class LastTooLarge(Ddp):
-    """The gradient of the last parameter, by a quarter."""
+    """The last parameter's gradient is a quarter too large."""
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
         super().prepare(modules, group, params, hints)
@@ -189,7 +189,7 @@ class LastTooLarge(Ddp):
 
 
 class SkippedParameter(Ddp):
-    """Of one parameter each rank keeps its own gradient."""
+    """Each rank keeps its own gradient of one parameter."""
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
         for module in modules:
@@ -210,14 +210,14 @@ class FrozenParameter(Fsdp):
 
 
 class Forgetful(Ddp):
-    """Each rank trains by itself."""
+    """Each rank trains independently."""
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Blind(Ddp):
-    """Takes no notice of modules that couple rows."""
+    """Ignores modules that couple rows."""
 
     def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
         for module in modules:
@@ -234,4 +234,4 @@ WRONG: dict[str, tuple[type[Technique], ...]] = {
     "a skipped parameter": (SkippedParameter, FrozenParameter),
     "ranks that train by themselves": (Forgetful,),
 }
-"""On whatever model, where the shares of a batch are not all of one size."""
+"""These errors matter for any model if the ranks' shares of a batch differ in size."""
