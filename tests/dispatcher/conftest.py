@@ -1,4 +1,4 @@
-"""What each application would make anew, though it is the same for all of a process, is made once for all tests."""
+"""Build shared, expensive parts of the app once per process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dispatcher.pages.statics import Statics
 
 @pytest.fixture(scope="session", autouse=True)
 def made_once() -> Iterator[None]:
-    """Files that are packed, and what werkzeug makes of the text of a route."""
+    """Cache packed files and werkzeug's compiled routes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rule, "compile", _compiled_once())
         patch.setattr(dispatcher.app, "Statics", cache(Statics))
@@ -27,16 +27,10 @@ def _compiled_once() -> Any:
     compile_rule = Rule.compile
 
     def compiled(self: Any) -> None:
-        key = (
-            self.rule,
-            self.subdomain,
-            self.host,
-            self.merge_slashes,
-            repr(self.defaults),
-        )  # all that it depends on
+        key = (self.rule, self.subdomain, self.host, self.merge_slashes, repr(self.defaults))
         if key not in known:
             compile_rule(self)
-            # The functions that build addresses get the rule as their first argument.
+            # The URL builder functions take the rule as their first argument.
             builders = self._build.__func__, self._build_unknown.__func__
             known[key] = self._parts, self._trace, self._converters, frozenset(self.arguments), *builders
         self._parts, self._trace, self._converters, arguments, build, build_unknown = known[key]

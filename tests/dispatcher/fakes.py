@@ -1,5 +1,4 @@
-"""Doubles at the dispatcher's seam: a store in memory, event logs told as stories, a browser without a
-browser."""
+"""Doubles for the dispatcher: an in-memory store, a manual clock and a test browser."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ TOKEN = "a-long-token-of-this-cluster"
 
 
 def settings(**changes: object) -> Settings:
-    """Settings of a dispatcher on a laptop."""
+    """Build settings for a dispatcher on a laptop."""
     values: dict[str, object] = {
         "host": "127.0.0.1",
         "port": 7080,
@@ -55,8 +54,7 @@ def settings(**changes: object) -> Settings:
 
 @dataclass(kw_only=True)
 class FakeStore:
-    """The store's rules that pages depend on, in memory. `is_away` makes every call fail as an outage
-    does."""
+    """An in-memory store with the rules that pages depend on. `is_away` makes every call fail as in an outage."""
 
     records: dict[str, ExperimentRecord] = field(default_factory=dict)
     logs: dict[str, list[Event]] = field(default_factory=dict)
@@ -84,7 +82,7 @@ class FakeStore:
     ended_sessions: set[str] = field(default_factory=set)
 
     def add(self, story: Story) -> None:
-        """Hold an experiment with its log."""
+        """Store an experiment with its log."""
         self.records[story.record.name] = story.record
         self.logs[story.record.name] = story.events
 
@@ -142,7 +140,7 @@ class FakeStore:
         return tuple(self.points.get(experiment, [])[after : after + 1000])
 
     def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False, once: str = "") -> int:
-        """The event is folded first: a log that no fold takes is never shown."""
+        """Fold the event first, so that no test uses an invalid log."""
         self._called("append")
         if once in self.said:
             return self.said[once]
@@ -258,7 +256,7 @@ class FakeStore:
 
 
 class Clock:
-    """Time that moves when told."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -278,7 +276,7 @@ class Browser:
         return self.client.get(path, buffered=True, **self._where)
 
     def post(self, path: str, fields: Mapping[str, object], *, form: str | None = None) -> TestResponse:
-        """Open `form` (default: `path`), take its token, send the fields."""
+        """Open `form` (default: `path`), read its form token and send the fields."""
         page = self.get(form or path).text
         found = re.search(r'name="csrf" value="([^"]+)"', page)
         return self.send(path, {"csrf": found[1] if found else "", **fields})
@@ -294,7 +292,7 @@ class Browser:
 
 
 class _Compiled(BytecodeCache):
-    """Templates as Python code, for all applications of a process: compiling them takes longer than most tests."""
+    """Compiled templates, shared by all applications of a process since compiling is slow."""
 
     def __init__(self) -> None:
         self._known: dict[str, CodeType] = {}
@@ -312,7 +310,7 @@ _COMPILED = _Compiled()
 
 @dataclass(kw_only=True)
 class Bench:
-    """An app over a fake store, with clocks to turn."""
+    """An app over a fake store, with clocks the test controls."""
 
     store: FakeStore = field(default_factory=FakeStore)
     clock: Clock = field(default_factory=Clock)
@@ -325,9 +323,9 @@ class Bench:
         self.app.jinja_env.bytecode_cache = _COMPILED
 
     def browser(self) -> Browser:
-        """Not signed in."""
+        """Open a browser without a session."""
         return Browser(self.app)
 
     def signed_in(self) -> Browser:
-        """Signed in."""
+        """Open a browser with a session."""
         return self.browser().sign_in()

@@ -1,4 +1,4 @@
-"""Experiments in every state that a page can show, one app over them, and the addresses of all its pages."""
+"""Experiments in every state, one app over them, and the addresses of all its pages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.dispatcher.fakes import Bench, FakeStore, settings
 from tests.dispatcher.stories import CODE, NOW, Story, running_story, status
 
 TABS = tuple("" if tab == "overview" else f"/{tab}" for tab, _, _ in live_pages.TABS)
-"""An experiment's pages, below its address."""
+"""Tabs of an experiment, relative to its address."""
 
 FORMS = (
     "/add",
@@ -50,15 +50,15 @@ FORMS = (
     "/change?model=m01&hp.layers=3",
     "/extend?model=m00,m01",
 )
-"""Those about the terms of models, below its address."""
+"""Model forms, relative to an experiment's address."""
 
 STATES = ("digits", "new", "preparing", "broken", "done", "steered", "old", "gone")
-"""Names of the experiments: each is in another state."""
+"""Names of the experiments, each in another state."""
 
 
 @dataclass(kw_only=True)
 class GalleryStore(FakeStore):
-    """Whose list knows what is archived, deleted and open."""
+    """A store that supports the archived, deleted and open filters of the list."""
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         states = {name: self.stories[name].state for name in self.records}
@@ -83,7 +83,7 @@ class GalleryStore(FakeStore):
 
 
 def gallery(folder: Path) -> Bench:
-    """All of `STATES`, with logs, checkpoints and failed rows on volumes in `folder`."""
+    """Build all of `STATES`, with logs, checkpoints and failed rows on volumes in `folder`."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
     store = GalleryStore()
     bench = Bench(store=store, settings=settings(volumes=volumes, link_notebook="http://127.0.0.1:8888"))
@@ -112,7 +112,7 @@ def gallery(folder: Path) -> Bench:
 
 
 def registered_models() -> tuple[RegisteredModel, ...]:
-    """One with three versions, of which one failed, and an alias."""
+    """A model with three versions, including a failed one, and an alias."""
     source = Registration(
         experiment="digits", run="fit-1", model="m03", epoch=4, code="0" * 64, hyperparams={"lr": 0.1, "width": 64},
         checkpoint=CheckpointRef(name="digits/fit-1/m03/u1.pt", checksum="xxh3_64:0", size=3_000_000),
@@ -142,13 +142,13 @@ def registered_models() -> tuple[RegisteredModel, ...]:
 
 
 def tabs() -> list[str]:
-    """Every page once: the list, the cluster, and all of a run in progress."""
+    """Pages to visit once: the list, the cluster, and all tabs of a running experiment."""
     own = [f"/experiments/digits{tab}" for tab in (*TABS, "/models/m00", "/models/m07", "/delete", *FORMS)]
     return ["/experiments", "/start", "/cluster", "/registry", *own]
 
 
 def paths() -> list[str]:
-    """All pages of the gallery that are worth a look: every tab of a run in progress, and of others what differs."""
+    """All pages that differ: every tab of a running experiment, and the special pages of the others."""
     own = [
         "/experiments",
         "/experiments?archived=all&q=d",
@@ -294,14 +294,14 @@ def _busy(known: WorkerStatus, usage: WorkerUsage) -> WorkerStatus:
 
 
 def write_log(volumes: Volumes, experiment: str, task: str, text: str) -> None:
-    """What the first attempt at a task printed."""
+    """Write the output of a task's first attempt."""
     path = volumes.task_log(experiment, task, 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
 def write_failed_row(volumes: Volumes, row: str, error: str) -> None:
-    """A row of the first partition that preprocessing left out."""
+    """Write a row of the first partition that preprocessing rejected."""
     path = volumes.failed_rows("d1", "train", 0)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"rows": [{"id": row, "error": error, "traceback": error}], "total": 1}))

@@ -1,4 +1,4 @@
-"""An experiment whose users try to smuggle markup into pages."""
+"""An experiment that contains markup in every text a user controls."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from tests.dispatcher.gallery import GalleryStore, write_failed_row, write_log
 from tests.dispatcher.stories import CODE, NOW, Story, status
 
 SCRIPT, IMAGE = "<script>window.x=1</script>", "<img src=q onerror=window.x=1>"
-"""What must be shown as it is written. `IMAGE` may be a part of a sub-epoch's key: it has no slash."""
+"""Text that pages must escape. `IMAGE` has no slash, so it can be part of a sub-epoch's key."""
 
 
 def hostile(folder: Path) -> Bench:
-    """One experiment of which everything that a user can name is markup: models, hyperparameters and their values,
-    metrics, the author, rows, errors, what is printed, code, files."""
+    """Build an experiment with markup in models, hyperparameters, metrics, author, rows, errors, output, code and
+    files.
+    """
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
     store = GalleryStore()
     bench = Bench(store=store, settings=settings(volumes=volumes))

@@ -1,4 +1,4 @@
-"""An app served by threads of this process, for browsers and programs."""
+"""Serve an app by threads of this process, for browsers and programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _THREADS = 4
 
 @contextmanager
 def serving(app: Flask) -> Iterator[str]:
-    """Serve it on a free port of this machine; its address."""
+    """Serve the app on a free port and yield its address."""
     threads = Threads(_THREADS)
     server = WebServer(WsgiOnAsgi(app, threads), host="127.0.0.1", threads=threads)
     with running(server):
@@ -26,7 +26,7 @@ def serving(app: Flask) -> Iterator[str]:
 
 @contextmanager
 def running(server: WebServer) -> Iterator[None]:
-    """Run a server in a thread."""
+    """Run a server in a thread for the duration of the context."""
     loop = start(server)
     try:
         yield
@@ -42,6 +42,6 @@ def start(server: WebServer) -> threading.Thread:
 
 
 def end(server: WebServer, loop: threading.Thread) -> None:
-    """Answer no more."""
+    """Stop the server."""
     server.stop()
     loop.join(HANG_S)

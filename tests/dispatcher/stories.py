@@ -1,5 +1,4 @@
-"""Event logs told as stories: experiments as the dispatcher's tests meet them, each event checked by the
-real fold."""
+"""Build event logs of experiments; the real fold checks each event."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ NOW = 1_800_000_000.0
 
 
 def record(name: str, **changes: object) -> ExperimentRecord:
-    """An experiment with a training split."""
+    """Make an experiment record with a training split."""
     values: dict[str, object] = {
         "name": name,
         "locators": Locators(train=Locator(metadata="/data/train.csv", objects="/data/images")),
@@ -54,7 +53,7 @@ def record(name: str, **changes: object) -> ExperimentRecord:
 
 
 class Story:
-    """An experiment's event log, one call per chapter; every event is checked by the real fold."""
+    """An experiment's event log, built by one method per phase; the real fold checks each event."""
 
     def __init__(self, name: str, *, began: float = NOW - 300, **changes: object) -> None:
         self.record = record(name, created=began, **changes)
@@ -63,7 +62,7 @@ class Story:
         self.time = began
 
     def tell(self, event: Event, takes_s: float = 1.0) -> None:
-        """Append one event, `takes_s` after the one before."""
+        """Append an event, `takes_s` seconds after the previous one."""
         self.time += takes_s
         told = event.model_copy(update={"seq": len(self.events) + 1, "time": self.time})
         self.state.apply(told)
@@ -75,7 +74,7 @@ class Story:
             self.tell(WorkerJoined(worker=f"worker-{index}", incarnation="a", weight=1, kinds=kinds), 0.1)
 
     def etl(self, rows: int = 898, failed: int = 0, *, run: str = "etl-1", dataset: str = "d1") -> None:
-        """A finished preprocessing of two training partitions."""
+        """Finish preprocessing of two training partitions."""
         parts = tuple(PartitionPlan(partition=p, worker=f"worker-{p}", rows=rows) for p in range(2))
         self.tell(RunRequested(run=run, request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
         self.tell(RunStarted(run=run, plan=EtlPlan(dataset=dataset, splits={"train": parts})))
@@ -85,7 +84,7 @@ class Story:
         self.tell(RunFinished(run=run, outcome="finished"))
 
     def fit(self, models: int = 8, epochs: int = 3, run: str = "fit-1") -> None:
-        """A fit that was planned; nothing of it is done."""
+        """Plan a fit without completed sub-epochs."""
         rates = tuple(
             {"learning_rate": 0.1 / 2**i, "layers": 1 + i % 2, "batch_size": 32} for i in range(models)
         )
@@ -99,7 +98,7 @@ class Story:
         self.tell(RunStarted(run=run, plan=plan))
 
     def train(self, model: str, epoch: int, run: str = "fit-1") -> None:
-        """One epoch of one model, over both partitions."""
+        """Train one epoch of a model on both partitions."""
         for partition in range(2):
             value = 0.9 + 0.02 * epoch - 0.003 * int(model[1:]) + 0.001 * partition
             result = TaskResult(
@@ -110,7 +109,7 @@ class Story:
             self.run_task(f"{run}/train/{model}/e{epoch}/p{partition}", f"worker-{partition}", result)
 
     def run_task(self, key: str, worker: str, result: TaskResult | None) -> None:
-        """Assign, start and, with a result, commit."""
+        """Assign, start and, with a result, commit a task."""
         attempt = next((r.tasks[key].attempt for r in self.state.runs.values() if key in r.tasks), 0) + 1
         self.tell(TaskAssigned(task=key, attempt=attempt, worker=worker), 0.1)
         self.tell(TaskStarted(task=key, attempt=attempt, worker=worker), 0.1)
@@ -118,7 +117,7 @@ class Story:
             self.tell(TaskCommitted(task=key, attempt=attempt, worker=worker, result=result), 2.0)
 
     def fail(self, key: str, worker: str, message: str, traceback: str = "", rows_failed: int = 0) -> None:
-        """A task whose user code raises."""
+        """Let user code of a task raise."""
         self.run_task(key, worker, None)
         failure = Failure(
             kind=FailureKind.USER_ERROR, message=message, traceback=traceback, rows_failed=rows_failed
@@ -136,7 +135,7 @@ class Story:
         self.tell(RunFinished.model_validate({"run": run, "outcome": outcome, "error": error}))
 
     def test(self, model: str = "m00", *, is_whole: bool = False, is_open: bool = False) -> None:
-        """A test of one model over two partitions of different sizes, at once or as older versions did."""
+        """Test one model on two partitions of different sizes, in one task or in two as older versions did."""
         self.tell(RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")))
         plan = EvaluatePlan(
             kind="test",
@@ -164,13 +163,13 @@ class Story:
 
 
 def status(worker: str, *, silent_s: float = 0.4, running: str | None = None) -> WorkerStatus:
-    """A registered worker's latest report."""
+    """Build the latest report of a registered worker."""
     known = WorkerRecord(worker=worker, incarnation="a", weight=1, cores=1, kinds=("train",))
     return WorkerStatus(record=known, silent_s=silent_s, running=running)
 
 
 def running_story(name: str = "digits", **changes: object) -> Story:
-    """Preprocessed, and in the middle of a fit of eight models with one failure."""
+    """A fit of eight models, half done, with one failure."""
     story = Story(name, began=NOW - 120, **changes)
     story.workers_join()
     story.etl()
@@ -190,7 +189,7 @@ def running_story(name: str = "digits", **changes: object) -> Story:
 
 
 def story_with_parallel_plans() -> Story:
-    """A fit on a worker of two devices: one of two models runs out of memory on one, and has trained on both."""
+    """A fit on a worker with two devices. One of two models runs out of memory on one device and continues on both."""
     story = Story("digits")
     story.tell(
         WorkerJoined(
@@ -229,7 +228,7 @@ def story_with_parallel_plans() -> Story:
 
 
 def story_on_two_devices() -> tuple[Story, str]:
-    """The same, with a sub-epoch that runs on both devices, and its key."""
+    """The same, with a sub-epoch that runs on both devices; return its key, too."""
     story, key = story_with_parallel_plans(), "fit-1/train/m01/e1/p0"
     parallel_plan = ParallelPlan(technique="ddp", size=2)
     story.tell(

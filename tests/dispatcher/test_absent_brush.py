@@ -1,4 +1,4 @@
-"""A brush over the category of models that lack a hyperparameter filters the table to them too."""
+"""Brushing the category of an absent hyperparameter filters the table to models without it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ MODELS: tuple[Hyperparameters, ...] = (
     {"optimizer": "adam", "amsgrad": "(absent)"},
 )
 MOMENTUM = 1
-"""Index of its axis; from the foot 0.5, 0.9, absent."""
+"""Index of the axis; its ticks from the bottom are 0.5, 0.9, absent."""
 
 PLACE = """([axis, place]) => {
     const plot = document.querySelector("#parallel .plot"), box = plot.getBoundingClientRect();
     const {_size: size, xaxis, yaxis} = plot._fullLayout;
     return [box.left + size.l + xaxis.c2p(axis), box.top + size.t + yaxis.c2p(place)];
 }"""
-"""Where a place on an axis of the parallel coordinates is on the screen."""
+"""Screen position of a point on an axis of the parallel coordinates."""
 
 
 def story() -> Story:
-    """Four models of one epoch, two of them without momentum."""
+    """Four models of one epoch, two without momentum."""
     told = Story("digits")
     told.workers_join()
     told.etl()
@@ -52,7 +52,7 @@ def story() -> Story:
 
 
 def test_an_axis_says_which_category_is_no_value() -> None:
-    """A text that reads the same is one."""
+    """A value with the same text stays a value."""
     assert hyperparameter_axis("momentum", [0.5, None, 0.9]).describe()["absent"] == 2
     assert hyperparameter_axis("amsgrad", ["(absent)", "yes"]).describe()["absent"] is None
     assert hyperparameter_axis("lr", [0.5, 0.9]).describe()["absent"] is None
@@ -72,7 +72,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def brush(page: Page, low: float, high: float) -> str:
-    """Drag along the axis; the sentence in the address."""
+    """Drag along the axis; return the filter in the address."""
     (x, begin), (_, end) = (page.evaluate(PLACE, [MOMENTUM, place]) for place in (low, high))
     page.mouse.move(x, begin)
     page.mouse.down()
@@ -95,7 +95,7 @@ def brush(page: Page, low: float, high: float) -> str:
 def test_what_is_brushed_is_what_the_table_lists(
     page: Page, low: float, high: float, sentence: str, models: set[str]
 ) -> None:
-    """And an address that somebody sends shows the same brush."""
+    """Opening the address again shows the same brush."""
     assert brush(page, low, high) == sentence
     rows = "[data-key=parallel-part] tbody tr"
     page.wait_for_function(

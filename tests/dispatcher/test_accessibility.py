@@ -1,4 +1,4 @@
-"""Everybody can use the pages: axe-core finds nothing serious, nothing is wider than a phone, keys reach everything."""
+"""Pages pass axe-core, fit a phone, and work by keyboard."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IS_SEEN = """() => {
     const style = getComputedStyle(document.activeElement);
     return style.outlineStyle !== "none" || style.boxShadow !== "none";
 }"""
-"""Whether one sees which element has the focus."""
+"""True if the focused element is visible."""
 
 SIZES = {"desktop": DESKTOP, "phone": PHONE}
 
@@ -53,10 +53,7 @@ def address(bench: Bench) -> Iterator[str]:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_page(browser: Browser, address: str, scheme: Scheme, size: str, tmp_path: Path) -> None:
-    """In every state of an experiment: nothing serious or critical, no sideways scrolling, no word on the console.
-
-    Pictures are left in the test's folder for people to look at.
-    """
+    """Pages of experiments in every state. Screenshots stay in the test's folder."""
     wrong: list[str] = []
     with window(browser, SIZES[size], scheme) as context:
         complaints = Complaints()
@@ -64,7 +61,7 @@ def test_every_page(browser: Browser, address: str, scheme: Scheme, size: str, t
         page.goto(f"{address}/sign-in")
         wrong += [f"/sign-in: {each}" for each in violations(page)]
         sign_in(page, address, TOKEN)
-        # In all states once with each width and each scheme; the other two pairs only differ in colour or width.
+        # Every state is tested with each width and each colour scheme once; other combinations add nothing.
         is_whole = (scheme, size) in (("light", "desktop"), ("dark", "phone"))
         for number, path in enumerate(paths() if is_whole else tabs()):
             page.goto(address + path)
@@ -79,7 +76,7 @@ def test_every_page(browser: Browser, address: str, scheme: Scheme, size: str, t
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_an_outage(browser: Browser, address: str, bench: Bench, scheme: Scheme) -> None:
-    """What is known stays, with what is wrong said on top; where nothing is known the page says what to do."""
+    """Known data stays below a message; a page without data says what to do."""
     with window(browser, DESKTOP, scheme) as context:
         page = context.new_page()
         sign_in(page, address, TOKEN, "/experiments/digits")
@@ -97,21 +94,21 @@ def test_an_outage(browser: Browser, address: str, bench: Bench, scheme: Scheme)
 
 
 def test_menus_that_are_open(browser: Browser, address: str) -> None:
-    """Menus, help and details are as good as the page below."""
+    """Menus, help and details pass the same checks."""
     with window(browser) as context:
         page = context.new_page()
         sign_in(page, address, TOKEN, "/experiments/digits/models")
         for opener in page.locator("details > summary").all():
             opener.click()
             assert violations(page) == [], opener.inner_text()
-            page.keyboard.press("Escape")  # it may lie over the next one
+            page.keyboard.press("Escape")  # close it, as it may cover the next one
         page.keyboard.press("?")
         page.get_by_role("dialog").wait_for()
         assert violations(page) == []
 
 
 def test_a_page_by_keyboard(browser: Browser, address: str) -> None:
-    """The first stop skips to the content; every stop can be seen; tabs have digits; Enter follows."""
+    """The first stop skips to the content, every stop is visible, digits open tabs, Enter follows."""
     with window(browser) as context:
         page = context.new_page()
         sign_in(page, address, TOKEN, "/experiments/digits")

@@ -1,4 +1,4 @@
-"""Checkpoints, code and history of an experiment; what the dispatcher counts of itself; who is believed."""
+"""Checkpoints, code and history of an experiment, the dispatcher's metrics, and its settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVIL = "<script>alert(1)</script>"
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """One model has saved two states, of which the last is on the volume."""
+    """One model with two checkpoints; the last one is on the volume."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     path = volumes.checkpoint(FILE)
     path.parent.mkdir(parents=True)
@@ -57,7 +57,7 @@ def read_model(story: Story) -> ReadModel:
 
 
 def test_checkpoints_say_why_they_are_kept() -> None:
-    """Best models first; of each what it goes on from, the one before, and its best epoch's."""
+    """Best models first; each keeps its latest and previous checkpoint, and its best epoch's."""
     view = checkpoints(read_model(running_story()))
     assert [row.model for row in view.rows] == [m for m in ("m00", "m01", "m02", "m03") for _ in range(2)]
     newest, before = view.rows[:2]
@@ -69,7 +69,7 @@ def test_checkpoints_say_why_they_are_kept() -> None:
 
 
 def test_checkpoints_of_one_model_and_of_none() -> None:
-    """A filter, a name that is none, an experiment without a fit."""
+    """A filter, an unknown name, and an experiment without a fit."""
     story = read_model(running_story())
     assert {row.model for row in checkpoints(story, model="m02").rows} == {"m02"}
     assert checkpoints(story, model=EVIL).rows == ()
@@ -77,7 +77,7 @@ def test_checkpoints_of_one_model_and_of_none() -> None:
 
 
 def test_download_with_the_session(bench: Bench) -> None:
-    """Under a name that says what it is; whatever its content, it is saved and not shown."""
+    """The answer is always a download with a descriptive name, never rendered."""
     browser = bench.signed_in()
     link = re.search(
         r'href="(/experiments/digits/checkpoints/[^"]+u00001[^"]+)"', browser.get(f"{PAGE}/checkpoints").text
@@ -97,7 +97,7 @@ def test_download_with_the_session(bench: Bench) -> None:
     ],
 )  # fmt: skip
 def test_only_what_the_log_names_is_sent(bench: Bench, path: str) -> None:
-    """And only while it is there."""
+    """Only while the file exists."""
     assert bench.signed_in().get(f"{PAGE}/checkpoints/{path}").status_code == 404
 
 
@@ -105,7 +105,7 @@ def test_only_what_the_log_names_is_sent(bench: Bench, path: str) -> None:
 
 
 def test_code_as_it_ran(bench: Bench) -> None:
-    """Source, class, hash, author and the runs that used it; all of it escaped."""
+    """Source, class, hash, author and runs, all escaped."""
     bench.store.codes[CODE] = CodeRecord(
         sha256=CODE,
         fingerprint="1" * 64,
@@ -124,7 +124,7 @@ def test_code_as_it_ran(bench: Bench) -> None:
 
 
 def test_only_the_code_that_is_shown_is_fetched(bench: Bench) -> None:
-    """Each may have 32 MiB: a page names many and shows one; whoever polls fetches none again."""
+    """Each package may have 32 MiB; the page lists many and shows one, and polls fetch none."""
     story = Story("many")
     story.workers_join()
     story.etl()
@@ -150,7 +150,7 @@ def test_only_the_code_that_is_shown_is_fetched(bench: Bench) -> None:
 
 
 def test_metrics_need_the_token_and_have_no_addresses(bench: Bench) -> None:
-    """Routes are named, never what callers send: the number of labels is bounded."""
+    """Labels are route names, not requested paths, so their number is bounded."""
     browser = bench.signed_in()
     browser.get(PAGE)
     browser.get("/nowhere/at/all")
@@ -177,7 +177,7 @@ NEEDED = {"CEREBRO_TOKEN": "t", "CEREBRO_SERVER": "http://127.0.0.1:7070"}
 
 
 def test_proxy_is_configured_as_a_whole() -> None:
-    """A header without addresses would be everybody's."""
+    """A header without trusted addresses would let everyone sign in."""
     found = Settings.from_environment(
         NEEDED | {"CEREBRO_AUTH_HEADER": "X-User", "CEREBRO_AUTH_PROXIES": "10.0.0.7, fd00::/8"}
     )
@@ -205,6 +205,6 @@ def test_proxy_is_configured_as_a_whole() -> None:
     ],
 )
 def test_wrong_settings_are_told(variables: dict[str, str], match: str) -> None:
-    """By name, before anything listens."""
+    """By variable name, before the server listens."""
     with pytest.raises(ClusterError, match=match):
         Settings.from_environment(NEEDED | variables)

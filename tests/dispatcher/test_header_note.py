@@ -1,4 +1,4 @@
-"""Why a run does not go on stands in the head of every page, whole: a long text opens, without a pointer too."""
+"""The page header shows in full why a run is paused."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LONG = "the checkpoint volume is full: " + "x" * 200 + " <b>and no more</b>"
 
 
 def head(told: Story, tab: str = "/models") -> str:
-    """The head of a page, as it is sent."""
+    """Extract the header of a page."""
     bench = Bench()
     bench.store.add(told)
     return bench.signed_in().get(f"/experiments/{told.record.name}{tab}").text.partition('class="tabline"')[0]
 
 
 def test_a_run_that_paused_before_its_plan_says_why_on_each_page() -> None:
-    """A volume that its plan needs cannot be used."""
+    """A volume that the plan needs is unusable."""
     told, reason = Story("new"), "/volumes/shared/x is read-only"
     told.workers_join()
     told.tell(RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
@@ -39,7 +39,7 @@ def test_a_run_that_paused_before_its_plan_says_why_on_each_page() -> None:
 
 
 def test_a_long_reason_opens_in_place() -> None:
-    """The beginning is its heading; the whole text, as text, is below."""
+    """The heading is the beginning of the text; the escaped full text follows."""
     told = running_story()
     told.pause(LONG)
     for tab in ("", "/models", "/schedule"):

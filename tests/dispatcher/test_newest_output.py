@@ -1,4 +1,4 @@
-"""At the foot of a model's page stands what it printed last, while it runs; a click opens the log."""
+"""A running model's page shows its latest output line with a link to the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def volumes(tmp_path: Path) -> Volumes:
 
 @pytest.fixture
 def browser(volumes: Volumes) -> Browser:
-    """Over a fit in which m05 runs."""
+    """Open a browser on a fit in which m05 runs."""
     bench = Bench(settings=settings(volumes=volumes))
     bench.store.add(running_story())
     return bench.signed_in()
@@ -35,7 +35,7 @@ def foot(browser: Browser, path: str = PAGE) -> str:
 
 
 def test_the_newest_line_leads_to_its_log(volumes: Volumes, browser: Browser) -> None:
-    """Blank lines say nothing; the text is text, without the terminal's colours."""
+    """Blank lines are skipped, and terminal colours removed."""
     write_log(volumes, "digits", SUB_EPOCH, "first\n\x1b[33mloss\x1b[0m <b>0.5</b>\n\n")
     shown = foot(browser)
     assert "<code>loss &lt;b&gt;0.5&lt;/b&gt;</code>" in shown
@@ -44,7 +44,7 @@ def test_the_newest_line_leads_to_its_log(volumes: Volumes, browser: Browser) ->
 
 
 def test_a_line_that_is_printed_is_news(volumes: Volumes, browser: Browser) -> None:
-    """The log of events says nothing of it, and the page is made anew all the same."""
+    """New output refreshes the page, although the event log does not grow."""
     write_log(volumes, "digits", SUB_EPOCH, "batch 1\n")
     address = f"/fragments{PAGE}"
     tag = browser.get(address).headers["ETag"]
@@ -61,12 +61,12 @@ def test_a_line_that_is_printed_is_news(volumes: Volumes, browser: Browser) -> N
 
 
 def test_a_sub_epoch_that_has_printed_nothing_says_so(browser: Browser) -> None:
-    """The log can be opened before its first line."""
+    """The link works before the first line."""
     assert "no output yet" in foot(browser)
 
 
 def test_a_model_that_does_not_run_has_none(volumes: Volumes, browser: Browser) -> None:
-    """What ended is in the table of sub-epochs."""
+    """The table of sub-epochs links to finished logs."""
     write_log(volumes, "digits", "fit-1/train/m07/e1/p0", "its last words\n")
     assert foot(browser, "/experiments/digits/models/m07") == ""
     assert foot(browser, "/experiments/digits/models/m00") == ""

@@ -1,4 +1,4 @@
-"""While the store is away the pages keep what they know, say since when, and do not pile up waiting."""
+"""During an outage pages keep their last data, show its start, and do not pile up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bench() -> Bench:
 
 
 def test_last_good_data_stays_with_a_banner(bench: Bench) -> None:
-    """Both live pages, dimmed, with the time of the outage's begin; and they come back by themselves."""
+    """Both live pages dim and name the start of the outage; they recover by themselves."""
     browser = bench.signed_in()
     for path in ("/experiments", "/experiments/digits"):
         browser.get(path)
@@ -40,7 +40,7 @@ def test_last_good_data_stays_with_a_banner(bench: Bench) -> None:
 
 
 def test_page_that_was_never_read_says_so(bench: Bench) -> None:
-    """503 with what to do, not an empty list that looks like the truth."""
+    """503 with instructions, not a misleading empty list."""
     browser = bench.signed_in()
     bench.store.is_away = True
     answer = browser.get("/experiments")
@@ -51,7 +51,7 @@ def test_page_that_was_never_read_says_so(bench: Bench) -> None:
 
 
 def test_known_outage_is_not_waited_for_by_everybody() -> None:
-    """One call in a while finds out; the others fail at once."""
+    """One call at a time probes the store; the others fail immediately."""
     store, monotonic = FakeStore(is_away=True), Clock()
     reader = Reader(store, clock=Clock(), monotonic=monotonic)
     for _ in range(5):
@@ -65,7 +65,7 @@ def test_known_outage_is_not_waited_for_by_everybody() -> None:
 
 
 def test_store_that_hangs_is_given_up_as_soon_as_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else one hanging call would hold a page for half a minute."""
+    """Otherwise one hanging call would block a page for 30 s."""
     asked: dict[str, float] = {}
 
     def client(*_: object, retry_for_s: float, timeout_s: float, **__: object) -> None:
@@ -82,7 +82,7 @@ def test_store_that_hangs_is_given_up_as_soon_as_one_that_is_away(monkeypatch: p
 
 
 def test_a_command_is_tried_although_the_store_was_away(bench: Bench) -> None:
-    """Who sends a form just after an outage is not told of the outage."""
+    """A form sent right after an outage must not report the outage."""
     browser = bench.signed_in()
     bench.store.is_away = True
     browser.get("/experiments")

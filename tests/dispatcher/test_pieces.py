@@ -1,4 +1,4 @@
-"""The small pure parts: settings, formats, locators, counting of failures."""
+"""Settings, formats, locators and failure counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEEDED = {"CEREBRO_SERVER": "http://127.0.0.1:7070/", "CEREBRO_TOKEN": TOKEN}
 
 
 def test_settings_that_are_given() -> None:
-    """Each variable reaches its field."""
+    """Each variable sets its field."""
     settings = Settings.from_environment(
         NEEDED
         | {
@@ -39,7 +39,7 @@ def test_settings_that_are_given() -> None:
     ],
 )
 def test_page_behind_a_proxy_is_not_local(proxy: dict[str, str]) -> None:
-    """It listens on loopback, but others reach it: what only this machine's user may read is not theirs."""
+    """The dispatcher listens on loopback, but remote users reach it, so local-only content is hidden."""
     assert Settings.from_environment(NEEDED).is_local
     assert not Settings.from_environment(NEEDED | proxy).is_local
 
@@ -68,5 +68,5 @@ def test_settings_that_are_wrong(change: dict[str, str]) -> None:
      "/a\x00b", "/" + "a" * 3000, "C:\\data"],
 )  # fmt: skip
 def test_locators_that_cannot_exist(text: str) -> None:
-    """Each gets a sentence."""
+    """Each has a message."""
     assert locator_problem(text).endswith(".")

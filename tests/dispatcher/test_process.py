@@ -1,4 +1,4 @@
-"""The dispatcher as a process: starts from its environment, is small, ends at once, imports nothing heavy."""
+"""The dispatcher process starts from its environment, stays small and ends promptly."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ _STARTS_S = HANG_S
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A free port."""
     with reserved_port() as reserved:
         yield reserved
 
 
 @contextmanager
 def dispatcher(port: int, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A running process; its store is nowhere."""
+    """Run the dispatcher without a reachable store."""
     command = [sys.executable, "-m", "dispatcher"]
     with subprocess.Popen(command, env=_environment(port) | environment) as process:
         try:
@@ -60,14 +59,14 @@ def _environment(port: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def forks(processes: None) -> Iterator[Forks]:
-    """One process that has imported the dispatcher, for tests to which it is all the same how theirs began."""
+    """A preloaded dispatcher, for tests that do not need a fresh interpreter."""
     with Forks("dispatcher.__main__") as made:
         yield made
 
 
 @contextmanager
 def forked(forks: Forks, port: int, said: Path, **environment: str) -> Iterator[Forked]:
-    """As `dispatcher`; `said` is the file of its errors."""
+    """As `dispatcher`; its stderr goes to the file `said`."""
     with said.open("wb") as stderr:
         process = forks.start([], environment=_environment(port) | environment, stderr=stderr)
     try:
@@ -79,7 +78,7 @@ def forked(forks: Forks, port: int, said: Path, **environment: str) -> Iterator[
 
 @pytest.mark.slow
 def test_process_is_healthy_without_a_store_and_ends_when_asked(port: int) -> None:
-    """It draws a page, too."""
+    """It also renders a page."""
     with dispatcher(port) as process:
         answer = first_answer(f"http://127.0.0.1:{port}/health", process)
         assert (answer.status, json.loads(answer.data)) == (200, {"status": "ok", "api": "/api"})
@@ -92,7 +91,7 @@ def test_process_is_healthy_without_a_store_and_ends_when_asked(port: int) -> No
 def test_a_blocked_read_is_answered_before_the_process_ends(
     service: Service, forks: Forks, tmp_path: Path, port: int
 ) -> None:
-    """A client outside waits for news when the dispatcher is asked to end: it gets the news, and no error."""
+    """A client waits for events when the dispatcher gets SIGTERM; it gets the event and no error."""
     service.client().create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
     store = {"CEREBRO_SERVER": service.address, "CEREBRO_TOKEN": STORE_TOKEN}
     with forked(forks, port, tmp_path / "said", **store) as process:
@@ -100,7 +99,7 @@ def test_a_blocked_read_is_answered_before_the_process_ends(
         client = KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN, retry_for_s=0.0)
         with ThreadPoolExecutor() as pool:
             blocked = pool.submit(lambda: client.events("one", wait_s=MAX_WAIT_S))
-            # The second answer shows that the first question has been taken in.
+            # The answer shows that the dispatcher has accepted the first request.
             assert KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN).queue() == ()
             process.send_signal(signal.SIGTERM)
             service.client().append("one", requested("etl-1"))
@@ -118,7 +117,7 @@ def test_a_blocked_read_is_answered_before_the_process_ends(
 def test_wrong_setting_is_one_sentence(
     environment: dict[str, str], match: str, forks: Forks, tmp_path: Path, port: int
 ) -> None:
-    """No traceback for what a person has to mend."""
+    """A configuration error has no traceback."""
     said = tmp_path / "said"
     with forked(forks, port, said, **environment) as process:
         assert process.wait(_STARTS_S) == 1
@@ -128,7 +127,7 @@ def test_wrong_setting_is_one_sentence(
 
 @pytest.mark.slow
 def test_heavy_libraries_are_not_imported() -> None:
-    """Neither tensors nor tables nor the database's client."""
+    """Neither torch, pandas, pyarrow and numpy nor database clients."""
     heavy = "{'torch', 'pandas', 'pyarrow', 'numpy', 'redis', 'boto3'}"
     code = f"import sys, dispatcher.__main__; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

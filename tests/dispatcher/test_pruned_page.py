@@ -1,4 +1,4 @@
-"""Pages of models whose checkpoints a search has removed: they offer none, and say why."""
+"""Pages of models whose checkpoints a search removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.dispatcher.stories import NOW, record
 
 @cache
 def log() -> tuple[Event, ...]:
-    """Of a search that has ended; a user has stopped a model on its way."""
+    """A finished search in which a user stopped one model."""
     made = simulation(search_of(ASHA(eta=2), samples=8, keep=2), epochs=4)
     ask(made, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
     fit_of(made)
@@ -32,7 +32,7 @@ def shown() -> tuple[Run, Browser]:
 
 
 def test_a_models_page_says_that_its_checkpoints_were_removed() -> None:
-    """And offers nothing that needs one."""
+    """The page offers no action that needs a checkpoint."""
     run, browser = shown()
     assert run.models["m01"].state is ModelState.STOPPED
     page = text_of(browser.get("/experiments/pruned/models/m01").text)
@@ -43,7 +43,7 @@ def test_a_models_page_says_that_its_checkpoints_were_removed() -> None:
 
 
 def test_the_list_of_checkpoints_has_those_that_are_there() -> None:
-    """Of the best models; of another one that is asked for it says why there is none."""
+    """For a model without checkpoints the list names the reason."""
     run, browser = shown()
     page = text_of(browser.get("/experiments/pruned/checkpoints").text)
     best = {model.id for model in run.best_models(2)}

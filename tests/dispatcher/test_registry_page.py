@@ -15,7 +15,7 @@ def bench() -> Bench:
 
 
 def test_versions_and_aliases_are_shown(bench: Bench) -> None:
-    """The newest first, with where they are from, and why one failed."""
+    """Newest first, with their origin and the error of a failed version."""
     bench.store.registered = registered_models()
     text = bench.signed_in().get("/registry").text
     assert text.index("digits-3") < text.index("digits-2") < text.index("digits-1")
@@ -25,7 +25,7 @@ def test_versions_and_aliases_are_shown(bench: Bench) -> None:
 
 
 def test_what_was_read_is_shown_while_the_store_is_away(bench: Bench) -> None:
-    """However many look meanwhile, the store is asked once in a while."""
+    """All viewers share one request to the store per interval."""
     bench.store.registered = registered_models()
     browser = bench.signed_in()
     browser.get("/registry")
@@ -38,7 +38,7 @@ def test_what_was_read_is_shown_while_the_store_is_away(bench: Bench) -> None:
 
 
 def test_a_version_that_cannot_be_read_is_shown_with_its_reason(bench: Bench) -> None:
-    """Below the others; a model of which none can be read, too."""
+    """After the readable versions; also a model without any readable version."""
     digits, *others = registered_models()
     broken = UnreadableVersion(version=9, reason="version 9 of the registered model 'digits' cannot be read")
     none = RegisteredModel(name="lost", versions=(), unreadable=(broken,))

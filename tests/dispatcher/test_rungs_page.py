@@ -1,4 +1,4 @@
-"""The tab of a search, and what other tabs tell of one: as its log grows."""
+"""The search tab, and the search information on other tabs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
 
 @cache
 def log_of(name: str) -> tuple[Event, ...]:
-    """A search that has ended, up to now."""
+    """A finished search, or a prefix of its log."""
     procedure, samples, epochs = SEARCHES[name]
     made = simulation(search_of(procedure, samples=samples), epochs=epochs)
     made.run(limit=20_000)
@@ -44,7 +44,7 @@ def shown(name: str, events: Sequence[Event] | None = None) -> tuple[Bench, Brow
 
 
 def half_of(name: str) -> list[Event]:
-    """Until its first model waits at a rung, or a clone has trained."""
+    """Up to the first model that waits at a rung, or the first trained clone."""
     state, found = ExperimentState(name="digits"), []
     for event in log_of(name):
         state.apply(event)
@@ -57,7 +57,7 @@ def half_of(name: str) -> list[Event]:
 
 
 def test_the_tab_names_who_went_on_and_who_was_stopped_at_which_value() -> None:
-    """With the reason, from the highest rung to the lowest."""
+    """With the reason, from the highest to the lowest rung."""
     _, browser = shown("asha")
     page = text_of(browser.get("/experiments/asha/search").text)
     run = fold("asha", log_of("asha")).runs["fit-1"]
@@ -71,7 +71,7 @@ def test_the_tab_names_who_went_on_and_who_was_stopped_at_which_value() -> None:
 
 
 def test_while_a_search_goes_on_no_share_is_told() -> None:
-    """Models and epochs instead; who waits at a rung is paused."""
+    """The page shows models and epochs; models at a rung are shown as paused."""
     _, browser = shown("waiting", half_of("waiting"))
     page = text_of(browser.get("/experiments/waiting").text)
     assert (
@@ -85,7 +85,7 @@ def test_while_a_search_goes_on_no_share_is_told() -> None:
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_every_page_bears_every_stage_of_a_search(name: str) -> None:
-    """Also before its first model is there."""
+    """Also before the first model exists."""
     events = log_of(name)
     began = next(index for index, event in enumerate(events) if event.type == "RunStarted")
     for stop in (began + 1, len(half_of(name)), len(events)):
@@ -108,7 +108,7 @@ def test_every_page_bears_every_stage_of_a_search(name: str) -> None:
 
 
 def test_models_tell_their_parents_and_curves_begin_there() -> None:
-    """In the table, on the model's own page, and in the figure of both."""
+    """In the table, on the model's page and in the curves."""
     _, browser = shown("pbt")
     run = fold("pbt", log_of("pbt")).runs["fit-1"]
     clone = next(model for model in run.models.values() if model.inherited)
@@ -125,7 +125,7 @@ def test_models_tell_their_parents_and_curves_begin_there() -> None:
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
-    """After every event of a search: models come, grants grow, words change; and so are the rungs."""
+    """Cached rows equal recomputed rows after every event of a search."""
     kept = ReadModel(record(name))
     for number, event in enumerate(log_of(name)):
         kept.apply([event])
@@ -144,7 +144,7 @@ def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
 
 
 def test_a_search_is_steered_from_its_tab() -> None:
-    """A model is added or cloned there, and the search is stopped, by whoever asks; what is over is not offered."""
+    """The tab offers add, clone and stop while the search runs, and names the author."""
     bench, browser = shown("waiting", half_of("waiting"))
     page = browser.get("/experiments/waiting/search").text
     assert "/experiments/waiting/add?fit=fit-1" in page

@@ -1,4 +1,4 @@
-"""What users write stays text in the browser, and what guards the pages guards them there, too."""
+"""Browsers render user text as text, and the security policy blocks scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVIL = (
     f"/logs?task={quote(f'fit-1/train/{IMAGE}/e1/p0')}", f"/code?spec={quote(SCRIPT)}",
     f"/schedule?model={quote(IMAGE)}",
 )  # fmt: skip
-"""Pages of the experiment that is all markup."""
+"""Pages of the hostile experiment."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def is_untouched(page: Page) -> bool:
-    """Whether nothing that a user wrote has become an element or has run."""
+    """Return True if no user text became an element or ran."""
     return bool(
         page.evaluate("window.x !== 1 && document.querySelector('[onerror], script:not([src])') === null")
     )
@@ -59,8 +59,7 @@ def is_untouched(page: Page) -> bool:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_markup_in_names_is_text_on_every_page(page: Page, evil_address: str) -> None:
-    """Models, hyperparameters, metrics, authors, errors, rows, output, code, files: shown as they are written; tables
-    of figures and texts under the pointer, too."""
+    """For every text that a user controls, also in the data tables and hover texts of figures."""
     complaints = Complaints()
     complaints.listen(page)
     sign_in(page, evil_address, TOKEN)
@@ -82,7 +81,7 @@ def test_markup_in_names_is_text_on_every_page(page: Page, evil_address: str) ->
 @pytest.mark.processes
 @pytest.mark.slow
 def test_markup_is_text_under_the_pointer(page: Page, evil_address: str) -> None:
-    """Each mark of each figure is pointed at, as Plotly draws its text there."""
+    """Hover over each mark of each figure, since Plotly renders its text as HTML."""
     sign_in(page, evil_address, TOKEN)
     seen = 0
     for tab in ("/curves", "/analysis", "/schedule"):
@@ -110,7 +109,7 @@ def test_markup_is_text_under_the_pointer(page: Page, evil_address: str) -> None
 @pytest.mark.processes
 @pytest.mark.slow
 def test_markup_is_text_in_the_report(page: Page, evil: Bench, tmp_path: Path) -> None:
-    """Opened from a disk there is no policy that would stop a script: only the escaping does."""
+    """A report opened from disk has no policy, so only escaping protects the reader."""
     report = evil.signed_in().get("/experiments/evil/report")
     assert report.status_code == 200
     assert SCRIPT not in report.text
@@ -125,7 +124,7 @@ def test_markup_is_text_in_the_report(page: Page, evil: Bench, tmp_path: Path) -
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_script_that_got_into_a_page_would_not_run(page: Page, evil_address: str) -> None:
-    """The policy is the second line of defence: the browser really refuses inline scripts, handlers and eval."""
+    """The policy is the second line of defence against inline scripts, handlers and eval."""
     sign_in(page, evil_address, TOKEN)
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
@@ -144,7 +143,7 @@ def test_a_script_that_got_into_a_page_would_not_run(page: Page, evil_address: s
 
 @pytest.mark.processes
 def test_markup_is_escaped_in_what_is_sent(evil: Bench) -> None:
-    """In every page, fragment, picture and read answer that is HTML; JSON says that it is JSON."""
+    """In every page, fragment, image and read answer that is HTML; JSON has a JSON content type."""
     client = evil.signed_in()
     for path in ("/experiments", "/cluster", *(f"/experiments/evil{each}" for each in EVIL)):
         for prefix in ("", "/fragments"):
@@ -163,7 +162,7 @@ def test_markup_is_escaped_in_what_is_sent(evil: Bench) -> None:
 
 @pytest.mark.processes
 def test_the_token_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither in a page, nor a header, an address, a log line or the OpenAPI document."""
+    """Not in pages, headers, addresses, log lines or the OpenAPI document."""
     caplog.set_level(logging.DEBUG)
     bench = gallery(tmp_path)
     client = bench.signed_in()
@@ -198,7 +197,7 @@ def test_the_token_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 )  # fmt: skip
 @pytest.mark.parametrize("volume", ["checkpoints", "logs"])
 def test_nothing_beside_the_volumes_is_sent(tmp_path: Path, path: str, volume: str) -> None:
-    """However the address climbs."""
+    """For every kind of path traversal."""
     (tmp_path / "secret").write_text("the secret beside the volumes")
     bench = gallery(tmp_path / "volumes")
     (tmp_path / "volumes" / "secret").write_text("the secret beside the volumes")

@@ -1,4 +1,4 @@
-"""The page shows the warnings of a model's sub-epochs, in the list of models and on the model's own page."""
+"""The models list and the model's page show the warnings of a model's sub-epochs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.state.stories import Story
 
 
 def test_a_warning_of_sub_epochs_is_shown_with_its_model() -> None:
-    """One model has a warning in each of its sub-epochs, the other has none."""
+    """One model has a warning in each sub-epoch, the other has none."""
     story = Story()
     story.fit(epochs=1)
     story.train(1, 0)

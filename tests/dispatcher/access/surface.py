@@ -1,4 +1,4 @@
-"""Every address of the app, as its routes say, and how programs prove themselves."""
+"""List the routes of the app and the credentials that programs send."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXAMPLES = {
 
 
 def address(rule: Rule) -> str:
-    """A path that the rule matches."""
+    """Build a path that matches the rule."""
     return re.sub(
         r"<(?:(?P<kind>[a-z]+)(?:\([^)]*\))?:)?(?P<name>\w+)>",
         lambda found: "0" * 64 if found["kind"] == "string" else _EXAMPLES[found["name"]],
@@ -35,7 +35,7 @@ def address(rule: Rule) -> str:
 
 
 def routes(bench: Bench) -> list[tuple[str, str, str]]:
-    """Every method, path and endpoint of the app that is not open."""
+    """List method, path and endpoint of every route that needs a sign-in."""
     return [
         (method, address(rule), rule.endpoint)
         for rule in bench.app.url_map.iter_rules()
@@ -45,6 +45,6 @@ def routes(bench: Bench) -> list[tuple[str, str, str]]:
 
 
 def changing(bench: Bench) -> list[str]:
-    """Every path of a page that takes something."""
+    """List the path of every page that accepts POST."""
     found = [path for method, path, _ in routes(bench) if method not in ("GET", "HEAD", "OPTIONS")]
     return sorted({path for path in found if not path.startswith("/api/")})

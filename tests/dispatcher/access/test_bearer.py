@@ -1,4 +1,4 @@
-"""Programs send the token in a header: it opens every route, and whoever guesses it has to wait."""
+"""A bearer token opens every route, and repeated wrong tokens are rate-limited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.dispatcher.fakes import TOKEN, Bench
 
 
 def test_bearer_token_opens_every_route(bench: Bench) -> None:
-    """Programs send the token; they need no form token, since no browser sends this header by itself."""
+    """No form token is needed, since a browser never sends this header by itself."""
     client = bench.app.test_client()
     assert client.get("/experiments", headers=BEARER, base_url=LOCAL).status_code == 200
     fields = {"name": "new", "train_metadata": "/data/train.csv"}
@@ -21,14 +21,14 @@ def test_bearer_token_opens_every_route(bench: Bench) -> None:
     "header", ["Bearer wrong", "Bearer", "Basic " + TOKEN, TOKEN, "Bearer \u00e9", f"Bearer {TOKEN}x"]
 )
 def test_wrong_bearer_token(bench: Bench, header: str) -> None:
-    """A wrong header is refused, also beside a good session."""
+    """Also when a valid session cookie is sent too."""
     client = bench.signed_in().client
     answer = client.get("/experiments", headers={"Authorization": header}, base_url=LOCAL)
     assert answer.status_code == 401
 
 
 def test_guessing_by_header_is_slowed_down(bench: Bench) -> None:
-    """And told how long; neither sessions nor the right token wait for it, on pages as below `/api`."""
+    """The answer names the wait. Sessions and the right token are not delayed."""
     browser = bench.signed_in()
     client = bench.app.test_client()
     wrong = {"Authorization": "Bearer no"}
@@ -46,7 +46,7 @@ def test_guessing_by_header_is_slowed_down(bench: Bench) -> None:
 
 @pytest.mark.parametrize("header", ["Basic " + TOKEN, "Bearer", "Bearer  ", TOKEN])
 def test_what_is_no_bearer_token_is_no_try(bench: Bench, header: str) -> None:
-    """It opens nothing and is never compared with the token, so it makes nobody wait."""
+    """A malformed header is not compared with the token, so it does not count as an attempt."""
     client = bench.app.test_client()
     for path in ("/experiments", VIEW, "/api/v1/queue") * 4:
         assert client.get(path, headers={"Authorization": header}, base_url=LOCAL).status_code == 401

@@ -1,4 +1,4 @@
-"""Every answer forbids foreign and inline scripts, and no page needs them."""
+"""The security headers forbid foreign and inline scripts, and no page needs either."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_headers_of_every_answer(bench: Bench, path: str) -> None:
 
 @pytest.mark.slow
 def test_pages_have_no_inline_script_or_style(bench: Bench) -> None:
-    """The policy would block them: this finds them without a browser."""
+    """The policy blocks inline code; this test finds it without a browser."""
     browser = bench.signed_in()
     pages = [path for method, path, _ in routes(bench) if method == "GET" and not path.startswith("/api/")]
     for path in [*pages, "/nowhere"]:
         answer = browser.get(path)
-        # A report is a file of its own that is saved, never shown as a page of this address.
+        # A report is a file for download. Browsers never show it as a page of this host.
         is_saved = answer.headers.get("Content-Disposition", "").startswith("attachment")
         if answer.mimetype == "text/html" and not is_saved:
             found = re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=|javascript:", answer.text)

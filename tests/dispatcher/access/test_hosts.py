@@ -1,4 +1,4 @@
-"""The page answers to its own names only; probes are answered under any."""
+"""The dispatcher answers only to its own host names, except for probes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.dispatcher.fakes import Bench, settings
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:7080", "", "[::2]"])
 def test_foreign_host_name_is_refused(bench: Bench, host: str) -> None:
-    """A name that an attacker points at this machine (DNS rebinding) opens nothing, not even the sign-in."""
+    """With DNS rebinding, an attacker's host name resolves to this machine; not even the sign-in answers."""
     client = bench.app.test_client()
     for path in ("/sign-in", "/experiments", "/static/style.css"):
         answer = client.get(path, headers={"Host": host, **BEARER})
@@ -22,7 +22,7 @@ def test_foreign_host_name_is_refused(bench: Bench, host: str) -> None:
     "host", ["localhost:7080", "LOCALHOST", "127.0.0.1", "[::1]:7080", "cerebro.example.org"]
 )
 def test_own_host_names(host: str) -> None:
-    """Loopback names, and those that were configured."""
+    """Loopback names and configured names are accepted."""
     bench = Bench(settings=settings(public_hosts=frozenset({"cerebro.example.org"})))
     assert bench.app.test_client().get("/sign-in", headers={"Host": host}).status_code == 200
 
@@ -38,7 +38,7 @@ def test_listening_everywhere_does_not_answer_to_every_name() -> None:
     [("10.1.2.3:30080", 200), ("[fd00::1]:80", 200), ("cerebro.example.org", 421), ("1.2.3", 421)],
 )
 def test_listening_everywhere_answers_to_numbers(host: str, status: int) -> None:
-    """A node's address, say: no name server of somebody else's can make a number point here."""
+    """A numeric address is safe, because no name server can point it elsewhere."""
     app = Bench(settings=settings(host="0.0.0.0")).app
     assert app.test_client().get("/sign-in", headers={"Host": host}).status_code == status
 
@@ -46,18 +46,17 @@ def test_listening_everywhere_answers_to_numbers(host: str, status: int) -> None
 @pytest.mark.parametrize("host", ["10.1.2.3:30080", "kubernetes-probe", ""])
 @pytest.mark.parametrize("path", ["/health", "/live"])
 def test_probes_answer_under_any_name(host: str, path: str) -> None:
-    """A kubelet asks by the pod's address."""
+    """The kubelet probes the pod by its IP address."""
     app = Bench(settings=settings(host="0.0.0.0")).app
     assert app.test_client().get(path, headers={"Host": host}).status_code == 200
 
 
 def test_health_needs_nothing(bench: Bench) -> None:
-    """And answers while the store is away."""
+    """Health needs no token and no store."""
     bench.store.is_away = True
     answer = bench.app.test_client().get("/health")
     assert (answer.status_code, answer.json) == (200, {"status": "ok", "api": "/api"})
 
 
 def test_session_under_a_foreign_name_reads_nothing(bench: Bench) -> None:
-    """DNS rebinding brings no cookie, and opens nothing."""
     assert bench.signed_in().client.get(VIEW, headers={"Host": "evil.example"}).status_code == 421

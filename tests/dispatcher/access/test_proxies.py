@@ -1,4 +1,4 @@
-"""A proxy that signs people in is believed where it is named, for browsers, and no further."""
+"""A configured proxy signs in browsers by a header; nothing else trusts that header."""
 
 from __future__ import annotations
 
@@ -31,25 +31,24 @@ def ask(
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3"])
 def test_proxy_that_is_named_signs_people_in(address: str) -> None:
-    """Without a token, by its header."""
     assert ask(proxied(), address).status_code == 200
 
 
 @pytest.mark.parametrize("address", ["10.2.0.1", "127.0.0.1", "::1", "192.168.0.1", ""])
 def test_header_of_anybody_else_is_nobody(address: str) -> None:
-    """Else whoever reaches the page could be whoever he likes."""
+    """Otherwise every client could claim any identity."""
     assert ask(proxied(), address).status_code == 303
 
 
 def test_header_means_nothing_unless_configured(bench: Bench) -> None:
-    """Nor does another one."""
+    """A header with another name is ignored, too."""
     assert ask(bench, "10.1.2.3").status_code == 303
     assert ask(proxied(auth_header="X-Remote-User"), "10.1.2.3").status_code == 303
     assert ask(proxied(), "10.1.2.3", user=" ").status_code == 303
 
 
 def test_proxied_browser_still_needs_form_tokens() -> None:
-    """A proxy's cookie goes with whatever other sites ask the browser to send, too."""
+    """A browser sends the proxy's cookie with requests of other sites, too."""
     bench = proxied()
     client = bench.app.test_client()
     place = {"environ_overrides": {"REMOTE_ADDR": "10.1.2.3"}, "base_url": LOCAL}
@@ -66,8 +65,7 @@ def test_proxied_browser_still_needs_form_tokens() -> None:
 
 @pytest.mark.parametrize("header", ["Basic YWRhOng=", "Bearer of-the-proxys-own"])
 def test_proxy_that_passes_its_own_authorization_on(header: str) -> None:
-    """nginx' auth_basic does: its word counts for pages and for the read API, its header is no try at the token, and a
-    mistake of a browser's user is a page."""
+    """nginx with auth_basic forwards its own Authorization header. It must not count as a wrong token."""
     bench = proxied()
     client = bench.app.test_client()
     place = {"environ_overrides": {"REMOTE_ADDR": "10.1.2.3"}, "base_url": LOCAL}
@@ -82,12 +80,12 @@ def test_proxy_that_passes_its_own_authorization_on(header: str) -> None:
 
 
 def test_proxy_does_not_speak_for_programs() -> None:
-    """The store's API takes the token alone."""
+    """The store's API accepts only tokens."""
     assert ask(proxied(), "10.1.2.3", path="/api/v1/experiments").status_code == 401
 
 
 @pytest.mark.parametrize("name", ["controller", "Admin", "autoscaler", "c0ntroller"])
 def test_a_person_is_never_called_as_the_platform_is(name: str) -> None:
-    """A service's name from a proxy's header or the sign-in form gets a suffix, so logs stay clear."""
+    """A proxy user named like a service gets a suffix, so logs stay unambiguous."""
     assert person(name) == f"{name} (a person)"
     assert person("ada") == "ada"

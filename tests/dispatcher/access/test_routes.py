@@ -1,4 +1,4 @@
-"""Nobody gets in, and nothing is changed, without the token; whatever the route."""
+"""No route answers and no form changes anything without the token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.dispatcher.fakes import Bench
 
 
 def test_only_few_routes_are_open(bench: Bench) -> None:
-    """Whoever adds one has to say so here."""
+    """A new open route must be added here."""
     endpoints = {rule.endpoint for rule in bench.app.url_map.iter_rules()}
     assert endpoints >= OPEN
     open_ones = set()
@@ -20,7 +20,7 @@ def test_only_few_routes_are_open(bench: Bench) -> None:
 
 
 def test_what_changes_anything_is_known_here(bench: Bench) -> None:
-    """The whole surface that a form can reach."""
+    """A new route that accepts POST must be added here."""
     assert changing(bench) == [
         "/account/tokens", "/account/tokens/revoke",
         "/experiments/actions", "/experiments/digits/actions", "/experiments/digits/change",
@@ -30,7 +30,7 @@ def test_what_changes_anything_is_known_here(bench: Bench) -> None:
 
 
 def test_every_change_needs_the_form_token(bench: Bench) -> None:
-    """With the session's cookie alone, nothing of any of them is carried out: the store hears nothing."""
+    """With the session cookie alone, no command reaches the store."""
     browser = bench.signed_in()
     for path in changing(bench):
         bench.store.calls.clear()
@@ -42,7 +42,7 @@ def test_every_change_needs_the_form_token(bench: Bench) -> None:
 
 
 def test_browsers_are_led_to_the_sign_in_from_every_page(bench: Bench) -> None:
-    """And programs' addresses answer 401 even to them."""
+    """API addresses answer 401 to browsers, too."""
     browser = bench.browser()
     for method, path, _ in routes(bench):
         if method != "GET":
@@ -56,7 +56,7 @@ def test_browsers_are_led_to_the_sign_in_from_every_page(bench: Bench) -> None:
 
 
 def test_programs_without_the_token_get_401(bench: Bench) -> None:
-    """Every route, every method, also routes that do not exist; and the store is not asked."""
+    """This holds for unknown routes, too, and the store is not called."""
     for method, path, _ in [*routes(bench), ("GET", "/nowhere", ""), ("DELETE", "/start", "")]:
         answer = bench.app.test_client().open(path, method=method, base_url=LOCAL)
         assert answer.status_code == 401, (method, path)
@@ -65,7 +65,7 @@ def test_programs_without_the_token_get_401(bench: Bench) -> None:
 
 
 def test_form_of_a_signed_out_browser_is_refused_with_a_parallel_plan_back(bench: Bench) -> None:
-    """A redirect would lose what was typed; the page says how to send it again."""
+    """A redirect would lose the form's content. The page says how to send it again."""
     answer = bench.browser().send("/start", {"name": "x"})
     assert answer.status_code == 401
     assert "Sign in in a new tab" in answer.text
@@ -73,7 +73,7 @@ def test_form_of_a_signed_out_browser_is_refused_with_a_parallel_plan_back(bench
 
 @pytest.mark.parametrize("name", ["Digits", "a" * 51, "-a", "a%2F..%2Fb", "..", "a.b", "\u00e9", "a%00"])
 def test_name_in_an_address_is_checked_before_it_reaches_the_store(bench: Bench, name: str) -> None:
-    """It becomes part of a URL of the store."""
+    """The name becomes a part of a URL of the store."""
     browser = bench.signed_in()
     bench.store.calls.clear()
     assert browser.get(f"/experiments/{name}").status_code == 404

@@ -1,4 +1,4 @@
-"""A session's cookie: out of reach of scripts, signed, good after a restart; and where the sign-in leads."""
+"""Session cookies are signed, unreadable for scripts, and survive a restart."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 
 
 def test_cookie_is_out_of_reach_of_scripts_and_other_sites(bench: Bench) -> None:
-    """HttpOnly, SameSite, named for this port; Secure where a proxy speaks TLS; and the token is not in
-    it."""
+    """HttpOnly, SameSite, named for the port, and Secure behind a TLS proxy."""
     cookie = bench.browser().get("/sign-in").headers["Set-Cookie"]
     assert cookie.startswith("cerebro-7080=")
     assert "HttpOnly" in cookie
@@ -26,7 +25,6 @@ def test_cookie_is_out_of_reach_of_scripts_and_other_sites(bench: Bench) -> None
 
 
 def test_forged_cookie(bench: Bench) -> None:
-    """A session is worth what its signature is worth."""
     elsewhere = Bench(settings=settings(token="another-cluster")).browser()
     elsewhere.post("/sign-in", {"token": "another-cluster"})
     cookie = elsewhere.client.get_cookie("cerebro-7080", "127.0.0.1")
@@ -37,7 +35,7 @@ def test_forged_cookie(bench: Bench) -> None:
 
 
 def test_session_outlives_a_restart_of_the_page(bench: Bench) -> None:
-    """Its key comes from the token, not from the process."""
+    """The key derives from the token, not from the process."""
     browser = bench.signed_in()
     cookie = browser.client.get_cookie("cerebro-7080", "127.0.0.1")
     assert cookie
@@ -61,12 +59,11 @@ def test_session_outlives_a_restart_of_the_page(bench: Bench) -> None:
     ],
 )
 def test_sign_in_leads_nowhere_else(target: str) -> None:
-    """Only paths of this page are followed."""
     assert local_path(target, "/experiments") == "/experiments"
 
 
 def copied(bench: Bench, browser: Browser) -> Browser:
-    """Copy a browser's cookie to a new browser that uses the page of `bench`."""
+    """Copy a browser's cookie to a new browser at the dispatcher of `bench`."""
     cookie = browser.client.get_cookie("cerebro-7080", "127.0.0.1")
     assert cookie
     other = Browser(bench.app)
@@ -75,13 +72,13 @@ def copied(bench: Bench, browser: Browser) -> Browser:
 
 
 def beside(bench: Bench) -> Bench:
-    """Another process of the page, or the same one after a restart: it has the store in common, and nothing else."""
+    """Start a second dispatcher process that shares only the store."""
     return Bench(store=bench.store)
 
 
 @pytest.mark.parametrize("path", ["/experiments", "/fragments/experiments", "/api/views/experiments"])
 def test_signing_out_ends_copies_of_the_cookie(bench: Bench, path: str) -> None:
-    """This process refuses copies at once, from its cache too; a process that starts later also does."""
+    """This process and later ones refuse the copies at once."""
     browser = bench.signed_in()
     copy, later = copied(bench, browser), copied(beside(bench), browser)
     assert copy.get(path).status_code == 200
@@ -105,7 +102,7 @@ def test_signing_out_ends_copies_at_other_processes(bench: Bench) -> None:
 
 
 def test_signing_out_ends_this_session_alone(bench: Bench) -> None:
-    """Other sessions of the same token stay valid; a new sign-in starts a new session."""
+    """Other sessions of the same token stay valid."""
     one, two = bench.signed_in(), bench.signed_in()
     one.post("/sign-out", {}, form="/experiments")
     assert two.get("/experiments").status_code == 200
@@ -114,7 +111,7 @@ def test_signing_out_ends_this_session_alone(bench: Bench) -> None:
 
 
 def test_sessions_while_the_store_is_away(bench: Bench) -> None:
-    """Known sessions stay valid, unknown ones get 503, and a sign-out warns that other browsers stay signed in."""
+    """Known sessions stay valid, unknown ones get 503, and a sign-out warns about other browsers."""
     browser = bench.signed_in()
     copy = copied(bench, browser)
     form = browser.get("/experiments").text
@@ -131,7 +128,7 @@ def test_sessions_while_the_store_is_away(bench: Bench) -> None:
 
 
 def test_signing_out_takes_the_pass_to_tensorboard_along(bench: Bench) -> None:
-    """It is a cookie of the same host, at another port."""
+    """The TensorBoard ticket is a cookie of the same host at another port."""
     answer = bench.signed_in().post("/sign-out", {}, form="/experiments")
     cookies = answer.headers.getlist("Set-Cookie")
     assert any(each.startswith("cerebro-tensorboard-6006=;") and "Max-Age=0" in each for each in cookies)

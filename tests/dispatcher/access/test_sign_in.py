@@ -18,7 +18,6 @@ def bench() -> Bench:
 
 
 def test_token_opens_the_page_that_was_wanted(bench: Bench) -> None:
-    """The address asked for survives the sign-in."""
     browser = bench.browser()
     wanted = browser.get("/experiments/digits").headers["Location"]
     assert 'value="/experiments/digits"' in browser.get(wanted).text
@@ -29,14 +28,13 @@ def test_token_opens_the_page_that_was_wanted(bench: Bench) -> None:
 
 
 def test_foreign_target_is_ignored(bench: Bench) -> None:
-    """No open redirect."""
     answer = bench.browser().post("/sign-in", {"token": TOKEN, "next": "//evil.example/"})
     assert answer.headers["Location"] == "/experiments"
 
 
 @pytest.mark.parametrize("token", ["", "guessed", TOKEN[:-1], TOKEN + "x", "\u00e9"])
 def test_wrong_token(bench: Bench, token: str) -> None:
-    """It is called wrong, not shown again, and opens nothing."""
+    """The answer does not repeat the token."""
     browser = bench.browser()
     answer = browser.post("/sign-in", {"token": token})
     assert answer.status_code == 401
@@ -46,7 +44,7 @@ def test_wrong_token(bench: Bench, token: str) -> None:
 
 
 def test_store_that_is_away_is_not_called_a_wrong_token(bench: Bench) -> None:
-    """The token is checked here; the next page says that the store does not answer, and since when."""
+    """The dispatcher checks the token itself; the next page reports the store's outage."""
     bench.store.is_away = True
     browser = bench.browser()
     assert browser.post("/sign-in", {"token": TOKEN}).status_code == 303
@@ -69,7 +67,7 @@ def test_guessing_is_slowed_down(bench: Bench) -> None:
 
 @pytest.mark.parametrize("path", ["/sign-in", "/api/v1/queue", "/api/views/experiments", "/experiments"])
 def test_wrong_tokens_of_others_lock_nobody_out(bench: Bench, path: str) -> None:
-    """Behind a proxy all have one address: the right token is let in at once, in the form and as a header."""
+    """Behind a proxy all clients share one address, so the right token is always accepted."""
     client, right = bench.app.test_client(), {"Authorization": f"Bearer {TOKEN}"}
     for _ in range(2 * IN_ALL):
         if path == "/sign-in":
@@ -95,19 +93,19 @@ def test_wrong_tokens_are_counted_by_address_and_over_all() -> None:
 
 @pytest.mark.parametrize(("token", "is_short"), [("t", True), ("x" * 19, True), ("x" * 20, False)])
 def test_a_token_that_can_be_guessed_is_warned_of(token: str, is_short: bool) -> None:
-    """Its length alone bounds guessing, and the warning never shows it."""
+    """The warning depends on the token's length and never shows the token."""
     found = warning_of(token)
     assert bool(found) == is_short
     assert token not in found or len(token) < 2
 
 
 def test_page_left_open_is_sent_again(bench: Bench) -> None:
-    """A form without a valid token is shown again instead of a bare error."""
+    """A form with an expired form token is shown again with its content."""
     answer = bench.browser().send("/sign-in", {"token": TOKEN})
     assert answer.status_code == 400
     assert "send the form again" in answer.text
 
 
 def test_large_body_is_not_taken_before_signing_in(bench: Bench) -> None:
-    """Only the start page takes uploads, and only from those who signed in."""
+    """Only signed-in users may upload, and only on the start page."""
     assert bench.browser().send("/sign-in", {"token": "x" * 200_000}).status_code == 413

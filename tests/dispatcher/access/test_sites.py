@@ -1,4 +1,4 @@
-"""What another site makes a browser ask for is refused, though the session's cookie comes with it."""
+"""Requests that another site triggers are refused, although the session cookie is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OWN_SITE = {"Sec-Fetch-Site": "same-origin"}
 @pytest.mark.parametrize("path", ["/start", "/sign-out"])
 @pytest.mark.parametrize("token", ["", "guessed"])
 def test_form_of_another_site_changes_nothing(bench: Bench, path: str, token: str) -> None:
-    """The session's cookie alone is not enough: each form carries its token."""
+    """Each form carries a form token."""
     browser = bench.signed_in()
     answer = browser.send(path, {"csrf": token, "name": "x", "train_metadata": "/data/train.csv"})
     assert answer.status_code in (400, 403)
@@ -24,7 +24,7 @@ def test_form_of_another_site_changes_nothing(bench: Bench, path: str, token: st
 
 
 def test_form_token_of_another_session_is_worth_nothing(bench: Bench) -> None:
-    """Tokens are bound to the session that they were made for."""
+    """A form token is bound to one session."""
     theirs = re.search(r'name="csrf" value="([^"]+)"', bench.signed_in().get("/start").text)
     assert theirs
     assert bench.signed_in().send("/sign-out", {"csrf": theirs[1]}).status_code == 403
@@ -32,7 +32,7 @@ def test_form_token_of_another_session_is_worth_nothing(bench: Bench) -> None:
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_change_that_another_site_asks_for_is_refused(bench: Bench, site: str) -> None:
-    """Whatever else comes with it, the form's token too: a browser says where a request comes from."""
+    """Fetch metadata names the other site, so even a valid form token does not help."""
     browser = bench.signed_in()
     token = re.search(r'name="csrf" value="([^"]+)"', browser.get("/start").text)
     assert token
@@ -45,7 +45,7 @@ def test_change_that_another_site_asks_for_is_refused(bench: Bench, site: str) -
 
 
 def test_every_form_carries_a_token(bench: Bench) -> None:
-    """Counted in the pages themselves."""
+    """The test counts the forms and the tokens in every page."""
     browser = bench.signed_in()
     for path in ("/experiments", "/start", "/experiments/digits", "/experiments/digits/delete", "/cluster"):
         page = browser.get(path).text
@@ -54,7 +54,7 @@ def test_every_form_carries_a_token(bench: Bench) -> None:
 
 @pytest.mark.parametrize("site", ["same-origin", "none", None])
 def test_scripts_of_the_page_read_with_the_session(bench: Bench, site: str | None) -> None:
-    """Browsers say where a request comes from; an old one that says nothing is believed."""
+    """Browsers without fetch metadata are accepted."""
     headers = {"Sec-Fetch-Site": site} if site else {}
     answer = bench.signed_in().client.get(VIEW, headers=headers, base_url=LOCAL)
     assert answer.status_code == 200
@@ -62,6 +62,6 @@ def test_scripts_of_the_page_read_with_the_session(bench: Bench, site: str | Non
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_other_sites_read_nothing_with_it(bench: Bench, site: str) -> None:
-    """Neither do those on the same domain."""
+    """Sites of the same domain are refused, too."""
     answer = bench.signed_in().client.get(VIEW, headers={"Sec-Fetch-Site": site}, base_url=LOCAL)
     assert answer.status_code == 403

@@ -1,4 +1,4 @@
-"""The way from the page to TensorBoard, which asks who comes."""
+"""The dispatcher issues tickets for TensorBoard, and TensorBoard checks them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.browser import chromium, window
 
 
 def test_who_is_signed_in_is_sent_on_with_a_ticket() -> None:
-    """To the address that is linked; it holds from now on. Nobody else gets one."""
+    """The ticket is valid for the linked address; without a session the dispatcher issues none."""
     bench = Bench()
     content = bench.signed_in().get("/tensorboard").text
     (ticket,) = set(re.findall(r"http://127\.0\.0\.1:6006/\?ticket=([0-9a-f.]+)", content))
@@ -27,7 +27,7 @@ def test_who_is_signed_in_is_sent_on_with_a_ticket() -> None:
 
 
 class _TensorBoard:
-    """An app that answers everybody; its guard learns later where the page is."""
+    """An app that answers every request. Its guard gets the dispatcher's address later."""
 
     guard: Any = None
 

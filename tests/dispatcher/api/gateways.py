@@ -1,4 +1,4 @@
-"""A dispatcher that is really served, before a real kvs_api, for tests of what programs outside reach through it."""
+"""A dispatcher and a kvs_api, both served over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 class Served:
-    """The dispatcher over a store, on volumes in a folder, served by threads of this process."""
+    """A served dispatcher with a store and volumes in a folder."""
 
     def __init__(self, server: str, folder: Path, *, blocked_reads: int = 4, sent_files: int = 2) -> None:
         self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
@@ -46,19 +46,19 @@ class Served:
         self.address = f"http://127.0.0.1:{self._web.port}"
 
     def client(self) -> KvsClient:
-        """The store's client, through the gateway."""
+        """Make a store client that goes through the gateway."""
         return KvsClient(f"{self.address}/api", TOKEN, retry_for_s=20.0)
 
     def ask(
         self, method: str, path: str, *, headers: dict[str, str] = BEARER, body: bytes | None = None
     ) -> urllib3.BaseHTTPResponse:
-        """A request as it stands: the path is not made tidy."""
+        """Send a request with the path unchanged."""
         parts = urllib3.util.parse_url(self.address)
         with urllib3.HTTPConnectionPool(parts.host or "", parts.port, timeout=30.0) as pool:
             return pool.urlopen(method, path, body=body, headers=headers, retries=False, redirect=False)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         end(self._web, self._loop)
 
 

@@ -1,4 +1,4 @@
-"""The read API: everything the page shows, as JSON; what is asked wrongly is refused with the reason."""
+"""The read API returns the pages' data as JSON and explains bad requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refused(bench: Bench, path: str, status: int) -> str:
 
 @pytest.mark.parametrize("address", sorted(ROUTES))
 def test_every_route_answers_what_it_says(bench: Bench, address: str) -> None:
-    """The answer has the type that the document names."""
+    """The body has the type that the OpenAPI document declares."""
     route = ROUTES[address]
     query = "?split=train&partition=0" if address.endswith("failed-rows") else ""
     name = "asha" if address.endswith("/search") else "digits"
@@ -109,7 +109,7 @@ def test_before_the_first_fit_there_is_none_and_figures_say_why(bench: Bench) ->
 
 
 def test_rungs_are_told_with_what_became_of_each_model(bench: Bench) -> None:
-    """As the tab of a search tells them; as many models of each as are asked for."""
+    """The answer has the same models as the tab of a search, up to the requested limit."""
     bench.store.records["asha"], bench.store.logs["asha"] = record("asha"), list(log_of("asha"))
     view = told(bench, "/experiments/asha/search")
     assert (view["method"], view["metric"]) == ("ASHA (stopping), models drawn at random", "loss")
@@ -123,7 +123,7 @@ def test_rungs_are_told_with_what_became_of_each_model(bench: Bench) -> None:
 
 
 def test_a_fit_without_a_search_has_no_rungs(bench: Bench) -> None:
-    """The answer says so, and not that there is no fit."""
+    """The answer is an empty list, not 404."""
     assert "fit-1 of 'digits' searches nothing" in refused(bench, "/experiments/digits/search", 404)
 
 
@@ -213,7 +213,7 @@ def test_failed_rows_are_told_with_id_and_cause(bench: Bench) -> None:
     ],
 )
 def test_failed_rows_that_are_none_are_no_fault_of_the_store(bench: Bench, content: bytes) -> None:
-    """User code writes to that volume: another shape, or a file of any size, is told as what it is."""
+    """User code can write a malformed or huge file to that volume; the answer says so."""
     path = bench.settings.volumes.failed_rows("d1", "train", 1)
     path.parent.mkdir(parents=True)
     path.write_bytes(content)

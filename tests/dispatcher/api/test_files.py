@@ -1,4 +1,4 @@
-"""Files of the volumes from outside: whole or in part, and never anything that is not a file of the volume."""
+"""The gateway sends files of the volumes, whole or by range, and nothing outside the volumes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONTENT = os.urandom(3 << 20)
 
 @pytest.fixture
 def checkpoint(served: Served) -> CheckpointRef:
-    """A file where a worker would have left it."""
+    """Write a file as a worker does."""
     path = served.volumes.checkpoints / "one" / "fit-1" / "m00" / "u00000-e001-p0000-a1.pt"
     path.parent.mkdir(parents=True)
     path.write_bytes(CONTENT)
@@ -45,7 +45,6 @@ def fetched(served: Served, tmp_path: Path) -> FetchedFiles:
 
 @pytest.mark.parametrize("volume", ["checkpoints", "shared", "metrics", "logs"])
 def test_a_file_is_sent_with_its_size(served: Served, volume: str) -> None:
-    """Of every volume that holds results."""
     folder = getattr(served.volumes, volume) / "a folder"
     folder.mkdir()
     (folder / "ü?.bin").write_bytes(CONTENT)
@@ -56,7 +55,7 @@ def test_a_file_is_sent_with_its_size(served: Served, volume: str) -> None:
 
 
 def test_a_range_is_sent_alone(served: Served) -> None:
-    """As long as the file is the same; a range beyond its end is refused."""
+    """A range is sent while the file is unchanged; a range beyond its end is refused."""
     path = served.volumes.shared / "x"
     path.write_bytes(CONTENT)
     etag = served.ask("HEAD", "/api/volumes/shared/x").headers["ETag"]
@@ -70,7 +69,7 @@ def test_a_range_is_sent_alone(served: Served) -> None:
 
 
 def test_places_are_free_again_after_every_kind_of_answer(served: Served) -> None:
-    """Whole, in part, headers alone, unchanged, refused: more of each than there are places."""
+    """Full, partial, HEAD, 304 and refused answers all release their slot."""
     (served.volumes.shared / "x").write_bytes(b"content")
     etag = served.ask("HEAD", "/api/volumes/shared/x").headers["ETag"]
     for method, extra, status in (
@@ -93,7 +92,7 @@ def test_places_are_free_again_after_every_kind_of_answer(served: Served) -> Non
     "shards/secret", "code/secret", "../token", "%2e%2e/token", "nonsense/x", "shared/" + "a" * 300,
 ])  # fmt: skip
 def test_nothing_else_is_sent(served: Served, path: str) -> None:
-    """No climbing, no links, not even to files of the volume, no folders, no pipes, no other volumes."""
+    """Parent paths, links, folders, pipes and other volumes are refused."""
     shared = served.volumes.shared
     (shared.parent / "token").write_text("secret")
     for volume in ("shards", "code"):
@@ -112,7 +111,7 @@ def test_nothing_else_is_sent(served: Served, path: str) -> None:
 
 
 def test_no_path_leaves_the_root(tmp_path: Path) -> None:
-    """Whatever a server in front lets through."""
+    """Also when a front server does not normalise paths."""
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "secret").touch()
@@ -123,13 +122,10 @@ def test_no_path_leaves_the_root(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-# --- fetching ----------------------------------------------------------------------------------------
-
-
 def test_a_checkpoint_is_fetched_once(
     served: Served, checkpoint: CheckpointRef, fetched: FetchedFiles
 ) -> None:
-    """And found again without the cluster; what rots in the cache is fetched anew."""
+    """The second read uses the cache, also without a cluster. A damaged cache entry is downloaded again."""
     path = fetched.checkpoints(checkpoint) / checkpoint.name
     assert path.read_bytes() == CONTENT
     (served.volumes.checkpoints / checkpoint.name).rename(served.volumes.checkpoints / "away")
@@ -140,7 +136,7 @@ def test_a_checkpoint_is_fetched_once(
 
 
 class Wire:
-    """A way to a server that breaks off after a mebibyte of each answer."""
+    """A proxy that closes the connection after one MiB of each answer."""
 
     def __init__(self, address: str) -> None:
         parts = urllib3.util.parse_url(address)
@@ -165,7 +161,7 @@ class Wire:
                     left -= len(piece)
 
     def close(self) -> None:
-        """Let nobody through any more."""
+        """Stop the proxy."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -174,7 +170,7 @@ class Wire:
 def test_a_transfer_that_breaks_off_goes_on_where_it_was(
     served: Served, checkpoint: CheckpointRef, tmp_path: Path
 ) -> None:
-    """Not from the start, which a large file would never survive."""
+    """The client requests the missing range instead of starting over."""
     wire = Wire(served.address)
     try:
         files = FetchedFiles(f"{wire.address}/api", TOKEN, tmp_path / "cache")
@@ -186,7 +182,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was(
 
 
 def test_a_transfer_that_stands_still_is_given_up(checkpoint: CheckpointRef, tmp_path: Path) -> None:
-    """With how far it came; nothing incomplete is left."""
+    """The error names the bytes received, and no partial file remains."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}/api"
@@ -199,7 +195,7 @@ def test_a_transfer_that_stands_still_is_given_up(checkpoint: CheckpointRef, tmp
 def test_a_damaged_checkpoint_is_not_kept(
     served: Served, checkpoint: CheckpointRef, fetched: FetchedFiles
 ) -> None:
-    """The message names both checksums."""
+    """The error names both checksums."""
     (served.volumes.checkpoints / checkpoint.name).write_bytes(CONTENT[:-1] + b"?")
     with pytest.raises(errors.CheckpointCorruptError, match=f"expected {checkpoint.checksum}"):
         fetched.checkpoints(checkpoint)
@@ -208,7 +204,7 @@ def test_a_damaged_checkpoint_is_not_kept(
 
 
 def based(served: Served) -> tuple[CheckpointRef, bytes, Path]:
-    """A checkpoint of which a part is in another file, as a worker would have left it."""
+    """Write a checkpoint with a separate frozen-weights file."""
     folder = served.volumes.checkpoints / "one" / "fit-1" / "m00"
     folder.mkdir(parents=True, exist_ok=True)
     part = CONTENT[1 << 20 : 2 << 20]
@@ -226,7 +222,7 @@ def based(served: Served) -> tuple[CheckpointRef, bytes, Path]:
 
 
 def test_a_checkpoint_with_a_base_is_sent_as_one_file(served: Served, fetched: FetchedFiles) -> None:
-    """Whole or a range of it; by versions, and for browsers, that know of no base. Without the base it is not there."""
+    """Also by range and for browsers. Without the frozen-weights file the answer is 404."""
     reference, content, base = based(served)
     path = f"/api/volumes/checkpoints/{reference.name}"
     answer = served.ask("GET", path)
@@ -243,7 +239,7 @@ def test_a_checkpoint_with_a_base_is_sent_as_one_file(served: Served, fetched: F
 def test_a_checkpoint_that_cannot_be_put_together_is_told_at_once(
     served: Served, fetched: FetchedFiles
 ) -> None:
-    """And nothing is tried again."""
+    """The client does not retry."""
     reference, _, _ = based(served)
     path = served.volumes.checkpoints / reference.name
     path.write_bytes(path.read_bytes()[1:])
@@ -253,14 +249,14 @@ def test_a_checkpoint_that_cannot_be_put_together_is_told_at_once(
 
 
 def test_a_name_that_climbs_is_not_written(fetched: FetchedFiles, tmp_path: Path) -> None:
-    """A cluster is not trusted with this machine's files."""
+    """The client does not trust file names from a cluster."""
     for name in ("../../escaped", "/etc/escaped", f"{tmp_path}/escaped"):
         with pytest.raises(errors.BadRequestError, match="not a path on a volume"):
             fetched.shared(name)
 
 
 def test_a_file_that_grows_is_sent_as_long_as_was_promised(tmp_path: Path) -> None:
-    """A log does while it is sent: more bytes than its Content-Length would break the connection's next answer."""
+    """A log can grow while it is sent. Bytes beyond Content-Length would corrupt the next answer."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     volumes.logs.mkdir()
     path = volumes.logs / "x.log"

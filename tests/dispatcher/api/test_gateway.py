@@ -1,4 +1,4 @@
-"""The store's API from outside the cluster: what a client needs works alike, and nothing else is handed on."""
+"""The gateway forwards the part of the store's API that clients need, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REQUEST = EtlRequest(code=SHA, code_fingerprint=SHA, seed=0, fraction=1.0, max_f
 
 
 def test_every_call_of_a_client_works_alike(served: Served, kvs: KvsClient) -> None:
-    """What is written through the gateway is read from the store, and the reverse; errors keep their types."""
+    """Writes through the gateway are visible in the store and vice versa; errors keep their types."""
     outside = served.client()
     assert outside.create_experiment(RECORD) == kvs.experiment("one") == outside.experiment("one")
     assert [found.experiment.name for found in outside.experiments()] == ["one"]
@@ -61,7 +61,7 @@ def test_every_call_of_a_client_works_alike(served: Served, kvs: KvsClient) -> N
 
 
 def test_a_blocking_read_returns_when_there_is_news(served: Served) -> None:
-    """Long before its time has passed."""
+    """The read returns well before its timeout."""
     outside = served.client()
     outside.create_experiment(RECORD)
     with ThreadPoolExecutor() as pool:
@@ -71,7 +71,7 @@ def test_a_blocking_read_returns_when_there_is_news(served: Served) -> None:
 
 
 def test_blocking_reads_leave_room_for_pages(served: Served) -> None:
-    """More than there are places for: those over the limit are told to try again, and a page opens at once."""
+    """Reads above the limit get a retry answer, and a page still opens."""
     served.client().create_experiment(RECORD)
     path = "/api/v1/experiments/one/events?after=0&wait_s="
     with ThreadPoolExecutor(12) as pool:
@@ -92,7 +92,7 @@ def filled(path: str) -> str:
     {}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Accept": "text/html"},
 ], ids=["none", "wrong", "basic", "browser"])  # fmt: skip
 def test_nothing_is_had_without_the_token(served: Served, headers: dict[str, str]) -> None:
-    """Every route, and routes that do not exist, answer 401 as JSON, to browsers too."""
+    """Unknown routes answer 401 as JSON, too, also to browsers."""
     for key in (*FORWARDED, "GET /volumes/shared/x", "POST /v1/leader", "GET /nowhere"):
         method, path = key.split(" ")
         served_anew = served.ask(method, filled(path), headers=headers, body=b"{}")
@@ -101,7 +101,7 @@ def test_nothing_is_had_without_the_token(served: Served, headers: dict[str, str
 
 
 def test_a_session_is_worth_nothing_here(served: Served) -> None:
-    """A page of another site could make a browser send its cookie; the token it cannot."""
+    """Another site can make a browser send its cookie, but not the token."""
     page = served.ask("GET", "/sign-in", headers={"Accept": "text/html"})
     token = page.data.decode().split('name="csrf" value="')[1].split('"')[0]
     cookie = page.headers["Set-Cookie"].split(";")[0]
@@ -115,7 +115,7 @@ def test_a_session_is_worth_nothing_here(served: Served) -> None:
 
 
 def test_guessing_does_not_lock_out_who_has_the_token(served: Served) -> None:
-    """Behind a proxy all callers have one address: wrong ones are slowed down, right ones are not."""
+    """Behind a proxy all callers share one address, so the right token is never delayed."""
     found = [
         served.ask("GET", "/api/v1/queue", headers={"Authorization": "Bearer no"}).status for _ in range(7)
     ]
@@ -133,12 +133,12 @@ def test_guessing_does_not_lock_out_who_has_the_token(served: Served) -> None:
     ("PUT", "/volumes/shared/x"), ("DELETE", "/volumes/shared/x"), ("POST", "/volumes/shared/x"),
 ])  # fmt: skip
 def test_what_only_services_may_do_is_not_handed_on(served: Served, method: str, path: str) -> None:
-    """With the right token, too."""
+    """Routes for services are refused even with the right token."""
     assert served.ask(method, f"/api{path}", body=b"{}").status in (404, 405)
 
 
 def test_a_store_that_is_away_is_told_as_the_store_tells_it(tmp_path: Path) -> None:
-    """Clients wait for it as they do inside."""
+    """Clients retry as they do inside the cluster."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         served = Served(f"http://127.0.0.1:{nobody.getsockname()[1]}", tmp_path)
@@ -149,7 +149,7 @@ def test_a_store_that_is_away_is_told_as_the_store_tells_it(tmp_path: Path) -> N
 
 
 class Hasty:
-    """A store that breaks off after so many bytes of its answer."""
+    """A store that closes the connection in the middle of an answer."""
 
     def __init__(self, sent: int) -> None:
         self._sent = sent
@@ -165,15 +165,15 @@ class Hasty:
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n" + b"{" * self._sent)
 
     def close(self) -> None:
-        """Listen no more."""
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        """Stop listening."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # Wakes `accept`.
         self._thread.join()
         self._listener.close()
 
 
 @pytest.mark.parametrize(("sent", "problem"), [(0, "HTTP 503"), (1, "HTTP 503"), (200_000, "IncompleteRead")])
 def test_half_an_answer_is_not_passed_off_as_a_whole_one(sent: int, problem: str, tmp_path: Path) -> None:
-    """It is told while it can be; later the connection breaks off for the client, too."""
+    """The gateway answers 503 if it has sent nothing yet; otherwise it closes the connection early."""
     hasty = Hasty(sent)
     served = Served(hasty.address, tmp_path)
     try:
@@ -186,7 +186,7 @@ def test_half_an_answer_is_not_passed_off_as_a_whole_one(sent: int, problem: str
 
 
 class Slow:
-    """A store that takes requests and answers when it is told to, with that status."""
+    """A store that holds requests until the test releases them with a status."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -207,22 +207,21 @@ class Slow:
             self.heard.release()
 
     def answer(self, status: str) -> None:
-        """Everybody who waits."""
+        """Answer all waiting requests."""
         for connection in self._held:
             with connection:
                 connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
         self._held.clear()
 
     def close(self) -> None:
-        """Listen no more."""
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        """Stop listening."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # Wakes `accept`.
         self._thread.join()
         self._listener.close()
 
 
 def test_a_slow_store_leaves_room_for_pages(tmp_path: Path) -> None:
-    """Reads that wait for nothing take threads as well while the store is slow: their number is bounded, and their
-    places are free again afterwards."""
+    """A slow store blocks threads, so such reads are limited, too. Their slots are released afterwards."""
     slow = Slow()
     served = Served(slow.address, tmp_path)
     try:
@@ -243,7 +242,7 @@ def test_a_slow_store_leaves_room_for_pages(tmp_path: Path) -> None:
 
 
 def test_a_token_that_the_store_refuses_is_not_the_callers(tmp_path: Path) -> None:
-    """Who has the cluster's token is not told that it is wrong."""
+    """A caller with the cluster's token must not see a 401 of the dispatcher's own token."""
     slow = Slow()
     served = Served(slow.address, tmp_path)
     try:

@@ -1,5 +1,4 @@
-"""Every answer of the dispatcher is one that its OpenAPI document tells of: the read API, and the store's that it hands
-on, over a real store."""
+"""Every answer matches the OpenAPI document, including answers forwarded from a real store."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ __all__ = ["served"]
 
 @pytest.mark.slow
 def test_every_answer_is_documented(service: Service, served: Served) -> None:
-    """No 5xx, no status, media type or body that the document does not tell of; of a fit in progress."""
+    """No 5xx and no undocumented status, media type or body, for a fit in progress."""
     story, kvs = running_story(), service.client()
     kvs.create_experiment(story.record)
     tell(kvs, "digits", story.events)

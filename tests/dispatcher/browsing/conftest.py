@@ -1,4 +1,4 @@
-"""A served dispatcher with a running fit, and a page of a browser that must not break its own policy."""
+"""A served dispatcher with a running fit, and a page that fails on policy violations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A page that must not break its own policy: scripts and styles that the policy blocks end up on the console."""
+    """Open a page; scripts and styles that the policy blocks fail the test by console messages."""
     complaints = Complaints()
     page = complaints.listen(context.new_page())
     yield page

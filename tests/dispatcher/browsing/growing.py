@@ -1,4 +1,4 @@
-"""A run that goes on while a page of it is open."""
+"""A run whose log grows while a page is open."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from tests.dispatcher.stories import NOW, Story
 
 
 class Ticking(Clock):
-    """A clock that goes on by itself: what was read of the store is kept for half a second, and a browser waits. It can
-    be turned on from there."""
+    """A clock that runs in real time and can also be advanced. Data from the store is cached for 0.5 s."""
 
     def __call__(self) -> float:
         return self.now + time.monotonic()
 
 
 def grow(bench: Bench, name: str = "digits") -> Story:
-    """The story whose log the store holds, to be told further."""
+    """Extend the story of the stored log."""
     story = Story(name, began=NOW - 120)
     story.events = bench.store.logs[name]
     for event in story.events:

@@ -1,4 +1,4 @@
-"""Brushing an axis of the parallel coordinates filters the table, by a sentence in the address."""
+"""Brushing an axis of the parallel coordinates filters the table through the address."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ PLACE = """([axis, place]) => {
     const {_size: size, xaxis, yaxis} = plot._fullLayout;
     return [box.left + size.l + xaxis.c2p(axis), box.top + size.t + yaxis.c2p(place)];
 }"""
-"""Where a place on an axis of the parallel coordinates is on the screen."""
+"""Screen position of a point on an axis of the parallel coordinates."""
 
 
 def test_brush_over_words_filters_the_table(page: Page, address: str, bench: Bench) -> None:
-    """What the script writes is what the server reads; a brush of another axis stays when the page is loaded anew, and
-    an axis whose name ends like the metric's column takes nothing from it."""
+    """The server parses the filter that the script writes.
+
+    A second brush survives a reload, and an axis whose name ends like the metric's column is not confused with it.
+    """
     story = Story("words", began=NOW - 120)
     story.workers_join()
     story.etl()

@@ -1,4 +1,4 @@
-"""Finding and choosing by mouse and keyboard: what is searched, sorted and chosen is in the address."""
+"""Search, sort order and selection are kept in the address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_search_goes_into_the_address_and_back(page: Page, address: str, bench: Bench) -> None:
-    """`/` searches; Back undoes it, without loading the page anew."""
+    """`/` searches; Back reverts it without a reload."""
     bench.store.add(Story("whales"))
     sign_in(page, address, TOKEN)
     page.evaluate("window.stays = true")
@@ -35,7 +35,7 @@ def test_search_goes_into_the_address_and_back(page: Page, address: str, bench: 
 
 
 def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address: str, bench: Bench) -> None:
-    """They are in the address, compared below the table, and still there after all that."""
+    """The table below compares the selected models."""
     sign_in(page, address, TOKEN, "/experiments/digits/models")
     page.check("input[value=m01]")
     page.wait_for_selector("text=1 selected")
@@ -56,7 +56,7 @@ def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address
 
 
 def test_keys(page: Page, address: str) -> None:
-    """Digits are tabs, arrows step through models, `u` goes up, `?` explains; none of them while typing."""
+    """Digits open tabs, arrows step through models, `u` goes up, `?` shows help; keys are ignored while typing."""
     sign_in(page, address, TOKEN, "/experiments/digits")
     page.keyboard.press("2")
     page.wait_for_url(f"{address}/experiments/digits/models")

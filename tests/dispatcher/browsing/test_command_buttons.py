@@ -1,4 +1,4 @@
-"""Commands by buttons: the page says what became of them, and stays where it is."""
+"""Command buttons report the outcome without leaving the page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.slow
 
 
 def test_model_is_stopped_and_resumed(page: Page, address: str, bench: Bench) -> None:
-    """The page stays where it is and says what has become of the command."""
     sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
     page.click("text=Stop model")
     page.wait_for_selector(".model-heading >> text=stopped")
@@ -28,9 +27,9 @@ def test_model_is_stopped_and_resumed(page: Page, address: str, bench: Bench) ->
 
 
 def test_a_refused_command_says_why(page: Page, address: str) -> None:
-    """In words that stay until they are read, while the page stays where it is."""
+    """The message stays until the user dismisses it."""
     sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
-    # At once: where the page is refreshed between the two, the form is as it was.
+    # In one step, since a refresh between the two actions would reset the form.
     page.evaluate(
         """() => {
             const model = document.querySelector(".model-heading input[name=model]");
@@ -45,7 +44,7 @@ def test_a_refused_command_says_why(page: Page, address: str) -> None:
 
 
 def test_several_experiments_at_once(page: Page, address: str, bench: Bench) -> None:
-    """Only what all the chosen states allow together is offered; the choice survives a search."""
+    """The page offers only commands that every selected state allows. The selection survives a search."""
     bench.store.add(Story("whales"))
     sign_in(page, address, TOKEN)
     assert page.is_hidden("#batch")

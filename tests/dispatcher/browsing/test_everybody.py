@@ -1,4 +1,4 @@
-"""The pages without scripts, on a phone, and for readers who do not see the figures."""
+"""Pages work without scripts, on phones and with screen readers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 WEIGHT_BYTES = 150_000
-"""Of a page as sent, without plotly's script."""
+"""Limit for a page as sent, without plotly's script."""
 
 
 def test_pages_work_without_scripts(browser: Browser, address: str, bench: Bench) -> None:
-    """All of it but the refreshing and most figures: reading, curves, sorting, filtering, choosing, steering."""
+    """Everything works except refreshing and most figures."""
     with window(browser, java_script_enabled=False) as context:
         page = context.new_page()
         sign_in(page, address, TOKEN)
@@ -49,7 +49,6 @@ def _is_seen(page: Page) -> bool:
 
 
 def test_pages_of_many_models_are_light_and_fit_a_phone(browser: Browser, address: str, bench: Bench) -> None:
-    """At most 150 kB as sent without plotly's script, and no wider than the window."""
     story = Story("many")
     story.workers_join()
     story.etl()

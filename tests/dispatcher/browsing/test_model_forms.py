@@ -1,5 +1,4 @@
-"""Forms about the terms of models in a browser: the difference appears while somebody types; by keyboard; without
-scripts."""
+"""Model forms in a browser show the difference as the user types."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ AT = "/experiments/digits"
 
 
 def test_a_difference_is_shown_while_somebody_types(page: Page, address: str, bench: Bench) -> None:
-    """It can be sent once it is there; a mistake is said beside its field, which keeps its text and the keyboard."""
+    """An error appears next to its field, which keeps its text and the focus."""
     sign_in(page, address, TOKEN, f"{AT}/models/m01")
     page.click("text=Change…")
     page.wait_for_url("**/change?**")
@@ -43,7 +42,7 @@ def test_a_difference_is_shown_while_somebody_types(page: Page, address: str, be
 
 
 def test_a_clone_is_made_by_keyboard(page: Page, address: str, bench: Bench) -> None:
-    """From the parent's page to the new model's."""
+    """From the parent's page to the new model's page."""
     sign_in(page, address, TOKEN, f"{AT}/models/m00")
     page.focus("text=Clone…")
     page.keyboard.press("Enter")
@@ -66,7 +65,7 @@ def test_a_clone_is_made_by_keyboard(page: Page, address: str, bench: Bench) -> 
 
 
 def test_a_model_is_changed_without_scripts(browser: Browser, address: str, bench: Bench) -> None:
-    """One button shows the difference, another one sends what was shown."""
+    """One button shows the difference, another sends it."""
     with window(browser, java_script_enabled=False) as context:
         page = context.new_page()
         sign_in(page, address, TOKEN, f"{AT}/models/m01")
@@ -86,7 +85,7 @@ def test_a_model_is_changed_without_scripts(browser: Browser, address: str, benc
 
 
 def test_a_doubled_click_makes_one_clone(page: Page, address: str, bench: Bench) -> None:
-    """The second one is not sent; who comes back finds the button again."""
+    """The second click is not sent. After Back the button works again."""
     sign_in(page, address, TOKEN, f"{AT}/clone?model=m00")
     page.fill("[name='hp.layers']", "3")
     page.wait_for_selector("#difference ins >> text=3")
@@ -103,7 +102,7 @@ def test_a_doubled_click_makes_one_clone(page: Page, address: str, bench: Bench)
 
 
 def test_why_a_form_is_refused_appears_while_somebody_types(page: Page, address: str, bench: Bench) -> None:
-    """Though the model could be changed when the form was opened; what is half typed stays."""
+    """The model ends while the form is open. Half-typed text stays."""
     sign_in(page, address, TOKEN, f"{AT}/prioritize?model=m01")
     bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by="Bob"))
     bench.monotonic.now += 1

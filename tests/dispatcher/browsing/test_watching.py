@@ -1,4 +1,4 @@
-"""Watching a run live: news comes by itself, and disturbs no reader."""
+"""Open pages follow a run without disturbing the reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_page_follows_the_run(page: Page, address: str, bench: Bench) -> None:
-    """News shows without a reload; what the reader opened stays open; the tab's title and icon tell the state."""
+    """Opened sections stay open; the tab's title and icon show the state."""
     sign_in(page, address, TOKEN, "/experiments/digits")
     page.click("summary:has-text('shapes differ')")
     grow(bench).pause("the checkpoint volume is full")
@@ -29,7 +29,7 @@ def test_page_follows_the_run(page: Page, address: str, bench: Bench) -> None:
 
 
 def test_nothing_moves_while_the_reader_selects_text(page: Page, address: str, bench: Bench) -> None:
-    """The page says that it waits, and goes on after."""
+    """The page shows that it waits and refreshes later."""
     sign_in(page, address, TOKEN, "/experiments/digits")
     page.wait_for_selector("#freshness[data-kind=live]")
     page.evaluate("getSelection().selectAllChildren(document.querySelector('#live h1'))")
@@ -40,7 +40,7 @@ def test_nothing_moves_while_the_reader_selects_text(page: Page, address: str, b
 
 
 def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: BrowserContext) -> None:
-    """Dimmed, with the time since when there is no answer."""
+    """The data is dimmed and shows the time of the last answer."""
     sign_in(page, address, TOKEN, "/experiments/digits")
     page.wait_for_selector("#freshness[data-kind=live]")
     context.set_offline(True)
@@ -52,7 +52,7 @@ def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: B
 
 
 def test_zoomed_part_is_read_again_with_more_of_its_points(page: Page, address: str) -> None:
-    """What was left out of the whole has room in a part; a double click reads the whole again."""
+    """Zooming loads points that the full view dropped; a double click loads the full view."""
     sign_in(page, address, TOKEN, "/experiments/digits/curves?axis=time")
     settle(page)
     plot = "document.querySelector('#curves .plot')"
@@ -63,7 +63,7 @@ def test_zoomed_part_is_read_again_with_more_of_its_points(page: Page, address: 
 
 
 def test_refused_fragment_is_not_put_into_the_page(page: Page, address: str) -> None:
-    """Errors are JSON: the last good data stays, and the page says that it is not fresh."""
+    """Errors are JSON. The last good data stays and is marked as stale."""
     sign_in(page, address, TOKEN, "/experiments/digits")
     page.route("**/fragments/**", lambda route: route.fulfill(status=400, json={"message": "not understood"}))
     page.wait_for_selector("#freshness[data-kind=failed]")

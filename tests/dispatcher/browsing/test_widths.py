@@ -1,4 +1,4 @@
-"""At each width of a window nothing is cut: no list scrolls sideways, no value looks like another one."""
+"""No window width cuts a value or makes a list scroll sideways."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COVERED = """() => [...document.querySelectorAll(".models tbody tr:not(.note)")]
 
 @pytest.fixture
 def signed_in(page: Page, address: str, bench: Bench) -> Page:
-    """A running experiment, and a failed one with a long name."""
+    """Open a page with a running experiment and a failed one with a long name."""
     story = Story("a-failed-experiment-with-a-rather-long-name", author="ada-of-the-long-names")
     story.workers_join()
     story.etl()
@@ -43,7 +43,6 @@ def signed_in(page: Page, address: str, bench: Bench) -> Page:
 
 
 def test_no_page_is_wider_than_its_window(signed_in: Page, address: str) -> None:
-    """The list of experiments, and the first tabs of one."""
     wider = {}
     for path in ("/experiments", "/experiments/digits", "/experiments/digits/models"):
         signed_in.goto(address + path)
@@ -54,7 +53,7 @@ def test_no_page_is_wider_than_its_window(signed_in: Page, address: str) -> None
 
 
 def test_the_column_of_buttons_cuts_no_number(signed_in: Page, address: str) -> None:
-    """The usual columns fit from 1024 px on; a number that a narrower window hides in part fades out."""
+    """The usual columns fit from 1024 px; in a narrower window a number that is cut fades out."""
     signed_in.goto(f"{address}/experiments/digits/models")
     for width in (1024, 1200, 1440):
         signed_in.set_viewport_size({"width": width, "height": 800})
@@ -62,7 +61,7 @@ def test_the_column_of_buttons_cuts_no_number(signed_in: Page, address: str) -> 
 
 
 def test_the_sheet_of_columns_is_inside_the_window(signed_in: Page, address: str) -> None:
-    """Its buttons are below its boxes."""
+    """The buttons are below the checkboxes."""
     signed_in.goto(f"{address}/experiments/digits/models")
     signed_in.locator("#columns > summary").click()
     for width in WIDTHS:

@@ -1,4 +1,4 @@
-"""The cluster page tells apart what is not there, not measured and not used, and says who waits."""
+"""The cluster page distinguishes absent, unmeasured and idle devices, and shows the queue."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def told(*statuses: WorkerStatus, **changes: object) -> ClusterData:
 
 
 def test_three_texts_for_gpus() -> None:
-    """None, not measured, and 0 %."""
+    """No GPU, no measurement, and 0 %."""
     bench = Bench()
     bench.store.statuses = [
         worker("worker-0"),
@@ -86,7 +86,7 @@ def test_three_texts_for_gpus() -> None:
 
 
 def test_workers_by_number_and_with_what_they_use() -> None:
-    """Rows never change places; what is nearly full stands out."""
+    """Rows keep their order; values near their limit are highlighted."""
     full = usage(
         cores_used=1.0, memory_bytes=9, memory_limit_bytes=10, shards_used_bytes=1, shards_total_bytes=2
     )
@@ -99,7 +99,7 @@ def test_workers_by_number_and_with_what_they_use() -> None:
 
 
 def test_lost_worker_stays_with_its_last_words() -> None:
-    """ProcessResult by itself, or by the log; what it used is not known any more."""
+    """The page names the cause that the worker or the log reported, and clears the usage."""
     story = running_story()
     story.lose("worker-1")
     seen = summary(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
@@ -115,7 +115,7 @@ def test_lost_worker_stays_with_its_last_words() -> None:
 
 
 def test_devices_and_what_has_them_are_shown() -> None:
-    """How many have a task, and which device runs what; a lost worker's count for nothing."""
+    """A lost worker's devices do not count."""
     bench = Bench()
     story, key = story_on_two_devices()
     bench.store.add(story)
@@ -132,7 +132,7 @@ def test_devices_and_what_has_them_are_shown() -> None:
 
 
 def test_history_keeps_gaps() -> None:
-    """Where nothing was measured there is nothing, not 0."""
+    """A gap in the measurements stays a gap instead of 0."""
     found = slots([(0.5, 0.2), (0.7, 0.4), (59.5, 1.0), (60.0, 9.0), (-1.0, 9.0)], 0.0, 60.0)
     assert found[0] == pytest.approx(0.3)
     assert found[59] == 1.0
@@ -143,7 +143,7 @@ UNKNOWN = "fit-1 is running, and its best model is not known before it has ended
 
 
 def test_queue_says_why() -> None:
-    """Those that are worked on by their own log; the others by how many are before them."""
+    """Open runs give the reason from their log; waiting runs show their position."""
     story = running_story()
     best = EvaluateRequest(kind="test", fit="fit-1", split="test")
     story.tell(RunRequested(run="test-1", request=best, author="bob"))
@@ -193,7 +193,7 @@ SHARED = api.QueueAnswer(
 
 
 def test_the_queue_shows_what_each_run_is_due_and_has() -> None:
-    """Of all open runs, on the cluster page; of its own run, with a way to change its priority, on an experiment's."""
+    """The cluster page shows all runs; an experiment's page shows its own with a link to its priority."""
     bench = Bench()
     bench.store.add(running_story())
     bench.store.waiting, bench.store.open_runs = SHARED.runs, SHARED.open_runs
@@ -218,7 +218,7 @@ def test_the_queue_shows_what_each_run_is_due_and_has() -> None:
 
 
 def test_a_page_is_made_anew_when_its_run_has_more_or_less_of_the_cluster() -> None:
-    """Though its log says nothing; what others have does not matter."""
+    """Its log does not grow then. Changes of other runs do not matter."""
     bench = Bench()
     bench.store.add(running_story())
     bench.store.waiting, bench.store.attended = SHARED.runs, SHARED.attended
@@ -254,7 +254,7 @@ def test_page_stands_while_the_store_is_away() -> None:
 
 
 def test_however_many_look_the_store_is_asked_once() -> None:
-    """Pages and read API share what was found, for as long as workers are shown without asking again."""
+    """Pages and read API share one cached answer."""
     bench = Bench()
     bench.store.add(running_story())
     bench.store.statuses = [worker("worker-0", usage=usage(cores_used=1.0))]
@@ -271,7 +271,7 @@ def test_however_many_look_the_store_is_asked_once() -> None:
 
 
 def test_busy_share_counts_runs_that_have_ended() -> None:
-    """Of all experiments that worked within the span, whoever works now."""
+    """The share counts all experiments that ran in the time range, including finished ones."""
     bench = Bench()
     ended = Story("ended", began=NOW - 1800)
     ended.workers_join()
@@ -290,7 +290,7 @@ def test_busy_share_counts_runs_that_have_ended() -> None:
 
 
 def test_health_and_incidents_are_shown() -> None:
-    """Who is given nothing and why, who was never looked at; and what happened, newest first, with who acted."""
+    """Excluded and unchecked workers, each with a reason; incidents newest first, with the author."""
     bench = Bench()
     bench.store.statuses = [worker("worker-0"), worker("worker-1")]
     mark = Quarantine(reason="2 sub-epochs failed: <ECC>", by="controller", time=NOW - 60)
@@ -320,7 +320,7 @@ def test_health_and_incidents_are_shown() -> None:
 
 
 def test_a_lost_worker_is_an_incident_and_so_is_its_return() -> None:
-    """Each once, however many experiments tell of it; one that joins for the first time is none."""
+    """Several experiments report the loss, but it is listed once. A first join is no incident."""
     story = FitStory(workers=2)
     story.fit()
     story.tell(lost(1, incarnation=story.state.workers["worker-1"].incarnation))
@@ -338,8 +338,7 @@ def test_a_lost_worker_is_an_incident_and_so_is_its_return() -> None:
 
 
 def test_slow_workers_are_labelled() -> None:
-    """By what their checks measured, against others of their kind, or by what their sub-epochs take; the others are
-    well."""
+    """A worker is slow by its node check, or by the duration of its sub-epochs."""
 
     def checked(rate: float) -> WorkerHealth:
         probe = Probe(name="arithmetic", seconds=2.0, rate=rate)
@@ -363,7 +362,7 @@ def test_slow_workers_are_labelled() -> None:
 
 
 def test_the_page_says_how_many_workers_are_on_their_parallel_plan() -> None:
-    """Or that the cluster rests; nothing where there is nothing to say."""
+    """Or that the cluster is scaled to zero. Without either the page says nothing."""
     bench = Bench()
     assert "workers are starting" not in Bench().signed_in().get("/cluster").text.lower()
     bench.store.in_trouble = Troubles(note="workers are starting: 2 of 4; a node is being made")
@@ -373,7 +372,7 @@ def test_the_page_says_how_many_workers_are_on_their_parallel_plan() -> None:
 
 
 def test_devices_with_a_task_are_those_of_the_queue() -> None:
-    """A worker's last report may be older than its log: the log of an open run counts at once."""
+    """The log of an open run is newer than a worker's last report."""
     story = FitStory(workers=2)
     story.fit(models=2)
     story.start(sub_epoch(1, 0, "m00"), 0)

@@ -1,4 +1,4 @@
-"""What fills the disks: measured beside the pages, within bounds, and shown with what may be reclaimed."""
+"""Disk usage is measured in the background, within limits, and lists what can be reclaimed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.dispatcher.stories import NOW, record
 
 @pytest.fixture
 def places(tmp_path: Path) -> Volumes:
-    """Volumes with files of two experiments, one of which the store does not know."""
+    """Create volumes with files of two experiments, only one is in the store."""
     found = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     for path in (
         found.checkpoints / "digits" / "fit-1" / "m00" / "x.pt",
@@ -46,7 +46,7 @@ def listed(name: str, **changes: object) -> ExperimentSummary:
 
 
 def test_what_lies_on_the_volumes(places: Volumes) -> None:
-    """By experiment and data set; links are not read_model, and a volume that is absent is told."""
+    """Usage is grouped by experiment and data set. Links are not followed; a missing volume is reported."""
     found = measure(roots(places), lambda: NOW)
     assert found.is_complete
     sizes = found.folders
@@ -60,13 +60,13 @@ def test_what_lies_on_the_volumes(places: Volumes) -> None:
 
 
 def test_a_look_is_bounded(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It then says that it has not seen everything."""
+    """A scan that reaches its limit is reported as incomplete."""
     monkeypatch.setattr("dispatcher.cluster.disks.MAX_FILES", 3)
     assert not measure(roots(places), lambda: NOW).is_complete
 
 
 def test_what_can_be_reclaimed(places: Volumes) -> None:
-    """Files of experiments that are not there, archived ones, data sets nobody names, downloads, what is deleted."""
+    """Files of absent or archived experiments, unused data sets, downloads and deleted files."""
     measured = measure(roots(places), lambda: NOW)
     view = volumes(
         measured,
@@ -85,7 +85,7 @@ def test_what_can_be_reclaimed(places: Volumes) -> None:
 
 
 def test_pages_do_not_wait_for_a_look(places: Volumes) -> None:
-    """The first one says that it is under way; a fresh look is not repeated."""
+    """The first page says that the scan is running; a recent scan is not repeated."""
     now = [NOW]
     disks = Disks(places, lambda: now[0])
     assert disks.newest() == (None, True)
@@ -101,7 +101,7 @@ def test_pages_do_not_wait_for_a_look(places: Volumes) -> None:
 
 
 def test_look_that_fails_is_not_repeated_at_once(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every poll of every viewer would begin another one."""
+    """Otherwise every poll of every viewer would start another scan."""
     tries: list[float] = []
 
     def fails(*_: object) -> None:
@@ -123,7 +123,7 @@ def test_look_that_fails_is_not_repeated_at_once(places: Volumes, monkeypatch: p
 
 
 class Broken:
-    """A folder whose listing breaks off, as one of a server that went away does."""
+    """A folder whose listing fails midway, as on a lost server."""
 
     def __enter__(self) -> Broken:
         return self
@@ -141,7 +141,7 @@ class Broken:
 def test_folder_that_cannot_be_listed_hides_no_other(
     places: Volumes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What else is there is measured all the same."""
+    """The other folders are still measured."""
     listed = os.scandir
 
     def scandir(path: Path) -> object:

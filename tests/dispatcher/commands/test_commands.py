@@ -1,4 +1,4 @@
-"""What users ask for becomes events with their name; only what the state allows is taken."""
+"""Commands become events with the user's name, if the state allows them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bench() -> Bench:
 
 @pytest.fixture
 def browser(bench: Bench) -> Browser:
-    """Ada, as she calls herself."""
+    """Open a browser signed in as Ada."""
     browser = bench.browser()
     assert browser.post("/sign-in", {"token": TOKEN, "name": " Ada \n L."}).status_code == 303
     return browser
@@ -51,14 +51,14 @@ def told(bench: Bench, number: int = 1) -> list[tuple[str, str]]:
 def test_a_command_becomes_an_event_with_a_name(
     bench: Bench, browser: Browser, fields: dict[str, object], event: str
 ) -> None:
-    """And the browser goes back to where it was."""
+    """The browser returns to its page."""
     answer = browser.post(ACTIONS, fields | {"next": "/experiments/digits?page=2"}, form=FORM)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/experiments/digits?page=2")
     assert told(bench) == [(event, "Ada L.")]
 
 
 def test_one_model_that_cannot_keeps_all(bench: Bench, browser: Browser) -> None:
-    """Half a command is what nobody asked for."""
+    """A command for several models is all or nothing."""
     before = len(bench.store.logs["digits"])
     fields = {"action": "stop_model", "run": "fit-1", "model": ["m01", "m07"]}
     answer = browser.post(ACTIONS, fields, form=FORM)
@@ -69,7 +69,7 @@ def test_one_model_that_cannot_keeps_all(bench: Bench, browser: Browser) -> None
 
 
 def test_program_gets_the_reason_as_json(bench: Bench) -> None:
-    """With the token instead of a form token."""
+    """With a bearer token instead of a form token."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
     fields = {"action": "resume_run", "run": "fit-1"}
     answer = bench.app.test_client().post(
@@ -99,7 +99,7 @@ def test_program_gets_the_reason_as_json(bench: Bench) -> None:
 def test_nonsense_is_answered_in_words(
     bench: Bench, browser: Browser, fields: dict[str, object], status: int
 ) -> None:
-    """Escaped, and without effect."""
+    """The message is escaped and nothing changes."""
     before = len(bench.store.logs["digits"])
     answer = browser.post(ACTIONS, fields, form=FORM)
     assert answer.status_code == status
@@ -108,7 +108,7 @@ def test_nonsense_is_answered_in_words(
 
 
 def test_deletion_by_typed_name(bench: Bench, browser: Browser) -> None:
-    """The page says what is lost; the wrong name deletes nothing and is told there."""
+    """The page lists the loss; a wrong name deletes nothing."""
     bench.store.add(finished_story())
     page = browser.get("/experiments/digits/delete").text
     assert "This cannot be undone" in page

@@ -1,4 +1,4 @@
-"""The data tab after preprocessing has failed: the cause in full, where it happened, and that nothing more comes."""
+"""After a preprocessing failure, the data tab shows its cause and its partition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bench(volumes: Volumes) -> Bench:
 
 
 def begun() -> Story:
-    """ETL of three partitions, none of which is done."""
+    """ETL of three partitions, all incomplete."""
     story = Story("digits")
     story.workers_join()
     parts = tuple(PartitionPlan(partition=p, worker=f"worker-{p % 2}", rows=500) for p in range(3))
@@ -41,7 +41,7 @@ def begun() -> Story:
 
 
 def test_failed_preprocessing_says_why_and_where(bench: Bench) -> None:
-    """The whole message, its traceback and its log; partitions that nobody will make do not wait."""
+    """The message, the traceback and the log; remaining partitions are not shown as waiting."""
     story = begun()
     story.run_task("etl-1/etl/train/p1", "worker-1", TaskResult(rows=490, rows_failed=10))
     story.fail("etl-1/etl/train/p0", "worker-0", CAUSE, "Traceback\n  line 3", rows_failed=7)
@@ -61,7 +61,7 @@ def test_failed_preprocessing_says_why_and_where(bench: Bench) -> None:
 
 
 def test_failed_rows_can_be_read_without_scripts(bench: Bench, volumes: Volumes) -> None:
-    """The link beside a partition leads to this page, with its rows."""
+    """The link beside a partition opens this page with the partition's rows."""
     story = Story("digits")
     story.workers_join()
     story.etl(failed=1)

@@ -1,4 +1,4 @@
-"""How long a run takes yet, where processes have to start first: that is over once and for all."""
+"""The time estimate of a run excludes one-off process start times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IMPORTS_S, SUB_EPOCH_S, ROWS = 8.0, 0.08, 898
 
 
 def begun(models: int = 8) -> Story:
-    """A fit of two workers, planned; both have just begun their first sub-epoch."""
+    """A planned fit on two workers; both have started their first sub-epoch."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -26,7 +26,7 @@ def begun(models: int = 8) -> Story:
 
 
 def commit(story: Story, worker: int, *, start_s: float, takes_s: float) -> None:
-    """Its first sub-epoch is done."""
+    """Commit the first sub-epoch."""
     result = TaskResult(
         rows=ROWS,
         metrics={"accuracy": 0.5},
@@ -48,8 +48,10 @@ def left_s(story: Story, *points: LivePoint) -> float:
 
 @pytest.mark.parametrize("committed", [1, 2])
 def test_time_left_is_of_sub_epochs_without_the_imports_before_the_first(committed: int) -> None:
-    """A sub-epoch of 0.08 s is done after 8 s, or one on each worker: the other 47 take 4 s on one worker, 2 s on
-    two."""
+    """A first sub-epoch of 0.08 s ends after 8 s because of imports.
+
+    The other 47 take 4 s on one worker, 2 s on two.
+    """
     story = begun()
     commit(story, 0, start_s=IMPORTS_S, takes_s=IMPORTS_S + SUB_EPOCH_S)
     if committed == 2:
@@ -59,7 +61,7 @@ def test_time_left_is_of_sub_epochs_without_the_imports_before_the_first(committ
 
 
 def test_a_sub_epoch_that_runs_tells_as_well_what_it_waited() -> None:
-    """Before anything is committed."""
+    """Before any commit."""
     story = begun()
     story.time += IMPORTS_S + 2.0
     point = LivePoint(

@@ -1,4 +1,4 @@
-"""Rows of the list of experiments are read in the background: each once, and no more of them than are kept."""
+"""Rows of the experiment list load in the background, once each, within the cache limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.dispatcher.stories import Story
 
 
 class CatalogueBench:
-    """A catalogue over a store in memory, none of whose rows there is time to read at once."""
+    """A catalogue over a store in memory, with no time to load rows in the foreground."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, experiments: int) -> None:
         self.store, self.clock, self.looked = FakeStore(), Clock(), 0
@@ -34,7 +34,7 @@ class CatalogueBench:
         monkeypatch.setattr(Catalogue, "_is_current", counted)
 
     def fill(self, steps: int) -> bool:
-        """Whether the background has nothing left to do after so many steps."""
+        """Run background steps; return True if no work remains after `steps`."""
         return not all(self.reader.background._step_next() for _ in range(steps))
 
     def read(self) -> int:
@@ -58,7 +58,7 @@ def test_open_lists_are_not_made_anew_with_each_row_that_is_read(monkeypatch: py
         versions.add(bench.catalogue.version())
     assert len(versions) <= 2
     bench.clock.now += UPDATE_S
-    assert bench.catalogue.version() not in versions  # what was read since is shown then
+    assert bench.catalogue.version() not in versions  # the version changes when new rows have been read
     bench.clock.now += UPDATE_S
     assert bench.catalogue.version() == bench.catalogue.version()
 
@@ -76,7 +76,7 @@ def test_a_row_is_read_after_an_outage_in_its_midst(monkeypatch: pytest.MonkeyPa
 
 
 def test_archived_experiment_is_gone_from_the_next_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its row was read before, and its log not since."""
+    """Also if its row is cached and its log unchanged."""
     bench = CatalogueBench(monkeypatch, 2)
     assert bench.read() == 0
     assert bench.fill(steps=100)

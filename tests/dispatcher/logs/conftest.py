@@ -1,4 +1,4 @@
-"""An empty volume of logs, and a dispatcher that reads it."""
+"""An empty log volume and a dispatcher that reads it."""
 
 from __future__ import annotations
 

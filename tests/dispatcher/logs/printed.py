@@ -1,4 +1,4 @@
-"""What sub-epochs of the running experiment printed, on a volume of logs."""
+"""Write the output of the running experiment's sub-epochs to a log volume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A follower's cursor: what may grow is read on, what has ended to its end, and what no page wrote is refused."""
+"""A follower's cursor continues growing logs, finishes ended ones, and is validated."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tests.dispatcher.stories import running_story
 
 
 def test_cursor_of_runs_that_go_on() -> None:
-    """Logs that may grow are read on, new ones from their beginning, ended ones no more; also of those that started at
-    the same moment."""
+    """New logs are read from their start and ended logs no longer, also with equal start times."""
     state, query = running_story().state, LogQuery()
     chosen = sources(state, query)
     cursor = Cursor.parse(str(Cursor.from_page(chosen, {each.key: 7 for each in chosen})))
@@ -27,14 +26,14 @@ def test_cursor_of_runs_that_go_on() -> None:
 
 
 def test_follower_reads_a_part_at_a_time() -> None:
-    """What was not read waits for the next time, what has waited longest first; what has ended is read to its end."""
+    """The longest-waiting log is read first; ended logs are read completely."""
     state, query = running_story().state, LogQuery()
     cursor, seen = Cursor(offsets={}), []
     for _ in range(20):
         pending = unread(state, query, cursor)
         read = pending[:2]
         seen += [(each.key, offset) for each, offset in read]
-        # The first answer of each log has half of it.
+        # The first answer contains half of each log.
         ends = {each.key: (10, True) if offset else (5, False) for each, offset in read}
         cursor = Cursor.parse(str(cursor.advanced(pending, ends))) or cursor
     chosen = [each.key for each in sources(state, query)]
@@ -51,5 +50,5 @@ def test_follower_reads_a_part_at_a_time() -> None:
     '[0,{"x":' + "9" * 5_000 + "}]",
 ])  # fmt: skip
 def test_cursor_that_is_none(text: str) -> None:
-    """Is refused, not believed."""
+    """An invalid cursor is refused."""
     assert Cursor.parse(text) is None

@@ -1,4 +1,4 @@
-"""Logs are read from their end or from an offset: whole lines, each once, in bounded pieces, and nothing else."""
+"""Logs are read from the end or an offset, as whole lines in bounded pieces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.dispatcher.logs.printed import M05, source, write
 
 
 def test_end_of_a_large_log(volumes: Volumes) -> None:
-    """The reader reads only the last lines of a terabyte, and reports their offsets."""
+    """The reader reads only the last lines and reports their offsets."""
     path = write(volumes, M05, b"")
     with path.open("wb") as file:
         file.truncate(1 << 40)
@@ -29,7 +29,7 @@ def test_end_of_a_large_log(volumes: Volumes) -> None:
 
 
 def test_log_of_one_endless_line(volumes: Volumes) -> None:
-    """A progress bar of megabytes is its last state; following it reads little each time."""
+    """A progress bar of several MB shows its last state; following it reads little each time."""
     path = write(volumes, M05, b"".join(b"\rstep %07d" % number for number in range(300_000)))
     reader = LogReader(volumes)
     (chunk,) = reader.newest("digits", [source()])
@@ -43,7 +43,7 @@ def test_log_of_one_endless_line(volumes: Volumes) -> None:
 
 
 def test_following_tells_each_line_once(volumes: Volumes) -> None:
-    """Whatever the pieces in which it was written; a line that is not ended is told again, whole."""
+    """Independent of how the output was split into writes. An incomplete line is sent again once complete."""
     path = write(volumes, M05, b"")
     reader, offset, seen = LogReader(volumes), 0, []
     for piece in (b"a\nb", b"c\n", b"", b"d", b"e\nf\n"):
@@ -56,7 +56,7 @@ def test_following_tells_each_line_once(volumes: Volumes) -> None:
 
 
 def test_a_log_whose_middle_was_left_out_is_followed_from_its_end(volumes: Volumes) -> None:
-    """It is shorter than it was; nobody waits until it has grown again."""
+    """The file became shorter, so the follower reads it again from the start."""
     path = write(volumes, M05, b"line\n" * 1000)
     reader = LogReader(volumes)
     (chunk,) = reader.newest("digits", [source()])
@@ -67,7 +67,6 @@ def test_a_log_whose_middle_was_left_out_is_followed_from_its_end(volumes: Volum
 
 
 def test_long_backlog_comes_in_pieces(volumes: Volumes) -> None:
-    """Nothing is skipped."""
     write(volumes, M05, b"".join(b"%05d\n" % number for number in range(60_000)))
     reader, offset, seen = LogReader(volumes), 0, []
     for _ in range(200):
@@ -81,7 +80,7 @@ def test_long_backlog_comes_in_pieces(volumes: Volumes) -> None:
 
 
 def test_line_in_its_context(volumes: Volumes) -> None:
-    """What was before it and what came after."""
+    """The lines before and after it."""
     content = b"".join(b"%06d\n" % number for number in range(20_000))
     write(volumes, M05, content)
     chunk = LogReader(volumes).around("digits", source(), content.index(b"010000"))
@@ -92,7 +91,7 @@ def test_line_in_its_context(volumes: Volumes) -> None:
 
 @pytest.mark.processes
 def test_links_and_absent_logs_are_nothing(volumes: Volumes) -> None:
-    """User code writes to this volume: what it links is not shown."""
+    """User code writes to this volume, so links are not followed."""
     path = write(volumes, M05, b"")
     path.unlink()
     reader = LogReader(volumes)
@@ -105,6 +104,6 @@ def test_links_and_absent_logs_are_nothing(volumes: Volumes) -> None:
 
 @given(st.binary(max_size=40).map(lambda content: content.replace(b"a", b"\n")), st.integers(1, 6))
 def test_the_last_lines_are_those_at_the_end_of_all(content: bytes, most: int) -> None:
-    """Only they are read, however many there are."""
+    """Only the end of the files is read."""
     begin = _begin_of_last(content, most)
     assert list(terminal.split(content[begin:])) == list(terminal.split(content))[-most:]

@@ -1,4 +1,4 @@
-"""All logs are searched at once, by a child that is ended in time; what is missing of the answer is told."""
+"""All logs are searched by a child process with a time limit; partial results are marked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.dispatcher.logs.printed import M05, M07, source, write
 
 @pytest.mark.processes
 def test_search_over_all_logs(volumes: Volumes) -> None:
-    """Newest log first; text is found in any case, colours and overwritten parts are no text."""
+    """Newest log first. The search ignores case, colours and overwritten text."""
     write(volumes, M05, b"first\nLoss 0.1\rLOSS 0.2 <b>\n\x1b[31mred loss\x1b[0m\n")
     write(volumes, M07, b"loss of m07\nno\n")
     hits = LogReader(volumes).search("digits", [source(M07), source(M05)], LogQuery(q="loss")).hits
@@ -31,7 +31,7 @@ def test_search_over_all_logs(volumes: Volumes) -> None:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page says that the result is incomplete."""
+    """The page marks the result as incomplete."""
     monkeypatch.setattr("dispatcher.logs.log_reader.SEARCH_S", 0.5)
     write(volumes, M05, b"a" * 4000 + b"c\n")
     found = LogReader(volumes).search("digits", [source()], LogQuery(q=r"(a+)+b", regex=True))
@@ -40,7 +40,7 @@ def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pyte
 
 @pytest.mark.processes
 def test_what_a_search_found_before_its_end_counts(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child writes each hit at once."""
+    """The child writes each hit immediately."""
     write(volumes, M05, b"aaab\n")
     run = BoundedProcesses.run
 
@@ -55,13 +55,13 @@ def test_what_a_search_found_before_its_end_counts(volumes: Volumes, monkeypatch
 
 @pytest.mark.parametrize("q", ["a{99999999999999999999}", "(?P<a>x)(?P<a>y)", "a**"])
 def test_expression_that_python_does_not_take_is_no_fault_of_the_page(volumes: Volumes, q: str) -> None:
-    """Whatever Python raises about it."""
+    """Any exception that Python raises for the expression."""
     with pytest.raises(BadRequestError, match="is not a valid regular expression"):
         LogReader(volumes).search("digits", [source()], LogQuery(q=q, regex=True))
 
 
 def test_search_that_fails_is_not_called_slow(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that ended by itself had no lack of time; the code is kept for whoever looks after the cluster."""
+    """The child failed before its time limit; its exit code goes to the log."""
     write(volumes, M05, b"x\n")
     reader = LogReader(volumes)
     for said, note in (

@@ -1,4 +1,4 @@
-"""What a program printed is shown as its author meant it, and as nothing else."""
+"""Terminal output becomes safe HTML."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def shown(content: bytes, *, is_end: bool = True) -> list[str]:
     ],
 )
 def test_progress_bar_is_its_last_line(raw: bytes, text: str, times: int) -> None:
-    """Never dropped, and how often it was written over is told."""
+    """The page shows the number of overwritten states."""
     (line,) = lines(raw, 0, is_end=True)
     assert (line.text, line.overwritten) == (text, times)
 
 
 def test_colours_are_classes() -> None:
-    """They last over lines until they are switched off; text stays text."""
+    """A colour lasts over lines until it is reset; text is escaped."""
     found = lines(b"\x1b[1;31mred <b>\nstill\x1b[0m plain\x1b[92mgreen", 0, is_end=True)
     assert [(part.text, part.classes) for line in found for part in line.parts] == [
         ("red <b>", "ansi-1 ansi-31"), ("still", "ansi-1 ansi-31"), (" plain", ""), ("green", "ansi-32"),
@@ -43,7 +43,7 @@ def test_colours_are_classes() -> None:
     ],
 )  # fmt: skip
 def test_other_sequences_are_taken_out(sequence: str) -> None:
-    """Nothing of them is shown, and nothing of the text is lost."""
+    """The text around them is kept."""
     assert shown(f"a{sequence}b".encode()) == ["ab"]
     assert "\x1b" not in plain(f"a{sequence}b".encode())
 
@@ -58,5 +58,5 @@ def test_other_sequences_are_taken_out(sequence: str) -> None:
     ],
 )  # fmt: skip
 def test_level_of_a_line(text: str, level: str) -> None:
-    """By the words that loggers and Python use."""
+    """Recognised by the level names of logging and of Python."""
     assert level_of(text) == level

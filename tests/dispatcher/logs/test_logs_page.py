@@ -1,4 +1,4 @@
-"""The page of logs: shows what was printed as text, follows it, searches it, and says what is the matter."""
+"""The logs page shows, follows and searches output, and explains missing output."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ COMMIT = TaskCommitted(
     worker="worker-0",
     result=TaskResult(rows=898, checkpoint=CheckpointRef(name="x", checksum="0" * 16, size=1)),
 )
-"""Of the sub-epoch that runs on worker-0."""
+"""The running sub-epoch on worker-0."""
 
 
 def test_page_shows_what_was_printed(bench: Bench, volumes: Volumes) -> None:
-    """Escaped, with colours as classes; and each log can be had whole."""
+    """Escaped, with colours as classes, and a link to each whole log."""
     write(volumes, M07, b"\x1b[32m<script>alert(1)</script>\x1b[0m\nValueError: shapes differ\n")
     page = bench.signed_in().get(LOGS).text
     assert "<script>alert" not in page
@@ -36,7 +36,7 @@ def test_page_shows_what_was_printed(bench: Bench, volumes: Volumes) -> None:
 
 
 def test_page_follows(bench: Bench, volumes: Volumes) -> None:
-    """From the cursor on the page: nothing new is 204; new lines and new sub-epochs come, and the next cursor."""
+    """The page polls from its cursor: 204 without news, else new lines, new sub-epochs and the next cursor."""
     path = write(volumes, M05, b"one\n")
     browser = bench.signed_in()
     page = browser.get(LOGS).text
@@ -72,13 +72,12 @@ def test_page_follows(bench: Bench, volumes: Volumes) -> None:
     "query", ["task=", "task=fit-1/train/m06/e1/p0", "task=../../x", "attempt=9&task=" + M05]
 )
 def test_log_that_is_none_is_not_found(bench: Bench, query: str) -> None:
-    """Whatever the address says."""
     assert bench.signed_in().get(f"{LOGS}/file?{query}").status_code == 404
 
 
 @pytest.mark.processes
 def test_search_finds_what_older_runs_printed(bench: Bench, volumes: Volumes) -> None:
-    """However many runs came after; the first view shows the newest log with output, and a run can be chosen."""
+    """The first view shows the newest log with output; the user can choose a run."""
     etl = "etl-1/etl/train/p0"
     write(volumes, etl, b"ValueError: row 7\n")
     browser = bench.signed_in()

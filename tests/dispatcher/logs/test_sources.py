@@ -1,4 +1,4 @@
-"""Which attempts have a log, in which order, and why a sub-epoch has none yet."""
+"""Lists attempts with a log in order, and says why a sub-epoch has no log yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.dispatcher.stories import running_story
 
 
 def test_sources_are_what_started_in_order() -> None:
-    """Of all runs; chosen by model, worker, run or sub-epoch."""
+    """Over all runs; filtered by model, worker, run or sub-epoch."""
     state = running_story().state
     assert {each.task.partition("/")[0] for each in sources(state, LogQuery())} == {"etl-1", "fit-1"}
     found = sources(state, LogQuery(fit="fit-1"))
@@ -39,13 +39,13 @@ def test_sources_are_what_started_in_order() -> None:
     ],
 )
 def test_what_a_sub_epoch_waits_for(task: str, reason: str) -> None:
-    """In words; nothing of one that has started."""
+    """A started sub-epoch needs no reason."""
     told = waiting_reason(running_story().state, task)
     assert (reason in told) if reason else told == ""
 
 
 def test_only_what_is_shown_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run has tens of thousands of attempts: a follower costs what is new to him, a list its page."""
+    """A run has tens of thousands of attempts. A follower pays for new ones only, a list for one page."""
     made: list[object] = []
 
     def source(*given: object) -> Source:

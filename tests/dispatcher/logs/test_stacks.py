@@ -1,4 +1,4 @@
-"""The button of a sub-epoch that runs: its process says where it is, and the page shows the log where that stands."""
+"""The stacks button asks a sub-epoch's process for its stack and opens its log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bench() -> Bench:
 
 
 def test_the_button_leads_to_the_log(bench: Bench) -> None:
-    """Of the attempt that was asked. A model that does not run has no button."""
+    """A model that is not running has no button."""
     browser = bench.signed_in()
     form = re.search(rf'<form method="post" action="{ADDRESS}".*?</form>', browser.get(PAGE).text, re.S)  # fmt: skip
     assert form is not None
@@ -36,7 +36,7 @@ def test_the_button_leads_to_the_log(bench: Bench) -> None:
 
 
 def test_what_cannot_be_asked_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No sub-epoch, one that has ended, a worker that does not answer."""
+    """No sub-epoch, an ended sub-epoch, and a worker that does not answer."""
     browser = bench.signed_in()
     assert browser.post(ADDRESS, {"task": ""}, form=PAGE).status_code == 400
     bench.store.problems["request_stacks"] = ConflictError("it does not run now")

@@ -1,4 +1,4 @@
-"""Forms by which models are added, cloned, changed, extended and given a priority."""
+"""Forms to add, clone, change and extend models and to set their priority."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bench() -> Bench:
 
 @pytest.fixture
 def browser(bench: Bench) -> Browser:
-    """Ada, as she calls herself."""
+    """Open a browser signed in as Ada."""
     browser = bench.browser()
     assert browser.post("/sign-in", {"token": TOKEN, "name": "Ada"}).status_code == 303
     return browser
@@ -39,7 +39,7 @@ Fields = dict[str, object]
 
 
 def sent(page: str) -> Fields:
-    """The fields of a form as a browser would send them."""
+    """Read the fields of a form as a browser would send them."""
     form = page.partition('class="terms"')[2]
     fields: Fields = dict(re.findall(r'<input[^>]* name="([^"]+)" value="([^"]*)"', form))
     fields["model"] = re.findall(r'name="model" value="([^"]*)"', form)
@@ -49,7 +49,7 @@ def sent(page: str) -> Fields:
 
 
 def review(browser: Browser, what: str, model: str, **typed: str) -> tuple[int, Fields, str]:
-    """Type into a fresh form and ask for the difference: the status, the form's fields then, and the page."""
+    """Fill a fresh form and request the difference; return status, fields and page."""
     path = f"{AT}/{what}" + (f"?model={model}" if model else "")
     answer = browser.post(
         f"{AT}/{what}", sent(browser.get(path).text) | typed | {"step": "review"}, form=path
@@ -58,7 +58,7 @@ def review(browser: Browser, what: str, model: str, **typed: str) -> tuple[int, 
 
 
 def send(browser: Browser, what: str, fields: Fields) -> tuple[int, str, str]:
-    """Press the button that sends it: the status, where it leads, and the page."""
+    """Press the send button; return status, location and page."""
     answer = browser.post(f"{AT}/{what}", fields | {"step": "send"}, form="/start")
     return answer.status_code, answer.headers.get("Location", ""), answer.text
 
@@ -68,7 +68,7 @@ def difference(page: str) -> str:
 
 
 def test_a_model_is_changed_after_its_difference_was_shown(bench: Bench, browser: Browser) -> None:
-    """Old and new values side by side; the event has what differs and who asked; the model's page says since when."""
+    """Old and new values side by side. The event has only the changes, and the author."""
     status, fields, page = review(browser, "change", "m01", **{"hp.learning_rate": "1e-3"})
     assert status == 200
     assert "learning_rate 0.05 0.001" in difference(page)
@@ -88,7 +88,7 @@ def test_a_model_is_changed_after_its_difference_was_shown(bench: Bench, browser
 
 
 def test_a_warm_clone_goes_on_from_its_parent(bench: Bench, browser: Browser) -> None:
-    """What it begins with is said before; then its page is opened, which names the parent, the epoch and who asked."""
+    """The form shows the parent checkpoint; the new page names parent, epoch and author."""
     status, fields, page = review(browser, "clone", "m00", start="best", epochs="9", **{"hp.layers": "1"})
     assert status == 200
     assert "It continues m00 from epoch 2, with 7 of 9 epochs remaining" in difference(page)
@@ -106,7 +106,7 @@ def test_a_warm_clone_goes_on_from_its_parent(bench: Bench, browser: Browser) ->
 
 
 def test_a_cold_clone_and_a_new_model_begin_with_new_weights(bench: Bench, browser: Browser) -> None:
-    """A new model takes only known names; the page asks about missing ones."""
+    """A new model takes only known names; the page asks for missing ones."""
     _, fields, page = review(browser, "clone", "m00", **{"hp.layers": "3"})
     assert "starts with \N{EN DASH} new weights" in difference(page)
     assert send(browser, "clone", fields)[0] == 303
@@ -138,7 +138,7 @@ def test_a_cold_clone_and_a_new_model_begin_with_new_weights(bench: Bench, brows
 def test_what_is_refused_is_said_beside_its_field_and_nothing_typed_is_lost(
     bench: Bench, browser: Browser, what: str, model: str, typed: dict[str, str], key: str, says: str
 ) -> None:
-    """By the rules of notebook and command line, in their words; nothing is sent, whichever button is pressed."""
+    """The same rules and messages as in notebook and command line; nothing is sent."""
     before = len(bench.store.logs["digits"])
     status, fields, page = review(
         browser, what, model, **typed, **{"hp.layers": "2"} if what == "change" else {}
@@ -154,7 +154,7 @@ def test_what_is_refused_is_said_beside_its_field_and_nothing_typed_is_lost(
 
 
 def test_all_mistakes_are_said_at_once(browser: Browser) -> None:
-    """Each beside its field."""
+    """Each next to its field."""
     typed = {"hp.learning_rate": "fast", "hp.layers": "true", "epochs": "0"}
     status, _, page = review(browser, "clone", "m00", **typed)
     assert status == 422
@@ -163,7 +163,7 @@ def test_all_mistakes_are_said_at_once(browser: Browser) -> None:
 
 
 def test_what_was_not_shown_is_not_sent(bench: Bench, browser: Browser) -> None:
-    """Neither what was typed after the look, nor what others have made another difference meanwhile."""
+    """Values typed after the review, or changes by others since then, need a new review."""
     _, fields, _ = review(browser, "change", "m01", **{"hp.learning_rate": "0.5"})
     status, _, page = send(browser, "change", fields | {"hp.learning_rate": "0.7"})
     assert status == 409
@@ -180,7 +180,7 @@ def test_what_was_not_shown_is_not_sent(bench: Bench, browser: Browser) -> None:
 
 
 def test_a_field_that_nobody_has_touched_changes_nothing(bench: Bench, browser: Browser) -> None:
-    """Though others have changed its value since the form was opened."""
+    """Although others changed that value after the form was opened."""
     _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
     bench.store.append(
         "digits", ModelChanged(run="fit-1", model="m01", hyperparams={"learning_rate": 0.06}, by="Bob")
@@ -195,7 +195,7 @@ def test_a_field_that_nobody_has_touched_changes_nothing(bench: Bench, browser: 
 def test_a_command_that_came_too_late_says_why(
     bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody has stopped the model while this one's command was under way; what was typed stays."""
+    """Another user stopped the model in the meantime. The typed text stays."""
     _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
     append = type(bench.store).append
 
@@ -236,7 +236,7 @@ def test_while_the_store_is_away_what_was_typed_stays(bench: Bench, browser: Bro
 
 
 def test_a_form_that_is_sent_twice_makes_one_model(bench: Bench, browser: Browser) -> None:
-    """A doubled click: both lead to the model. Other values typed into the same form are another one."""
+    """A doubled click opens the same model twice. Other values in the same form make another model."""
     _, fields, _ = review(browser, "clone", "m00", **{"hp.layers": "3"})
     before = len(bench.store.logs["digits"])
     leads = {send(browser, "clone", fields)[:2] for _ in range(2)}
@@ -259,7 +259,7 @@ def test_a_form_that_is_sent_twice_makes_one_model(bench: Bench, browser: Browse
 def test_a_clone_takes_over_nothing_that_was_not_shown(
     bench: Bench, browser: Browser, event: ModelChanged | PriorityChanged | ModelExtended
 ) -> None:
-    """What others have changed of its parent meanwhile is shown first."""
+    """Changes to the parent since the review are shown first."""
     _, fields, _ = review(browser, "clone", "m01", **{"hp.layers": "3"})
     bench.store.append("digits", event)
     bench.monotonic.now += 1
@@ -274,7 +274,7 @@ def test_a_clone_takes_over_nothing_that_was_not_shown(
 def test_a_refusal_is_said_where_the_script_shows_it_and_loses_nothing(
     bench: Bench, browser: Browser
 ) -> None:
-    """Whatever is typed, also half of it, into a form for a model that has ended meanwhile."""
+    """The model ended after the form was opened; incomplete input must be kept, too."""
     fields = sent(browser.get(f"{AT}/prioritize?model=m01").text)
     bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by="Bob"))
     bench.monotonic.now += 1
@@ -285,7 +285,7 @@ def test_a_refusal_is_said_where_the_script_shows_it_and_loses_nothing(
 
 
 def test_several_models_are_brought_to_one_value(bench: Bench, browser: Browser) -> None:
-    """Those that have it already are left out."""
+    """Models that already have the value are skipped."""
     bench.store.append("digits", ModelExtended(run="fit-1", model="m00", epochs=9, by="Bob"))
     bench.store.append("digits", PriorityChanged(run="fit-1", model="m00", priority=1, by="Bob"))
     bench.monotonic.now += 1
@@ -302,7 +302,7 @@ def test_several_models_are_brought_to_one_value(bench: Bench, browser: Browser)
 def test_what_took_effect_in_part_says_on_which(
     bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody has stopped the second model while the command was under way."""
+    """Another user stopped the second model in the meantime."""
     _, fields, _ = review(browser, "extend", "m01,m02", epochs="9")
     append = type(bench.store).append
 
@@ -330,14 +330,14 @@ def test_what_took_effect_in_part_says_on_which(
 def test_what_no_log_can_hold_is_refused(
     browser: Browser, what: str, model: str, name: str, text: str, says: str
 ) -> None:
-    """Beside the field, though JSON can say it."""
+    """Deeply nested lists, lone surrogates and huge numbers are valid JSON, but the log rejects them."""
     status, fields, page = review(browser, what, model, **{name: text})
     assert (status, says in page) == (422, True)
     assert send(browser, what, fields | {name: text})[0] == 422
 
 
 def test_a_start_that_is_gone_stays_chosen(bench: Bench, browser: Browser) -> None:
-    """No other one takes its place without being seen."""
+    """The form does not silently choose another checkpoint."""
     status, fields, page = review(browser, "clone", "m00", start="7")
     assert (status, fields["start"]) == (422, "7")
     assert "the end of epoch 7 (warm)" in text_of(page)

@@ -1,4 +1,4 @@
-"""Which values of a model were changed, and since when."""
+"""A model's changed values, each with its first sub-epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def told(story: Story, model: str = "m00") -> list[tuple[object, object, str]]:
 
 
 def test_a_change_holds_from_the_sub_epoch_that_it_came_before() -> None:
-    """The next one, until it has begun; then that one, by its epoch and its place in it."""
+    """A change applies to the next sub-epoch, named by its epoch and its position in that epoch."""
     story = Story()
     story.fit(epochs=3)
     assert told(story) == []
@@ -31,7 +31,7 @@ def test_a_change_holds_from_the_sub_epoch_that_it_came_before() -> None:
 
 
 def test_a_warm_clone_has_changed_at_its_first_own_sub_epoch() -> None:
-    """And a change of its number of epochs is no changed value."""
+    """A changed number of epochs does not count as a changed value."""
     story = Story()
     story.fit(epochs=3)
     story.epoch(1)

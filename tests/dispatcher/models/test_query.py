@@ -1,4 +1,4 @@
-"""The language in which models are filtered and ordered."""
+"""The query language that filters and sorts models."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_mistake_is_named_with_its_place(sentence: str, place: int, words: str
 
 @pytest.mark.parametrize("seed", [2**53, 2**53 + 1, 2**60 + 3])
 def test_large_integers_are_compared_exactly(seed: int) -> None:
-    """A float would be equal to its neighbours."""
+    """As floats they would be equal to their neighbours."""
     rows = [row(n, hyperparams={"seed": seed + n}) for n in range(3)]
     columns = Columns(hyperparameters=("seed",), metrics=())
     asked = {f"= {seed + 1}": ["m01"], f"> {seed + 1}": ["m02"], f"in {seed}..{seed + 1}": ["m00", "m01"]}
@@ -123,7 +123,7 @@ def test_large_integers_are_compared_exactly(seed: int) -> None:
 
 @pytest.mark.parametrize("value", [20240101, 2**53 + 1, -(10**30)])
 def test_integers_are_shown_in_full(value: int) -> None:
-    """A seed of eight digits is no 2.0241e+07."""
+    """A seed of eight digits is not shown as 2.0241e+07."""
     assert formats.plain(value) == str(value)
 
 

@@ -1,4 +1,4 @@
-"""The pages over a store with two workers, and a browser that is signed in."""
+"""An app over a store with two workers, and a signed-in browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page as its reader sees it."""
+"""Extract the visible text of a page."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import re
 
 
 def text_of(page: str) -> str:
-    """What a reader sees, with single blanks."""
+    """Return the visible text with single spaces."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())

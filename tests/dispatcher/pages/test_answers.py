@@ -1,4 +1,4 @@
-"""Answers that are built once and not sent twice."""
+"""Answers are built once and cached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dispatcher.pages.answers import Answers
 
 
 class Page:
-    """A page whose version is set by hand, and which counts how often it was built."""
+    """A page with a settable version that counts its builds."""
 
     def __init__(self, *, content: str = "short") -> None:
         self.version, self.built = 1, 0
@@ -46,7 +46,7 @@ def test_another_version_address_or_process_is_another_answer() -> None:
     assert page.client.get("/page?x=1", headers={"If-None-Match": tag}).status_code == 200
     page.version = 2
     assert page.client.get("/page", headers={"If-None-Match": tag}).text == "short 2"
-    page.version, page.answers = 1, Answers()  # of a process that began later
+    page.version, page.answers = 1, Answers()  # a new process
     assert page.client.get("/page", headers={"If-None-Match": tag}).status_code == 200
 
 
@@ -73,6 +73,6 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert page.built == 20
     monkeypatch.setattr(conditional, "_MAX_BYTES", 5000)
     page.client.get("/page?n=99")
-    page.client.get("/page?n=0")  # was forgotten
-    page.client.get("/page?n=99")  # was not
+    page.client.get("/page?n=0")  # evicted
+    page.client.get("/page?n=99")  # still cached
     assert page.built == 22

@@ -1,4 +1,4 @@
-"""The page of an experiment tells what came of sub-epochs that were done once more."""
+"""The experiment page reports verified sub-epochs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.dispatcher.stories import CODE, Story
 
 
 def audited_story(*, differs: bool) -> Story:
-    """One model, of which the first sub-epoch is done again by a second worker, and perhaps by a third."""
+    """One model whose first sub-epoch a second worker re-executed, and optionally a third."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -43,7 +43,7 @@ def audited_story(*, differs: bool) -> Story:
 
 
 def test_the_page_names_what_came_out_otherwise_and_who_was_wrong(bench: Bench, browser: Browser) -> None:
-    """With the sub-epoch, the difference, and what it means for the model."""
+    """With the sub-epoch, the difference and the consequence for the model."""
     bench.store.add(audited_story(differs=True))
     source = browser.get("/experiments/digits").text
     page = text_of(source)

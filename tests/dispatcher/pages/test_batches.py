@@ -1,4 +1,4 @@
-"""One command for several experiments: done where it can be, and the page says of each what became of it."""
+"""Commands on several experiments report an outcome for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.dispatcher.stories import Story
 
 
 def test_several_experiments_are_archived_at_once(bench: Bench, browser: Browser) -> None:
-    """Those whose state allows it; for the others the page says why not."""
+    """The page explains each skipped experiment."""
     bench.store.add(Story("one"))
     bench.store.add(Story("two"))
     sent = browser.post(
@@ -30,7 +30,7 @@ def test_several_experiments_are_archived_at_once(bench: Bench, browser: Browser
 
 
 def test_batch_that_the_store_interrupts_says_what_was_done(bench: Bench, browser: Browser) -> None:
-    """And of which experiment it is not known, and which were not tried."""
+    """The page names the experiment with an unknown outcome and the ones not tried."""
     names = ["one", "two", "three"]
     for name in names:
         bench.store.add(Story(name))
@@ -49,7 +49,7 @@ def test_batch_that_the_store_interrupts_says_what_was_done(bench: Bench, browse
 
 
 def test_batch_ends_in_time(bench: Bench, browser: Browser) -> None:
-    """However many experiments it names, and however slow the store is."""
+    """For any number of experiments and any delay of the store."""
     names = [f"x-{number}" for number in range(10)]
     for name in names:
         bench.store.add(Story(name))

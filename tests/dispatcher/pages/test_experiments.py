@@ -1,4 +1,4 @@
-"""The list of experiments: a row says what the log says; searched, paged, and read once."""
+"""The list of experiments: rows, search, paging and caching."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.dispatcher.stories import Story, running_story
 
 
 def test_row_of_a_running_experiment(bench: Bench, browser: Browser) -> None:
-    """State, run, tasks, models, best metric with its direction, author."""
+    """State, run, tasks, models, best metric with direction, author."""
     bench.store.add(running_story())
     row = text_of(browser.get("/experiments").text)
     assert "digits running 23 % fit-1" in row
@@ -23,7 +23,7 @@ def test_row_of_a_running_experiment(bench: Bench, browser: Browser) -> None:
 
 
 def test_long_list_is_paged_and_the_cut_is_announced(bench: Bench, browser: Browser) -> None:
-    """The server pages; a page past the end is the last one."""
+    """A page number beyond the last shows the last page."""
     for index in range(120):
         bench.store.add(Story(f"x-{index:03}"))
     first = text_of(browser.get("/experiments").text)
@@ -38,7 +38,7 @@ def test_long_list_is_paged_and_the_cut_is_announced(bench: Bench, browser: Brow
 
 
 def test_logs_of_ended_experiments_are_read_once(bench: Bench, browser: Browser) -> None:
-    """Showing the list again costs no event of what has not changed."""
+    """A second view reads no events of unchanged logs."""
     story = Story("done")
     story.workers_join()
     story.etl()
@@ -50,7 +50,7 @@ def test_logs_of_ended_experiments_are_read_once(bench: Bench, browser: Browser)
 
 
 def test_list_tells_how_long_all_runs_took(bench: Bench, browser: Browser) -> None:
-    """Not the newest one alone, and without the time between them; nothing of an experiment that never ran."""
+    """The sum over all runs without the gaps between them; empty without runs."""
     story = Story("worked")
     story.workers_join()
     story.etl()

@@ -1,4 +1,4 @@
-"""What goes wrong stays text, spoils nothing else, and leads somewhere."""
+"""Errors are escaped, isolated and linked to a remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_failed_run_shows_its_error_escaped(bench: Bench, browser: Browser) -> N
 
 
 def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: Browser) -> None:
-    """The list stays; the experiment's page says what is known, and what to do."""
+    """The list still works; the experiment's page shows known facts and the next step."""
     good, bad = Story("good"), Story("bad")
     bad.workers_join()
     bad.etl()
@@ -53,7 +53,7 @@ def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: 
 def test_fault_of_the_page_is_named_by_a_number(
     bench: Bench, browser: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The cause goes to the log under it; the page does not show its inside."""
+    """The cause is in the log under that number, not on the page."""
     bench.store.problem = RuntimeError("secret inside")
     answer = browser.get("/experiments")
     assert answer.status_code == 500

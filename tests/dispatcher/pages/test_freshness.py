@@ -1,4 +1,4 @@
-"""A page is as young as it looks: instants instead of ages, and fragments that are sent again when they change."""
+"""Pages show instants instead of ages, and fragments are sent only when they change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.dispatcher.stories import Story, running_story, status
 
 
 def test_what_goes_on_without_news_is_an_instant(bench: Bench, browser: Browser) -> None:
-    """A page that is not sent again, since nothing happened, must not look younger than it is."""
+    """An unchanged page is not sent again, so an age would be wrong."""
     story = running_story()
     bench.store.add(story)
     bench.store.statuses = [status("worker-0"), status("worker-1", silent_s=40.0)]
@@ -22,7 +22,7 @@ def test_what_goes_on_without_news_is_an_instant(bench: Bench, browser: Browser)
 
 
 def test_page_of_an_open_run_is_made_anew_though_nothing_happens(bench: Bench, browser: Browser) -> None:
-    """Throughput falls and the end moves away while no sub-epoch ends."""
+    """Throughput falls and the estimated end moves while no sub-epoch ends."""
     bench.store.add(running_story())
     path, host = "/fragments/experiments/digits", {"base_url": "http://127.0.0.1:7080"}
     first = browser.get(path)
@@ -36,7 +36,7 @@ def test_page_of_an_open_run_is_made_anew_though_nothing_happens(bench: Bench, b
 
 
 def test_fragment_says_whether_to_come_back(bench: Bench, browser: Browser) -> None:
-    """Soon while something runs, later when nothing does; with the title and icon of the tab, and no form's token."""
+    """Soon during a run, otherwise later. The answer has the tab's title and icon, but no form token."""
     story = Story("digits")
     story.workers_join()
     story.etl()

@@ -1,4 +1,4 @@
-"""What failure rules say of a failure is shown with it, and the line that matched."""
+"""Pages show the label of a failure rule with the failure and the matching line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tests.dispatcher.stories import Story
 def test_a_label_stands_at_the_failure_and_leads_to_its_line(
     bench: Bench, browser: Browser, page: str
 ) -> None:
-    """On the overview, in the table of models, at the model and at its sub-epoch. What a log says is text, not
-    markup."""
+    """On the overview, the models table, the model's page and its sub-epoch. Log text is escaped."""
     story = Story("digits")
     story.workers_join()
     story.etl()

@@ -1,4 +1,4 @@
-"""A checkpoint of a finished model that is gone is told on the experiment's page, before somebody loads it."""
+"""The experiment page reports missing checkpoints of finished models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGES = ("/experiments/digits", "/experiments/digits/checkpoints")
 
 
 def story() -> Story:
-    """A fit that goes on, with a model that is finished."""
+    """A running fit with one finished model."""
     made = Story("digits", began=NOW - 120)
     made.workers_join()
     made.etl()
@@ -30,7 +30,7 @@ def story() -> Story:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """Final checkpoints of an experiment, all there."""
+    """Write the final checkpoints of an experiment."""
     state = ExperimentState(name="digits")
     for event in story().events:
         state.apply(event)
@@ -50,7 +50,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_what_is_gone_is_told(bench: Bench, files: list[Path]) -> None:
-    """With the model and the file; looked for once in five minutes, and no page waits for it."""
+    """With model and file. The check runs every five minutes in the background."""
     browser, lost = bench.signed_in(), bench.app.extensions["cerebro-lost"]
     files[0].unlink()
     assert "from the checkpoint volume" not in browser.get(PAGES[0]).text

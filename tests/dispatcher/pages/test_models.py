@@ -1,4 +1,4 @@
-"""The models of a fit: their table, the comparison of those that were chosen, the page of each."""
+"""The models table, the comparison of selected models, and a model's page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.dispatcher.stories import Story, running_story, story_with_parallel_p
 
 
 def test_table_of_models(bench: Bench, browser: Browser) -> None:
-    """State, epoch, sub-epochs, latest and best, what varies and nothing else, attempts in vain, worker, cause."""
+    """State, epoch, sub-epochs, latest and best metric, varied hyperparameters, failed attempts, worker and cause."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits/models").text)
     assert "queued 5 running 2 failed 1" in page
@@ -22,7 +22,7 @@ def test_table_of_models(bench: Bench, browser: Browser) -> None:
 
 
 def test_models_are_sorted_and_filtered_by_the_server(bench: Bench, browser: Browser) -> None:
-    """Rows and totals are of one set; the order is announced; the address says it all."""
+    """Rows and totals use the same filter; the address holds filter and order."""
     bench.store.add(running_story())
     page = browser.get("/experiments/digits/models?sort=-hp.learning_rate&filter=layers+%3D+2").text
     assert re.findall(r'data-model="(m\d+)"', page) == ["m01", "m03", "m05", "m07"]
@@ -33,7 +33,7 @@ def test_models_are_sorted_and_filtered_by_the_server(bench: Bench, browser: Bro
 
 
 def test_filter_with_a_mistake_shows_the_place(bench: Bench, browser: Browser) -> None:
-    """Beside the field, with what was typed; all models stay."""
+    """The error is next to the field with its text; all models stay listed."""
     bench.store.add(running_story())
     page = browser.get("/experiments/digits/models?filter=layers+%3D%3D").text
     assert re.search(r'role="alert" data-key="mistake">filter, character \d+', page)
@@ -42,7 +42,7 @@ def test_filter_with_a_mistake_shows_the_place(bench: Bench, browser: Browser) -
 
 
 def test_chosen_models_are_compared(bench: Bench, browser: Browser) -> None:
-    """Only where they differ, unless all is asked for; unknown ones are left out; actions only where possible."""
+    """Only the differences by default. Unknown models are ignored; only possible commands are offered."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits/models?pick=m00,m07,nobody").text)
     compared = page.partition("Comparison")[2]
@@ -56,7 +56,7 @@ def test_chosen_models_are_compared(bench: Bench, browser: Browser) -> None:
 
 
 def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
-    """Its numbers, epochs, sub-epochs; what may be done with it; the way to its neighbours."""
+    """Numbers, epochs, sub-epochs, commands and links to the neighbours."""
     bench.store.add(running_story())
     page = browser.get("/experiments/digits/models/m01").text
     shown = text_of(page)
@@ -72,7 +72,7 @@ def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
 
 
 def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser) -> None:
-    """A model keeps its newest two states and its best epoch's."""
+    """A model keeps the checkpoints of its newest two epochs and of its best epoch."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -85,8 +85,10 @@ def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser
 
 
 def test_the_page_of_a_model_tells_its_parallel_plans(bench: Bench, browser: Browser) -> None:
-    """Which is in use, which is ruled out and why; and by which each sub-epoch ran. Of a model that runs as it is
-    written there is nothing to tell."""
+    """The plan in use, ruled-out plans with reasons, and the plan of each sub-epoch.
+
+    The section is absent without parallel plans.
+    """
     bench.store.add(story_with_parallel_plans())
     page = browser.get("/experiments/digits/models/m00").text
     words = text_of(page)

@@ -1,4 +1,4 @@
-"""An experiment at a glance: the answer first, then what runs, waits and failed."""
+"""The overview: the best model first, then running, waiting and failed work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.dispatcher.stories import Story, running_story, status
 
 
 def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None:
-    """Best model, its hyperparameters, the code that loads it; then what runs and what failed."""
+    """The best model, its hyperparameters and the code that loads it."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits").text)
     assert "Best model so far: m00 accuracy 0.9405 at epoch 2 (higher is better, training)" in page
@@ -27,7 +27,7 @@ def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None
 
 
 def beside_a_fit() -> Story:
-    """While a second fit trains models of the first one are tested, and another test waits."""
+    """A second fit trains, a test of the first fit's models runs, and another test waits."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -43,8 +43,7 @@ def beside_a_fit() -> Story:
 
 
 def test_runs_beside_each_other_are_all_shown(bench: Bench, browser: Browser) -> None:
-    """The head is of the fit, with the others behind it, each with a button that stops it; tasks are of all of them;
-    and who waits says for what."""
+    """The header names the fit, then the other runs with a stop button each. Waiting runs name their reason."""
     bench.store.add(beside_a_fit())
     source = browser.get("/experiments/digits").text
     page = text_of(source)
@@ -58,7 +57,7 @@ def test_runs_beside_each_other_are_all_shown(bench: Bench, browser: Browser) ->
 
 
 def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> None:
-    """Grouped by cause, the first one open, before everything else."""
+    """Grouped by cause, before everything else; the first group is open."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -73,14 +72,14 @@ def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> Non
     assert "Causes of failure failed 2\u00d7 ValueError: shapes differ" in text_of(page)
     assert re.search(r'<details class="card failure" id="failure-1"[^>]* open>', page)
     assert page.index("Causes of failure") < page.index("Models</dt>")
-    # Nothing is due of models that were given up; but nothing of the run is done either.
+    # Tasks of given-up models are not due, but the run has completed none.
     assert "failed of fit-1: 0/12 tasks" in text_of(page)
     assert "100 %" not in page
     assert "100 %" not in browser.get("/experiments").text
 
 
 def fitted_story() -> Story:
-    """A fit of one model, finished, and to be tested."""
+    """A finished fit of one model, ready for a test."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -91,7 +90,7 @@ def fitted_story() -> Story:
 
 
 def test_scores_of_a_test_are_those_of_the_whole_split(bench: Bench, browser: Browser) -> None:
-    """As user code returned them, with nothing to add."""
+    """As user code returned them."""
     story = fitted_story()
     story.test(is_whole=True)
     bench.store.add(story)
@@ -103,7 +102,7 @@ def test_scores_of_a_test_are_those_of_the_whole_split(bench: Bench, browser: Br
 def test_scores_of_a_test_in_parts_are_weighted_by_rows_and_said_to_be_means(
     bench: Bench, browser: Browser
 ) -> None:
-    """300 rows at 1.0 and 100 at 0.9 are 0.975; runs of older versions are like this."""
+    """300 rows at 1.0 and 100 rows at 0.9 give 0.975. Runs of older versions are like this."""
     story = fitted_story()
     story.test()
     bench.store.add(story)
@@ -112,7 +111,7 @@ def test_scores_of_a_test_in_parts_are_weighted_by_rows_and_said_to_be_means(
 
 
 def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> None:
-    """The log's word for a worker is not repeated when the worker itself says nothing."""
+    """If the worker reports no cause, the page uses the one in the log."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -128,11 +127,11 @@ def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> No
     assert "worker-1 is lost (silent for 15 s)" in page
     assert page.count("No worker answers, so fit-1 waits") == 1
     cluster = text_of(browser.get("/cluster").text)
-    assert "worker-0 lost" in cluster  # the same word
+    assert "worker-0 lost" in cluster  # the cause from the log
 
 
 def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
-    """It says for which experiment."""
+    """The row names the other experiment."""
     bench.store.add(Story("digits"))
     bench.store.statuses = [
         status("worker-0", running="whales/fit-1/train/m01/e2/p0"),
@@ -146,7 +145,7 @@ def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
 
 
 def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: Browser) -> None:
-    """A test that ran after it does not make the experiment finished."""
+    """A later test must not make the experiment look finished."""
     story = Story("halted")
     story.workers_join()
     story.etl()
@@ -165,7 +164,7 @@ def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: 
 
 
 def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, browser: Browser) -> None:
-    """It ended; its page and the list count the failed and the stopped models."""
+    """The run ended, and page and list count the failed and stopped models."""
     story = Story("partly")
     story.workers_join()
     story.etl()
@@ -178,7 +177,7 @@ def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, brows
     story.test(is_whole=True)
     bench.store.add(story)
     head = browser.get("/experiments/partly").text.partition('class="tabline"')[0]
-    assert 'data-icon="finished"' in head  # the browser's tab shows that nothing runs
+    assert 'data-icon="finished"' in head  # the tab's icon shows that no run is active
     assert '<span class="state state-ended">' in head
     assert "state-finished" not in head
     assert "of 8 models, 6 failed, 1 stopped" in text_of(head)
@@ -188,7 +187,7 @@ def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, brows
 
 
 def test_the_best_model_is_that_of_all_fits(bench: Bench, browser: Browser) -> None:
-    """A newer fit with a worse best model hides nothing: head, overview and list show one value, and name its run."""
+    """A newer fit with a worse best model hides nothing; header, overview and list agree."""
     story = Story("twice")
     story.workers_join()
     story.etl()

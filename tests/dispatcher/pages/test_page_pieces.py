@@ -1,4 +1,4 @@
-"""What pages are made of: addresses, queries, comparisons, how values are written, the files that figures need."""
+"""Helpers of pages: addresses, queries, comparisons, number formats and figure files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bench() -> Bench:
 
 
 def test_a_query_of_an_old_address_is_still_answered() -> None:
-    """Unknown fields are left out, values that do not fit give way to their default, the rest stays."""
+    """Unknown fields are ignored and invalid values fall back to their default."""
     query = query_of(
         ModelQuery, {"sort": "-best", "page": "many", "size": "100000", "tab": "7"}, filter="x = 1"
     )
@@ -39,7 +39,7 @@ def test_a_query_of_an_old_address_is_still_answered() -> None:
 
 
 def test_comparison_tells_lines_that_differ() -> None:
-    """Of hyperparameters and of results; a value that one model lacks is a difference."""
+    """A value that only one model has is a difference, too."""
     story = running_story()
     table = ModelTable(story.state.runs["fit-1"])
     found = comparison(table, ("m00", "m02", "nobody"))
@@ -69,7 +69,7 @@ def test_comparison_tells_lines_that_differ() -> None:
     ],
 )
 def test_cells(value: object, kind: str, text: str) -> None:
-    """By the kind of their column; what is no number is written as it is."""
+    """By the kind of the column; a non-number is shown unchanged."""
     assert formats.cell(value, kind) == text
 
 
@@ -77,7 +77,7 @@ def test_cells(value: object, kind: str, text: str) -> None:
 
 
 def test_script_for_figures_comes_from_the_installed_package(bench: Bench) -> None:
-    """Packed, to be kept for good under an address with its version; the same to browsers that cannot unpack."""
+    """Compressed and cacheable for ever under a versioned address; also for browsers without compression."""
     client = bench.signed_in().client
     with bench.app.test_request_context("/"):
         address = render_template_string("{{ asset('plotly.js') }}")
@@ -95,7 +95,7 @@ def test_script_for_figures_comes_from_the_installed_package(bench: Bench) -> No
 
 
 def test_figures_files_are_for_those_who_signed_in(bench: Bench) -> None:
-    """Nothing but the sign-in and its looks is open."""
+    """Only the sign-in page and its styles are public."""
     for address in ("/asset/plotly.js", "/asset/palette.css"):
         assert bench.browser().get(address).status_code == 303
         assert bench.browser().get(address.replace("asset", "static")).status_code == 404
@@ -103,7 +103,7 @@ def test_figures_files_are_for_those_who_signed_in(bench: Bench) -> None:
 
 
 def test_palette_has_a_class_for_each_colour_of_both_themes() -> None:
-    """A model's class follows its index; after the last look they repeat."""
+    """A model's class follows its index; the classes repeat after the last."""
     sheet = palette()
     light, _, dark = sheet.partition("@media (prefers-color-scheme:dark)")
     for index in range(STYLES):

@@ -1,4 +1,4 @@
-"""Polls that are answered without Flask: told the same, counted the same, and nobody is let in who would not be."""
+"""Cached polls bypass Flask but keep its answers, counters and access checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OURS = {"Authorization": f"Bearer {TOKEN}"}
 
 
 class CountingBench(Bench):
-    """Counts what reaches the application."""
+    """Count the requests that reach the application."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,7 +38,7 @@ class CountingBench(Bench):
         around._app = counting  # type: ignore[attr-defined]
 
     def get(self, path: str, tag: str = "", **changed: str) -> TestResponse:
-        """As the page's script asks."""
+        """Poll as the page's script does."""
         headers = OURS | ({"If-None-Match": tag} if tag else {}) | changed
         return Client(self.app).get(path, headers=headers)
 
@@ -48,7 +48,7 @@ class CountingBench(Bench):
 
 
 def headers(response: TestResponse) -> dict[str, str]:
-    """Those that do not differ from answer to answer."""
+    """Return the headers that are the same in every answer."""
     return {name: value for name, value in response.headers if name != "X-Request-Id"}
 
 
@@ -60,7 +60,7 @@ def bench() -> CountingBench:
 @pytest.mark.parametrize("path", [PAGE, VIEW, "/fragments/experiments", "/fragments/experiments/digits/logs"])
 @pytest.mark.parametrize("packing", ["gzip", "identity"])
 def test_the_second_poll_is_answered_as_the_first_was(bench: CountingBench, path: str, packing: str) -> None:
-    for _ in range(3):  # the list of experiments is filled in the background
+    for _ in range(3):  # the list of experiments loads in the background
         first = bench.get(path, **{"Accept-Encoding": packing})
     bench.asked = 0
     second = bench.get(path, **{"Accept-Encoding": packing})

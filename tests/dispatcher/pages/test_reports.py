@@ -1,4 +1,4 @@
-"""Reports and tables to keep: files that are written without holding others up."""
+"""Reports and tables are generated without blocking other requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import HANG_S
 def test_long_files_are_written_while_others_look(
     bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever downloads a report or a table holds nobody up; one report is written at a time."""
+    """A slow download does not block other requests; one report is generated at a time."""
     bench.store.add(running_story())
     seen: list[int] = []
 
@@ -42,7 +42,7 @@ def test_long_files_are_written_while_others_look(
 def test_one_report_is_written_at_a_time(
     bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one is asked for again."""
+    """The second request is asked to retry."""
     bench.store.add(running_story())
     inner: list[int] = []
 

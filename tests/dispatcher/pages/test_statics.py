@@ -1,4 +1,4 @@
-"""Style sheets and scripts: packed for who takes it, kept by browsers, and the same bytes either way."""
+"""Style sheets and scripts are compressed on request and cached by browsers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_file_is_the_same_packed_and_plain() -> None:
 
 
 def test_a_browser_may_keep_it_and_is_told_when_it_may_go_on_to() -> None:
-    """A page of an earlier release asks for another version: what it is given is not kept under that name."""
+    """A page of an earlier release requests an old version; browsers must revalidate that answer."""
     bench = Bench()
     client, page = bench.app.test_client(), bench.browser().get("/sign-in").text
     address = re.findall(r'href="(/static/style.css\?v=[^"]+)"', page)[0]
@@ -45,7 +45,7 @@ def test_a_browser_may_keep_it_and_is_told_when_it_may_go_on_to() -> None:
 
 
 def test_an_installed_package_has_every_template_and_every_file_for_browsers() -> None:
-    """What lies beside the routes is named as the package's data, in folders that are packages."""
+    """The package data declares each file, and each folder is a package."""
     root = Path(dispatcher.__file__).parent
     project = tomllib.loads((root.parent / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["dispatcher"]

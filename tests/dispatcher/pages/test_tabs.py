@@ -1,4 +1,4 @@
-"""The tabs of schedule and data, and every tab before there is anything to show."""
+"""The schedule and data tabs, and all tabs of an empty experiment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.dispatcher.stories import Story, running_story
 
 
 def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
-    """Makespan so far, bound, gap and idle time, the plan, a row per epoch, and each sub-epoch."""
+    """Makespan, bound, gap, idle time, the plan, one row per epoch, and each sub-epoch."""
     story = running_story()
     plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
     plan["order"] = [("worker-0", "m00", 2, 0, 1.0)]
@@ -37,7 +37,7 @@ def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
 
 
 def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Browser) -> None:
-    """What runs on is not known then: time ends where the outage began."""
+    """Progress is unknown during an outage, so the time axis ends at its start."""
     bench.store.add(running_story())
     page = "/fragments/experiments/digits/schedule"
     browser.get(page)
@@ -52,7 +52,7 @@ def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Br
 
 
 def test_tabs_before_there_is_anything(bench: Bench, browser: Browser) -> None:
-    """Each says why it is empty and gives the next step as a command that can be copied."""
+    """Each says why it is empty and shows the next command to copy."""
     bench.store.add(Story("digits"))
     for tab, said in (
         ("", "No run yet"),
@@ -68,7 +68,7 @@ def test_tabs_before_there_is_anything(bench: Bench, browser: Browser) -> None:
 
 
 def test_data_is_an_equation(bench: Bench, browser: Browser) -> None:
-    """Rows in = rows out + rows failed, in all and for each split and partition."""
+    """Rows in = rows out + failed rows, in total and for each split and partition."""
     story = Story("digits")
     story.workers_join()
     story.etl(failed=3)

@@ -1,4 +1,4 @@
-"""Live points as series: bounded, without what was superseded, never without a spike."""
+"""Live metrics as series: bounded, without superseded points, and with every spike."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ def test_all_lines_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     for chunk, model in itertools.product(range(40), range(30)):
         series.add(points(f"fit-1/train/m{model:02}/e1/p0", [float(chunk)] * 10))
     assert len(series) <= 2_000 + 30 * 10
-    assert values(series, "m25") == []  # more lines than are followed
+    assert values(series, "m25") == []  # m25 is beyond the limit of series
     assert values(series, "m00")[-1] == 39.0

@@ -1,4 +1,4 @@
-"""What is kept beside the fold says the same as the fold, at every event; and how fast a run goes."""
+"""The incremental read model equals the full fold after every event, and reports throughput."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.dispatcher.stories import NOW, Story, running_story
 
 
 def eventful() -> Story:
-    """A fit in which everything happens that changes rows."""
+    """A fit with every event type that changes rows."""
     story = running_story()
     story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
     story.tell(RunResumed(run="fit-1"))
@@ -118,7 +118,8 @@ def test_a_point_that_is_ahead_of_the_log_is_kept() -> None:
 def test_the_last_numbers_of_a_schedule_are_shown_at_once_however_long_they_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e-9)  # one look is enough for a long time
+    # One computation stays valid for a long time.
+    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e-9)
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -153,7 +154,7 @@ def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
     throughput = read_model.throughput(story.time)
     done, total = run.progress()
     committed = sum(len(model.visits) for model in run.models.values())
-    # The clock stands from the pause on, which is now.
+    # The clock stops at the pause, which is now.
     elapsed = story.time - run.started
     assert throughput.rows_per_s == pytest.approx(committed * 898 / elapsed, rel=0.05)
     assert throughput.sub_epochs_per_min == pytest.approx(60 * committed / elapsed, rel=0.05)
@@ -177,7 +178,7 @@ def test_rows_of_running_sub_epochs_count_for_throughput() -> None:
 
 
 def test_validations_do_not_make_time_left_shorter() -> None:
-    """They are short, and not among the sub-epochs that are left: a long tail of one model would look short."""
+    """Validations are short; as sub-epochs they would make the estimate too small."""
     story = running_story()
     run = story.state.runs["fit-1"]
     table = ModelTable(run)
@@ -195,7 +196,7 @@ def test_validations_do_not_make_time_left_shorter() -> None:
 
 
 def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:
-    """A finished test would hide a stopped fit; so would 100 % of that one in the list."""
+    """Otherwise a finished test would hide a stopped fit, in the header and in the list."""
     story = Story("halted")
     story.workers_join()
     story.etl()
@@ -205,7 +206,7 @@ def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:
     story.tell(RunFinished(run="fit-1", outcome="stopped"))
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
-    assert header(read_model, now=NOW).halted is None  # it is the run that is shown
+    assert header(read_model, now=NOW).halted is None  # the test's run is shown
     story.test()
     read_model.apply(story.events[read_model.state.seq :])
     found = header(read_model, now=NOW)
@@ -223,7 +224,7 @@ def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:
 
 
 def test_a_stopped_fit_can_be_resumed_after_a_newer_one() -> None:
-    """The head and the list still show it after the newest fit."""
+    """Header and list still show it after the newest fit."""
     story = Story("halted")
     story.workers_join()
     story.etl()
@@ -247,7 +248,6 @@ def test_a_stopped_fit_can_be_resumed_after_a_newer_one() -> None:
 
 
 def test_a_failed_test_is_told_beside_the_finished_fit() -> None:
-    """The experiment keeps the state of the fit."""
     story = Story("untested")
     story.workers_join()
     story.etl()

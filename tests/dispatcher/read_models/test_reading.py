@@ -1,4 +1,4 @@
-"""Reading the store for many viewers: seldom, within bounds, and never an experiment that is gone."""
+"""The cached reader of the store: few reads, bounded, and without deleted experiments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.dispatcher.stories import NOW, Story, running_story, status
 
 
 class ReaderBench:
-    """A reader over a store in memory, with a clock to turn."""
+    """A reader over a store in memory, with a manual clock."""
 
     def __init__(self) -> None:
         self.store, self.clock = FakeStore(), Clock()
@@ -31,7 +31,7 @@ def bench() -> ReaderBench:
 
 
 def long_story(models: int = 500) -> Story:
-    """More events than one read returns."""
+    """A log longer than one read."""
     story = Story("long")
     story.workers_join()
     story.etl()
@@ -205,7 +205,7 @@ def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_i
 def test_no_event_is_shown_in_part(
     bench: ReaderBench, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Where the fold fails in the middle of one, also while the store is away; it is read again if it may be sound."""
+    """If folding fails within an event, also in an outage, the reader rolls back and reads the log again."""
     story = running_story()
     bench.store.add(story)
 

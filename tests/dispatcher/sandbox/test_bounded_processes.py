@@ -1,4 +1,4 @@
-"""A process that reads what users gave is bounded in what it may say, as in time and memory."""
+"""Processes that parse user input have limits on output, time and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_answer_comes_whole() -> None:
-    """Also a long one to a long question."""
+    """Also with a long question and a long answer."""
     question = json.dumps(["x" * 1000] * 3000).encode()
     said = BoundedProcesses("json.tool", at_once=1).run(question, timeout_s=20.0)
     assert json.loads(said.output) == json.loads(question)
@@ -23,7 +23,7 @@ def test_answer_comes_whole() -> None:
 
 
 def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has said by then counts, and that it is not all is told."""
+    """The output up to the limit counts and is marked as incomplete."""
     monkeypatch.setattr("dispatcher.sandbox.bounded_processes.MAX_BYTES", 100_000)
     said = BoundedProcesses("json.tool", at_once=1).run(
         json.dumps(["x" * 1000] * 3000).encode(), timeout_s=20.0
@@ -33,7 +33,7 @@ def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_child_that_computes_for_too_long_is_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The kernel ends it by a signal of its own, before its time has passed on the clock."""
+    """The kernel's CPU limit ends it before the wall-clock timeout."""
     (tmp_path / "busy.py").write_text(
         "from dispatcher.sandbox.bounded_processes import limit_process\n"
         "limit_process(memory_bytes=1 << 30, cpu_s=1)\n"
@@ -45,7 +45,7 @@ def test_child_that_computes_for_too_long_is_late(monkeypatch: pytest.MonkeyPatc
 
 
 def test_child_that_does_not_listen_is_no_fault() -> None:
-    """It may end before it has heard the question."""
+    """The child may exit before it reads the question."""
     said = BoundedProcesses("this", at_once=1).run(b"x" * 3_000_000, timeout_s=20.0)
     assert said.code == 0
     assert b"Zen of Python" in said.output
@@ -53,7 +53,7 @@ def test_child_that_does_not_listen_is_no_fault() -> None:
 
 @pytest.mark.parametrize("has_keys", [True, False])
 def test_secrets_stay_away(has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The cluster's token always; keys of object stores, unless the child is there to look into them."""
+    """The cluster's token is always removed; object-store keys unless the child needs them."""
     for name in ("CEREBRO_TOKEN", "AWS_SECRET_ACCESS_KEY", "S3_KEY", "HARMLESS"):
         monkeypatch.setenv(name, "x")
     (tmp_path / "telling.py").write_text("import json, os; print(json.dumps(sorted(os.environ)))")
@@ -89,7 +89,7 @@ def test_secrets_stay_away(has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_
 def test_child_that_dies_is_told_in_its_own_words(
     program: str, ending: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The status or signal, and the last line that it wrote; without keys."""
+    """The status or signal and the last line of stderr, with keys removed."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-long-secret-key")
     (tmp_path / "dying.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))

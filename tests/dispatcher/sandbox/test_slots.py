@@ -1,4 +1,4 @@
-"""Several requests of one person wait for each other; only a crowd is refused."""
+"""A few requests of one user queue up; only a large number is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dispatcher.sandbox.slots import BusyError, Slots
 
 
 def test_all_that_a_browser_sends_at_once_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six requests, two at a time."""
+    """Six requests run two at a time."""
     all_sent = threading.Barrier(6)
     at_work, most = [0], [0]
     lock = threading.Lock()
@@ -38,7 +38,7 @@ def test_all_that_a_browser_sends_at_once_is_answered(monkeypatch: pytest.Monkey
 
 
 def test_a_crowd_is_refused_and_nobody_is_blamed() -> None:
-    """Beyond the places, and after the wait; a free slot is taken again."""
+    """A released slot can be used again."""
     slots = Slots("checks", at_once=1, waiting=0)
     told = "the page is busy with other checks: try again in a moment"
     with slots.taken(wait_s=0.0), pytest.raises(BusyError, match=told), slots.taken(wait_s=60.0):

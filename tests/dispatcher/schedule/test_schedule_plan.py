@@ -1,5 +1,4 @@
-"""The schedule before its first sub-epoch, and beside what runs: the plan that is followed, or a word that there is
-none."""
+"""The schedule shows the plan before and during a fit, or says that there is no plan."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ FIGURE = "/api/views/experiments/digits/figures/schedule"
 
 
 def story(*, is_planned: bool) -> Story:
-    """A fit of two models, nothing of which has begun."""
+    """A fit of two models before its first sub-epoch."""
     told = Story("digits")
     told.workers_join()
     told.etl()
@@ -44,7 +43,7 @@ def story(*, is_planned: bool) -> Story:
 
 
 def asked(told: Story) -> tuple[str, dict[str, Any]]:
-    """What the page says, and its figure."""
+    """Return the text of the page and its figure."""
     bench = Bench()
     bench.store.add(told)
     browser = bench.signed_in()
@@ -57,7 +56,7 @@ def asked(told: Story) -> tuple[str, dict[str, Any]]:
 
 
 def test_before_the_first_sub_epoch_the_plan_is_shown() -> None:
-    """In words without scripts; hollow in the figure."""
+    """As text without scripts, and as hollow bars in the figure."""
     words, figure = asked(story(is_planned=True))
     assert (
         "No sub-epoch has started yet. fit-1 follows a plan of planner/cyclic: 10.0 s instead of 12.0 s."
@@ -68,7 +67,7 @@ def test_before_the_first_sub_epoch_the_plan_is_shown() -> None:
 
 
 def test_what_is_to_come_stands_beside_what_runs() -> None:
-    """A sub-epoch that has begun is planned no more."""
+    """A started sub-epoch is no longer shown as planned."""
     told = story(is_planned=True)
     told.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
     words, figure = asked(told)
@@ -81,7 +80,7 @@ def test_what_is_to_come_stands_beside_what_runs() -> None:
 
 @pytest.mark.slow
 def test_on_a_phone_the_plan_and_its_data_are_within_the_window(browser: Browser) -> None:
-    """The table of the figure's data scrolls by itself."""
+    """The table of the figure's data scrolls in its own box."""
     bench, heard = Bench(), Complaints()
     bench.store.add(story(is_planned=True))
     with serving(bench.app) as address, window(browser, PHONE, "dark") as context:

@@ -1,4 +1,4 @@
-"""The page looks at stretches of a long run's time: what the fold has left to the log is read from there."""
+"""The schedule of a long run reads compacted sub-epochs from the log by time range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VIEWS = "/api/views/experiments/one"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """With a run that archives its sub-epochs, known by a snapshot of its fold."""
+    """A dispatcher over a run with compacted sub-epochs and a snapshot."""
     monkeypatch.setattr(log_pages, "PAGE", 50)
     bench, made = Bench(), archived(0)
     bench.store.records["one"] = record("one")
@@ -40,7 +40,7 @@ def browser(bench: Bench) -> Browser:
 
 
 def test_older_sub_epochs_are_read_from_the_log(browser: Browser) -> None:
-    """From the newest ones one gets to the first, link by link; on the way each attempt was there."""
+    """Links lead from the newest time range to the first, and each attempt appears on the way."""
     made, seen, page = archived(0), set[str](), PAGE
     for _ in range(200):
         text = browser.get(page).text
@@ -62,7 +62,7 @@ def test_older_sub_epochs_are_read_from_the_log(browser: Browser) -> None:
 
 
 def test_figure_and_table_of_a_window_agree(browser: Browser) -> None:
-    """As many bars as attempts; nothing of it is drawn of the run's end."""
+    """One bar per attempt, and no marker of the run's end."""
     since, until = 20, 60
     figure: Any = browser.get(f"{VIEWS}/figures/schedule?since={since}&until={until}").json
     sub_epochs: Any = browser.get(f"{VIEWS}/sub_epochs?kind=train&since={since}&until={until}&size=500").json
@@ -90,7 +90,7 @@ def test_figure_and_table_of_a_window_agree(browser: Browser) -> None:
 
 
 def test_what_cannot_be_read_is_told(bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the page is there, and the newest sub-epochs."""
+    """The rest of the page, with the newest sub-epochs, is shown."""
     log = archived(0).log
     segment = Segment(
         first=1,
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_told(bench: Bench, browser: Browser, monkeypatch
 
 
 def test_a_model_has_its_sub_epochs_by_time(browser: Browser) -> None:
-    """Of the window that the address names."""
+    """For the time range in the address."""
     made = archived(0)
     model = next(iter(made.run.models.values()))
     text = browser.get(f"/experiments/one/models/{model.id}?since=0&until=40").text
@@ -130,7 +130,7 @@ def test_a_model_has_its_sub_epochs_by_time(browser: Browser) -> None:
 
 
 def test_behind_the_end_the_parallel_plan_leads_back() -> None:
-    """A window that has no length is as wide as the narrowest that can be looked at."""
+    """A zero-length range becomes the narrowest allowed range."""
     nothing = {"since": 100.0, "until": 100.0, "end": 100.0, "zero": 0.0, "kept_since": 0.0}
     found = window_view(
         TimeRange(log=Log("one", 0.0, 10), run="fit-1", sub_epochs=10, is_chosen=True, **nothing)

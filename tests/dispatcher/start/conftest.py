@@ -1,5 +1,4 @@
-"""Processes that look at locators may be forks of one that has imported what they need. Those of test_locator_store are
-not: they start as programs."""
+"""Run locator checks in forks of a preloaded process. The tests in test_locator_store start real programs instead."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tests.forking import Forked, Forks
 
 
 class Asked:
-    """What `subprocess.Popen` is to `BoundedProcesses`."""
+    """A double for `subprocess.Popen` as used by `BoundedProcesses`."""
 
     def __init__(self, forks: Forks, environment: Mapping[str, str]) -> None:
         question, answer, errors = os.pipe(), os.pipe(), os.pipe()
@@ -41,20 +40,20 @@ class Asked:
 
     @property
     def returncode(self) -> int | None:
-        """Of a process that has ended."""
+        """Return the exit status of an ended process."""
         return self._process.returncode
 
 
 @pytest.fixture(scope="session")
 def looking(processes: None) -> Iterator[Forks]:
-    """One process that has imported what looks at locators."""
+    """A process that has imported the locator check."""
     with Forks("dispatcher.start.locator_process") as made:
         yield made
 
 
 @pytest.fixture
 def forked_looks(looking: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that look are its forks."""
+    """Make locator checks run in forks."""
 
     def popen(*_: object, env: Mapping[str, str], **__: Any) -> Asked:
         return Asked(looking, env)

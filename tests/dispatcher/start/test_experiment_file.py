@@ -1,4 +1,4 @@
-"""The start form takes an experiment file: what it asks for is requested once, and no code of it runs on the page."""
+"""The start form accepts an experiment file and does not run its code on the page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CODE = zip_of(**{"digits.py": b"raise SystemExit('user code ran')"})
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine may take longer to read a file than users wait."""
+    """Raise the timeout, since a slow machine may take longer than the default to read a file."""
     monkeypatch.setattr("dispatcher.start.experiment_file.READ_S", HANG_S)
 
 
@@ -63,7 +63,7 @@ def requested(bench: Bench) -> list[RunRequested]:
 
 @pytest.mark.processes
 def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: Browser) -> None:
-    """Name and locators are the file's, whatever was typed; sent again, nothing is started twice."""
+    """The file's name and locators override the form. Sending it again starts no second run."""
     for _ in range(2):
         answer = browser.post("/start", {"name": "typed", "author": "Ada", "file": FILE} | upload(CODE))
         assert answer.status_code == 303
@@ -88,7 +88,7 @@ def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: 
 
 @pytest.mark.processes
 def test_mistakes_are_told_with_their_line(bench: Bench, browser: Browser) -> None:
-    """As `cerebro run` tells them, and nothing is created."""
+    """`cerebro run` gives the same messages, and nothing is created."""
     answer = browser.post("/start", {"file": FILE.replace("mode: min", "mode: least")} | upload(CODE))
     assert answer.status_code == 422
     assert "Line 15: fit.mode: input should be" in answer.text
@@ -106,7 +106,7 @@ def test_mistakes_are_told_with_their_line(bench: Bench, browser: Browser) -> No
     ],
 )
 def test_code_that_the_file_names_has_to_come_with_it(files: dict[str, bytes] | None, told: str) -> None:
-    """In the archive, or in a package that is installed for it."""
+    """In the uploaded archive or in an installed package."""
     asked = FileContent.model_validate(
         {"name": "digits", "locators": {"train": {"metadata": "/a"}}, "code": "src", "modules": ["digits"]}
         | {"codes": [], "runs": []}
@@ -144,7 +144,7 @@ def test_reader_that_dies_is_told_in_its_own_words(
 @pytest.mark.processes
 @pytest.mark.slow
 def test_experiment_with_other_runs_is_left_alone(bench: Bench, browser: Browser) -> None:
-    """Its first run is another one: nothing is started beside it."""
+    """Its first run differs from the file's, so no run is started."""
     assert browser.post("/start", {"file": FILE} | upload(CODE)).status_code == 303
     answer = browser.post(
         "/start", {"file": FILE.replace("max_failed: 0.1", "max_failed: 0.2")} | upload(CODE)
@@ -157,7 +157,7 @@ def test_experiment_with_other_runs_is_left_alone(bench: Bench, browser: Browser
 @pytest.mark.processes
 @pytest.mark.slow
 def test_file_that_takes_all_memory_is_refused(browser: Browser) -> None:
-    """It is read by a process of its own, within bounds."""
+    """A child process with a memory limit reads the file."""
     bomb = "a: &a [x]\n" + "".join(
         f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 60)}]\n" for n in range(9)
     )

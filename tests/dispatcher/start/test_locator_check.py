@@ -1,5 +1,4 @@
-"""Locators are looked at as they are entered: what is there is shown, what is certainly wrong stands beside its field,
-and nothing is read or asked that the page has no business with."""
+"""The locator check previews data, reports certain errors next to the field, and reads nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("forked_looks")
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A table of six rows; the object of the third is missing."""
+    """Write a table of six rows; the third row's object is missing."""
     folder = tmp_path / "volumes" / "shared" / "data"
     (folder / "images").mkdir(parents=True)
     rows = ["id,file,label", *(f"{number},im{number}.png,{number % 2}" for number in range(6))]
@@ -48,7 +47,7 @@ def found(check: LocatorCheck, metadata: str, objects: str | None = None) -> tup
 
 
 def test_what_lies_there_is_shown(data: Path) -> None:
-    """Rows, columns with types, five rows, the column that names objects, those that are missing, and one object."""
+    """Rows, typed columns, five rows, the object column, missing objects, and one object."""
     table, objects = found(checker(data), f"{data}/train.csv", f"file://{data}/images")
     assert (table.state, table.rows) == ("fine", 6)
     assert table.columns == (("id", "int64"), ("file", "string"), ("label", "int64"))
@@ -69,7 +68,7 @@ def test_what_lies_there_is_shown(data: Path) -> None:
     ],
 )
 def test_table_that_cannot_be_used(data: Path, content: str, match: str) -> None:
-    """With the controller's own words."""
+    """With the controller's message."""
     (data / "bad.csv").write_text(content)
     (finding,) = found(checker(data), f"{data}/bad.csv")
     assert finding.state == "wrong"
@@ -78,14 +77,14 @@ def test_table_that_cannot_be_used(data: Path, content: str, match: str) -> None
 
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/dev/zero"])
 def test_system_is_no_data(data: Path, path: str) -> None:
-    """A device without an end would be read for ever."""
+    """A device file has no end."""
     (finding,) = found(checker(data), path)
     assert finding.state == "wrong"
     assert finding.preview == ()
 
 
 def test_link_into_the_system_is_no_data(data: Path) -> None:
-    """Wherever it lies."""
+    """Wherever the link is."""
     (data / "linked.csv").symlink_to("/proc/self/environ")
     (finding,) = found(checker(data), f"{data}/linked.csv")
     assert finding.state == "wrong"
@@ -93,7 +92,7 @@ def test_link_into_the_system_is_no_data(data: Path) -> None:
 
 
 def test_time_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes longer is no mistake of the user's."""
+    """A timeout is not reported as the user's error."""
     monkeypatch.setattr("dispatcher.start.locator_check.CHECK_S", 0.05)
     (finding,) = found(checker(data), f"{data}/train.csv")
     assert finding.state == "unseen"
@@ -101,7 +100,7 @@ def test_time_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_names_types_and_values_are_cut(data: Path) -> None:
-    """Whoever wrote the table: a page is not made to show, nor this process to hold, what nobody can read."""
+    """The limits protect both the page and this process."""
     long = "y" * 2_000_000
     deep = pa.struct([(f"field{number}", pa.int64()) for number in range(2_000)])
     table = pa.table(
@@ -123,7 +122,7 @@ def test_long_names_types_and_values_are_cut(data: Path) -> None:
 
 
 def test_token_is_not_shown(data: Path) -> None:
-    """Wherever it lies, and whatever it is taken for."""
+    """In any position and in any encoding."""
     (data / "token.csv").write_text(f"id\n{TOKEN}\n")
     (finding,) = found(checker(data), f"{data}/token.csv")
     assert finding.preview == ()
@@ -134,7 +133,7 @@ def test_token_is_not_shown(data: Path) -> None:
 
 
 def test_cluster_sees_its_shared_volume_alone(data: Path, tmp_path: Path) -> None:
-    """The rest is the dispatcher's own pod: not looked at, and not called wrong either."""
+    """Other paths are in the dispatcher's own pod: not checked, and not reported as wrong."""
     (tmp_path / "own.csv").write_text("id\n1\n")
     check = checker(data, host="0.0.0.0")
     assert [each.state for each in found(check, f"{data}/train.csv", f"{data}/images")] == ["fine", "fine"]
@@ -162,7 +161,7 @@ def test_cluster_follows_no_links(data: Path, tmp_path: Path) -> None:
     ["linked/*", "linked/z*", "linked/own.csv", "linked/absent.csv"],
 )
 def test_cluster_lists_nothing_behind_links(data: Path, tmp_path: Path, name: str) -> None:
-    """Folders and patterns alike: neither names nor whether there are any are told."""
+    """For folders and patterns, neither the names nor their existence are shown."""
     (tmp_path / "hush").mkdir()
     (tmp_path / "hush" / "own.csv").write_text("id\n1\n")
     (tmp_path / "hush" / "other.parquet").touch()
@@ -175,7 +174,7 @@ def test_cluster_lists_nothing_behind_links(data: Path, tmp_path: Path, name: st
 
 
 def test_memory_of_a_pod_is_bounded(data: Path) -> None:
-    """A small file that unpacks to more than the pod has shall not end the page; and it is no mistake of the user's."""
+    """A small compressed file can expand beyond the pod's memory. The page survives and does not blame the user."""
     part = pa.table({"id": range(1_000), "text": ["x" * 50_000] * 1_000})
     with pq.ParquetWriter(data / "bomb.parquet", part.schema) as writer:
         for _ in range(20):
@@ -187,7 +186,7 @@ def test_memory_of_a_pod_is_bounded(data: Path) -> None:
 
 
 class _Asked(http.server.BaseHTTPRequestHandler):
-    """A service of the cluster's network that nobody may reach through the page."""
+    """A service of the cluster's network that the page must not reach."""
 
     requests: list[str]
 
@@ -199,7 +198,7 @@ class _Asked(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_PUT = do_GET  # noqa: N815 - the names that the base class looks for
 
     def log_message(self, format: str, *args: object) -> None:
-        """Not to standard error."""
+        pass
 
 
 @pytest.mark.slow
@@ -207,7 +206,7 @@ class _Asked(http.server.BaseHTTPRequestHandler):
 def test_cluster_asks_no_address_of_its_own_network(
     data: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    """Not through an S3 endpoint, and not for credentials of the machine."""
+    """Neither by an S3 endpoint nor to fetch credentials of the machine."""
     handler = type("Handler", (_Asked,), {"requests": []})
     server = HttpServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -234,7 +233,7 @@ def test_cluster_asks_no_address_of_its_own_network(
 
 
 def test_names_that_climb_name_nothing(data: Path) -> None:
-    """Objects stay below their root, whatever a table says."""
+    """Objects must be below their root, whatever the table contains."""
     root = root_of(str(data / "images"), data.parent)
     assert size_of(root, "../train.csv") is None
     assert size_of(root, "im0.png")
@@ -254,7 +253,7 @@ def test_names_that_climb_name_nothing(data: Path) -> None:
     ],
 )
 def test_what_is_shown_is_an_image_or_none(data: Path, name: str, content: bytes) -> None:
-    """No page, no drawing with a script in it, nothing that makes the page slow."""
+    """HTML, SVG with scripts and oversized images are refused."""
     (data / "other").mkdir()
     (data / "other" / name).write_bytes(content)
     _, objects = found(checker(data), f"{data}/train.csv", f"{data}/other")
@@ -271,7 +270,7 @@ def browser(data: Path) -> Browser:
 
 
 def test_check_without_scripts(browser: Browser, data: Path) -> None:
-    """The button shows the same, all mistakes at once; nothing is created."""
+    """The button gives the same result and reports all errors; nothing is created."""
     fields = {
         "name": "digits", "action": "check", "train_metadata": f"{data}/train.csv",
         "train_objects": f"{data}/images", "valid_metadata": f"{data}/absent.csv", "misc": f"{data}/none",
@@ -284,7 +283,7 @@ def test_check_without_scripts(browser: Browser, data: Path) -> None:
 
 
 def test_text_of_tables_is_escaped(browser: Browser, data: Path) -> None:
-    """Names of columns, cells and files are the user's."""
+    """Column names, cells and file names come from the user."""
     evil = "<script>alert(1)</script>"
     (data / "evil.csv").write_text(f"id,{evil}\n1,{evil}\n")
     fields = {"name": "digits", "action": "check", "train_metadata": f"{data}/evil.csv"}
@@ -302,7 +301,7 @@ def test_text_of_tables_is_escaped(browser: Browser, data: Path) -> None:
     ],
 )
 def test_errors_are_told_without_keys(text: str, told: str) -> None:
-    """Secrets are often made with a line break at their end, which is not in the text."""
+    """A secret often ends with a line break that the error text lacks."""
     keys = {
         "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE\n",
         "AWS_SECRET_ACCESS_KEY": "secret-of-the-store",

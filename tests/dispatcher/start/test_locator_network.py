@@ -1,4 +1,4 @@
-"""Where locators lead within the network: to public addresses, and to the one store that the administrator named."""
+"""Locators may reach public addresses and the one configured object store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PORTS = st.integers(1, 65535)
     ],
 )  # fmt: skip
 def test_addresses_of_the_internet(address: object, public: bool) -> None:
-    """All others are the cluster's, the machine's or the cloud's own."""
+    """All other addresses are the cluster's, the machine's or the cloud's."""
     assert is_allowed(address) is public
     assert is_allowed(address, targets_of(STORE)) is public
 
@@ -49,7 +49,7 @@ def test_addresses_of_the_internet(address: object, public: bool) -> None:
 def test_one_address_and_port_is_reached_beside_the_internet(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int
 ) -> None:
-    """Any other one is judged as if no store had been named: also its neighbours, and its other ports."""
+    """Its neighbours and its other ports stay blocked."""
     reached = targets_of(STORE)
     is_public = is_allowed((str(address), port))
     is_store = (str(address), port) == ("10.0.0.7", 9000)
@@ -63,7 +63,7 @@ def test_one_address_and_port_is_reached_beside_the_internet(
 def test_store_is_where_its_url_says(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int
 ) -> None:
-    """At that address and port; but for link-local ones, where clouds keep the machine's credentials."""
+    """At that address and port, except link-local addresses, where clouds serve machine credentials."""
     host = f"[{address}]" if address.version == 6 else str(address)
     plain = getattr(address, "ipv4_mapped", None) or address
     expected = frozenset() if plain.is_link_local else frozenset({(plain, port)})
@@ -73,7 +73,7 @@ def test_store_is_where_its_url_says(
 @settings(deadline=None)
 @given(st.ip_addresses(network="169.254.0.0/16"), PORTS)
 def test_metadata_services_are_no_store(address: ipaddress.IPv4Address, port: int) -> None:
-    """Whoever names one as the endpoint opens nothing."""
+    """Configuring one as the endpoint does not open it."""
     assert not is_allowed((str(address), port), targets_of(f"http://{address}:{port}"))
 
 
@@ -87,12 +87,12 @@ def test_metadata_services_are_no_store(address: ipaddress.IPv4Address, port: in
     ],
 )  # fmt: skip
 def test_what_is_no_url_opens_nothing(endpoint: str, reached: set[tuple[str, int]]) -> None:
-    """Nor does a name that cannot be resolved."""
+    """An unresolvable name opens nothing, either."""
     assert {(str(address), port) for address, port in targets_of(endpoint)} == reached
 
 
 def _buckets() -> st.SearchStrategy[str]:
-    """Names, names that look like hosts, and those of which boto3 makes hosts."""
+    """Plain names, names like hosts, and names that boto3 turns into hosts."""
     word = st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True)
     services = st.sampled_from(["s3", "s3-outposts", "s3-object-lambda", "ec2", "sts"])
     kinds = st.sampled_from(["accesspoint", "outpost:op-0:accesspoint"])
@@ -104,7 +104,7 @@ def _buckets() -> st.SearchStrategy[str]:
 
 @dataclass(frozen=True)
 class _Client:
-    """A client of the store, and the addresses that it would ask; it asks none."""
+    """A store client that records the addresses it would contact."""
 
     client: Any
     asked: list[str] = field(default_factory=list)
@@ -129,7 +129,7 @@ def client() -> _Client:
 @settings(deadline=None, max_examples=200)
 @given(bucket=_buckets(), key=st.text(min_size=1))
 def test_no_locator_chooses_the_store(client: _Client, bucket: str, key: str) -> None:
-    """Of whatever is written there boto3 makes a path at the endpoint, or a name below its host, of the same port."""
+    """boto3 uses the name as a path at the endpoint or as a subdomain on the same port."""
     client.asked.clear()
     with pytest.MonkeyPatch.context() as patch, suppress(CerebroError, ValueError, ConnectionAbortedError):
         patch.setattr("boto3.session.Session.client", lambda *_, **__: client.client)
@@ -144,7 +144,7 @@ def test_no_locator_chooses_the_store(client: _Client, bucket: str, key: str) ->
 
 
 def _connected(endpoint: str, port: int) -> str:
-    """What comes of connecting to a port of ``localhost`` behind the guard."""
+    """Return the result of a connection to a port of ``localhost`` behind the guard."""
     program = (
         "import socket, sys; from dispatcher.start.locator_network import guard_network; guard_network(sys.argv[1])\n"
         "try: socket.create_connection(('localhost', int(sys.argv[2])), timeout=2); print('connected')\n"
@@ -156,7 +156,7 @@ def _connected(endpoint: str, port: int) -> str:
 
 @pytest.mark.processes
 def test_guard_is_the_kernels_view_of_the_address() -> None:
-    """A name that is resolved to an address of the network is refused when it connects, however it was checked."""
+    """The guard checks the resolved address at connect time, so DNS changes do not help."""
     with socket.socket() as listening, socket.socket() as other:
         for each in (listening, other):
             each.bind(("127.0.0.1", 0))

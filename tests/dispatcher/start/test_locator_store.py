@@ -1,4 +1,4 @@
-"""A page on a cluster looks into the one object store that it was told of, and into nothing else of the network."""
+"""On a cluster, the page reads only the configured object store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIAOFTHEPAGE", "AWS_SECRET_ACCESS_KEY": "secret-o
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
-    """A running S3 server on the loopback interface: a table of three rows, the objects of two of them."""
+    """A local S3 server with a table of three rows and two of their objects."""
     image = io.BytesIO()
     Image.new("RGB", (4, 3)).save(image, "PNG")
     with s3_server() as endpoint:
@@ -39,7 +39,7 @@ def store() -> Iterator[str]:
 
 @contextmanager
 def _service(status: int = 200) -> Iterator[tuple[str, list[str]]]:
-    """Another service of the same machine, with the paths that it is asked for; all have the same answer."""
+    """Run another service of the same machine; yield the list of requested paths."""
     paths: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -52,7 +52,7 @@ def _service(status: int = 200) -> Iterator[tuple[str, list[str]]]:
         do_HEAD = do_PUT = do_GET  # noqa: N815 - the names that the base class looks for
 
         def log_message(self, format: str, *args: object) -> None:
-            """Not to standard error."""
+            pass
 
     server = HttpServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -76,7 +76,7 @@ TRAIN, IMAGES = f"s3://{BUCKET}/data/train.csv", f"s3://{BUCKET}/data/images"
 
 
 def test_store_that_was_named_is_looked_into(store: str, tmp_path: Path) -> None:
-    """Columns, first rows, objects by their column, those that are missing, and one of them to be seen."""
+    """Columns, first rows, the object column, missing objects, and one object."""
     told = _settings(tmp_path)
     assert not told.is_local
     table, objects = _found(told, TRAIN, IMAGES)
@@ -89,7 +89,7 @@ def test_store_that_was_named_is_looked_into(store: str, tmp_path: Path) -> None
 
 
 def test_without_the_switch_it_is_not(store: str, tmp_path: Path) -> None:
-    """Though endpoint and keys are there."""
+    """Although endpoint and keys are set."""
     (finding,) = _found(_settings(tmp_path, has_object_store=False), TRAIN)
     assert finding.state == "unseen"
     assert "not a public address" in finding.message
@@ -98,7 +98,7 @@ def test_without_the_switch_it_is_not(store: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the store: another port of the same machine, which the environment offers as credentials or endpoint."""
+    """Another port of the same machine, which the environment names as a credential source or endpoint."""
     with _service() as (store, asked), _service() as (other, others):
         monkeypatch.setenv("AWS_ENDPOINT_URL", store)
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", other)
@@ -108,7 +108,7 @@ def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (without,) = _found(_settings(tmp_path), TRAIN)
         for name, key in KEYS.items():
             monkeypatch.setenv(name, key)
-        monkeypatch.setenv("HTTP_PROXY", other)  # where connections would really go
+        monkeypatch.setenv("HTTP_PROXY", other)  # connections would really go there
         (proxied,) = _found(_settings(tmp_path), TRAIN)
         assert (asked, others) == ([], [])
         monkeypatch.delenv("HTTP_PROXY")
@@ -123,7 +123,7 @@ def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_endpoint_of_s3_goes_before_that_of_all_services(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As boto3 has it; the other one is not reached."""
+    """boto3's order; the other endpoint gets no request."""
     with _service() as (other, others):
         monkeypatch.setenv("AWS_ENDPOINT_URL", other)
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store)
@@ -136,7 +136,7 @@ def test_endpoint_of_s3_goes_before_that_of_all_services(
 def test_keys_are_not_told(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One with a line break cannot be sent, and the text of that error has it: neither page nor log does."""
+    """A key with a line break cannot be sent, and boto3's error contains it. Page and log must not."""
     for each, key in KEYS.items():
         monkeypatch.setenv(each, key)
     monkeypatch.setenv(name, "a-key-that-is-secret\nX: y")

@@ -1,4 +1,4 @@
-"""The start page takes code and locators, refuses what is wrong all at once, and loses nothing."""
+"""The start form reports all errors at once and keeps the user's input."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def upload(content: bytes, name: str = "code.zip") -> dict[str, object]:
 
 
 def test_experiment_is_created_and_shown(bench: Bench, browser: Browser) -> None:
-    """All fields reach the record; the answer leads to its page."""
+    """All fields reach the record; the answer redirects to the experiment's page."""
     fields = GOOD | {
         "author": "Ada",
         "valid_metadata": "s3://bucket/valid.parquet",
@@ -64,7 +64,7 @@ def test_experiment_is_created_and_shown(bench: Bench, browser: Browser) -> None
 
 
 def test_archive_is_stored_under_its_hash(bench: Bench, browser: Browser) -> None:
-    """And its files can be seen later."""
+    """The page lists its files later."""
     content = zip_of(**{"model.py": b"x = 1"})
     assert browser.post("/start", GOOD | upload(content)).status_code == 303
     sha256 = hashlib.sha256(content).hexdigest()
@@ -76,7 +76,7 @@ def test_archive_is_stored_under_its_hash(bench: Bench, browser: Browser) -> Non
 
 
 def test_all_mistakes_are_shown_at_once_and_nothing_is_lost(bench: Bench, browser: Browser) -> None:
-    """Each beside its field; what was typed is still there; nothing was created."""
+    """Each next to its field; nothing is created."""
     fields: dict[str, object] = {
         "name": "Bad Name", "author": "Ada", "train_metadata": "train.csv", "valid_objects": "/only/objects",
         "test_metadata": "gs://bucket/x.csv", "misc": "/ok\nnot ok",
@@ -92,8 +92,7 @@ def test_all_mistakes_are_shown_at_once_and_nothing_is_lost(bench: Bench, browse
 
 
 def test_archive_survives_a_mistake_elsewhere(bench: Bench, browser: Browser) -> None:
-    """A browser cannot fill in a file again, so it is kept and shown, and the second try needs only the
-    name."""
+    """Browsers cannot refill a file field, so the server keeps the archive for the second try."""
     answer = browser.post("/start", GOOD | {"name": "Bad"} | upload(zip_of(**{"model.py": b"x"})))
     assert answer.status_code == 422
     assert "model.py" in answer.text
@@ -127,7 +126,7 @@ def evil_tar() -> bytes:
     ids=["traversal", "absolute", "bomb", "link", "no-archive", "empty", "too-large"],
 )
 def test_evil_archive_is_refused(bench: Bench, browser: Browser, content: bytes, match: str) -> None:
-    """The reason stands beside the field; nothing is stored, nothing created."""
+    """The reason is next to the field; nothing is stored."""
     answer = browser.post("/start", GOOD | upload(content))
     assert answer.status_code == 422
     mistake = re.search(r'id="archive-mistake">([^<]+)<', answer.text)
@@ -138,7 +137,7 @@ def test_evil_archive_is_refused(bench: Bench, browser: Browser, content: bytes,
 
 
 def test_form_that_is_too_large_gets_a_page(browser: Browser) -> None:
-    """It says the limit and that going back loses nothing."""
+    """It names the limit and says that Back keeps the input."""
     answer = browser.post("/start", GOOD | upload(bytes(34 * 1024 * 1024)))
     assert answer.status_code == 413
     assert "33 MiB" in answer.text
@@ -146,7 +145,7 @@ def test_form_that_is_too_large_gets_a_page(browser: Browser) -> None:
 
 
 def test_name_that_is_taken(bench: Bench, browser: Browser) -> None:
-    """Said beside the name, with a link to the other one."""
+    """The message is next to the name and links to the existing experiment."""
     bench.store.records["digits"] = record("digits", locators={"train": {"metadata": "/other.csv"}})
     answer = browser.post("/start", GOOD)
     assert answer.status_code == 409
@@ -156,7 +155,7 @@ def test_name_that_is_taken(bench: Bench, browser: Browser) -> None:
 
 
 def test_store_that_is_away_loses_nothing(bench: Bench, browser: Browser) -> None:
-    """The form comes back as it was sent."""
+    """The form is shown again with its input."""
     bench.store.is_away = True
     answer = browser.post("/start", GOOD)
     assert answer.status_code == 503
@@ -165,7 +164,7 @@ def test_store_that_is_away_loses_nothing(bench: Bench, browser: Browser) -> Non
 
 
 def test_typed_text_is_escaped(browser: Browser) -> None:
-    """In fields, in messages and in file names."""
+    """In fields, messages and file names."""
     evil = '"><script>alert(1)</script>'
     fields = GOOD | {"name": evil, "train_metadata": evil, "misc": evil, "author": evil} | upload(b"x", evil)
     page = browser.post("/start", fields).text

@@ -1,5 +1,4 @@
-"""A failure leads to the log of the very attempt that failed: on the overview, in the models table, on the model's
-page."""
+"""The overview, the models table and the model's page link to the log of the failed attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ SUB_EPOCH = "fit-1/train/m01/e1/p0"
 
 
 def crashed(times: int = 3) -> Story:
-    """A fit of two models, of which m01 crashes as often as it may."""
+    """A fit of two models; m01 crashes until its attempts are used up."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -26,7 +25,7 @@ def crashed(times: int = 3) -> Story:
 
 
 def test_it_is_the_attempt_after_which_the_model_was_given_up() -> None:
-    """The third, where the same was tried three times."""
+    """The third of three attempts at one sub-epoch."""
     run = crashed().state.runs["fit-1"]
     found = failed_attempts(run, list(run.models))
     assert {model: (at.task, at.attempt) for model, at in found.items()} == {"m01": (SUB_EPOCH, 3)}
@@ -34,7 +33,7 @@ def test_it_is_the_attempt_after_which_the_model_was_given_up() -> None:
 
 
 def test_another_sub_epochs_attempt_that_was_taken_back_is_not_it() -> None:
-    """A sub-epoch before was revoked and done again; the failure is the later sub-epoch's."""
+    """An earlier sub-epoch was revoked and done again; a later one failed."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -48,7 +47,7 @@ def test_another_sub_epochs_attempt_that_was_taken_back_is_not_it() -> None:
 
 
 def test_all_three_pages_lead_there() -> None:
-    """Task and attempt are in the address."""
+    """The link contains task and attempt."""
     bench = Bench()
     bench.store.add(crashed())
     page = bench.signed_in()

@@ -1,4 +1,4 @@
-"""A store with users, and pages before it."""
+"""A store with users and a dispatcher over it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kvs_api.users.people import OPERATOR, SERVICES
 
 @pytest.fixture(scope="session")
 def users_service(commands: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One for all tests of a process."""
+    """Shared by all tests of a process."""
     with (
         Database(tmp_path_factory.mktemp("users")) as database,
         Service(database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as service,

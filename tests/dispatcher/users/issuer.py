@@ -1,4 +1,4 @@
-"""An identity provider on this machine: keys of its own, a discovery document, and ID tokens with real signatures."""
+"""A local identity provider with its own keys, a discovery document and signed ID tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _key(bits: int = 2048) -> rsa.RSAPrivateKey:
 
 @dataclass(kw_only=True)
 class Issuer:
-    """Signs ID tokens; answers for its keys while `is_away` is false."""
+    """Sign ID tokens; serve the keys unless `is_away` is true."""
 
     address: str
     keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=lambda: {"first": _key()})
@@ -46,7 +46,7 @@ class Issuer:
     asked: list[str] = field(default_factory=list)
 
     def add(self, identity: str, bits: int = 2048) -> None:
-        """A new key, as providers do now and then."""
+        """Rotate to a new key."""
         self.keys[identity] = _key(bits)
 
     def token(
@@ -58,7 +58,7 @@ class Issuer:
         header: dict[str, Any] | None = None,
         **claims: Any,
     ) -> str:
-        """An ID token."""
+        """Sign an ID token."""
         given: dict[str, Any] = {
             "iss": self.address,
             "aud": AUDIENCE,
@@ -74,7 +74,7 @@ class Issuer:
         return jwt.encode(given, self.keys[key], algorithm=algorithm, headers={"kid": key, **(header or {})})
 
     def document(self, path: str) -> dict[str, Any] | None:
-        """What it answers."""
+        """Return the discovery document or the keys."""
         if path == "/.well-known/openid-configuration":
             return {"issuer": self.address, "jwks_uri": f"{self.address}/keys"}
         if path != "/keys":
@@ -93,7 +93,7 @@ class Issuer:
         return {"keys": [*keys, {"kty": "oct", "kid": "secret", "k": "c2VjcmV0"}, {"kty": "new", "kid": "x"}]}
 
     def oidc(self, **changes: Any) -> Oidc:
-        """Settings that believe it."""
+        """Make OIDC settings that trust this issuer."""
         groups = {
             "researchers": GroupRights.model_validate({"role": "member", "projects": ["vision"]}),
             "writers": GroupRights.model_validate({"role": "member", "projects": ["text"]}),
@@ -106,7 +106,7 @@ class Issuer:
 
 @contextmanager
 def issuing() -> Iterator[Issuer]:
-    """One that answers on a free port."""
+    """Serve an issuer on a free port."""
     made: list[Issuer] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -119,7 +119,7 @@ def issuing() -> Iterator[Issuer]:
             self.wfile.write(json.dumps(found).encode())
 
         def log_message(self, *_: object) -> None:
-            """Nothing on the terminal."""
+            pass
 
     server = HttpServer(("127.0.0.1", 0), Handler)
     made.append(Issuer(address=f"http://127.0.0.1:{server.server_port}"))

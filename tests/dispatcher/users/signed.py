@@ -1,4 +1,4 @@
-"""Pages over a real store that has users, and people with browsers before them."""
+"""A dispatcher over a real store with users, and one browser per person."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCATORS = Locators(train=Locator(metadata="/data/train.csv"))
 
 @dataclass(kw_only=True)
 class Signed:
-    """A dispatcher before a store with users."""
+    """A dispatcher over a store with users."""
 
     app: Flask
     service: Service
@@ -33,44 +33,44 @@ class Signed:
     monotonic: Clock
 
     def client(self, token: str = OPERATOR) -> KvsClient:
-        """The store, asked by somebody."""
+        """Make a store client with a person's token."""
         return self.service.client(token, retry_for_s=1.0)
 
     def made(self, **asked: object) -> MadeToken:
-        """A token that the operator makes."""
+        """Make a token as the operator."""
         return self.client().make_token(TokenRequest.model_validate(asked))
 
     def person(self, name: str, role: Role = Role.MEMBER, *projects: str) -> str:
-        """A new person's token."""
+        """Make a token for a new person."""
         return self.made(name=name, role=role, projects=projects).token
 
     def browser(self, token: str) -> Browser:
-        """Signed in with a token."""
+        """Open a browser signed in with a token."""
         browser = Browser(self.app)
         answer = browser.post("/sign-in", {"token": token})
         assert answer.status_code == 303, answer.text
         return browser
 
     def experiment(self, token: str, name: str, project: str = "") -> None:
-        """An experiment of somebody, with a run."""
+        """Create a person's experiment with a run."""
         kvs = self.client(token)
         kvs.create_experiment(ExperimentRecord(name=name, locators=LOCATORS, project=project))
         kvs.append(name, requested("etl-1"))
 
     def audited(self) -> list[tuple[str, str]]:
-        """Who did what."""
+        """List actor and action of the audit entries."""
         return [(entry.by, entry.what) for entry in self.client().audit()]
 
 
 def with_users(address: str, **changes: object) -> Settings:
-    """Settings of a dispatcher where there are users."""
+    """Make settings for a cluster with users."""
     token = SERVICES[Role.DISPATCHER]
     return settings(server=address, token=token, has_users=True, link_tensorboard=None, **changes)
 
 
 @contextmanager
 def signed(service: Service, **changes: object) -> Iterator[Signed]:
-    """Pages over a store; at the end its connections are closed."""
+    """Serve the pages over a store and close the connections afterwards."""
     own = with_users(service.address, **changes)
     store = KvsClient(
         service.address,

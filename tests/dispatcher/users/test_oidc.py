@@ -1,5 +1,4 @@
-"""People who sign in at their identity provider: the ID token is checked, with real signatures, and nothing else is
-believed."""
+"""OIDC sign-in: the dispatcher verifies signature and claims of each ID token."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def issuer(shared_issuer: Issuer) -> Issuer:
 
 
 def checker(issuer: Issuer, **changes: Any) -> tuple[IdTokens, Clock, Clock]:
-    """One that believes the issuer, and its clocks."""
+    """A token checker that trusts the issuer, with manual clocks."""
     clock, monotonic = Clock(), Clock()
     return IdTokens(issuer.oidc(**changes), clock=clock, monotonic=monotonic), clock, monotonic
 
@@ -54,7 +53,7 @@ def checker(issuer: Issuer, **changes: Any) -> tuple[IdTokens, Clock, Clock]:
 
 
 def test_a_right_token_says_who_it_is(issuer: Issuer) -> None:
-    """With the highest role of all groups, and their projects; it is checked once."""
+    """Name, projects and the highest role of all groups. A token is verified once."""
     tokens, _, _ = checker(issuer)
     token = issuer.token(groups=["researchers", "writers", "unknown", "readers"])
     known, is_new = tokens.verify(token)
@@ -81,13 +80,13 @@ def test_a_right_token_says_who_it_is(issuer: Issuer) -> None:
     ],
 )
 def test_a_token_of_any_provider_is_believed(issuer: Issuer, claims: dict[str, Any]) -> None:
-    """Optional claims with right values are accepted."""
+    """Optional claims are accepted."""
     tokens, _, _ = checker(issuer)
     assert tokens.verify(issuer.token(**claims))[0].principal.name == "ada@example.org"
 
 
 def test_somebody_is_who_the_provider_says_whatever_the_name(issuer: Issuer) -> None:
-    """The same after a change of name, and not another person who takes it."""
+    """The identity is the subject: a renamed person stays the same, and another person with the old name does not."""
     tokens, _, _ = checker(issuer)
 
     def identity(**claims: Any) -> str:
@@ -143,7 +142,7 @@ def test_somebody_is_who_the_provider_says_whatever_the_name(issuer: Issuer) -> 
     ],
 )
 def test_a_token_with_a_wrong_claim_is_not_believed(issuer: Issuer, claims: dict[str, Any], why: str) -> None:
-    """It says which claim, and what was expected."""
+    """The error names the claim and the expected value."""
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError, match=re.escape(why)):
         tokens.verify(issuer.token(**claims))
@@ -154,7 +153,7 @@ def _encoded(part: dict[str, Any]) -> str:
 
 
 def test_a_token_without_a_signature_is_not_believed(issuer: Issuer) -> None:
-    """``alg: none``, in any spelling, with the claims of a real one."""
+    """``alg: none`` in any spelling, with the claims of a valid token."""
     tokens, _, _ = checker(issuer)
     claims = issuer.token().split(".")[1]
     for algorithm in ("none", "None", "NONE", "", None):
@@ -164,7 +163,7 @@ def test_a_token_without_a_signature_is_not_believed(issuer: Issuer) -> None:
 
 
 def test_a_public_key_is_no_secret(issuer: Issuer) -> None:
-    """A token that is signed by HMAC with the provider's public key, which everybody has, is not believed."""
+    """HMAC with the provider's public key, which is known to all, is refused."""
     tokens, _, _ = checker(issuer)
     claims = issuer.token().split(".")[1]
     for identity in ("first", "secret"):
@@ -174,7 +173,7 @@ def test_a_public_key_is_no_secret(issuer: Issuer) -> None:
 
 
 def test_another_ones_key_signs_nothing(issuer: Issuer) -> None:
-    """Under the id of a real key."""
+    """A foreign signature under the id of a valid key is refused."""
     tokens, _, _ = checker(issuer)
     eve = Issuer(address=issuer.address)
     with pytest.raises(IdTokenError, match="signature is wrong"):
@@ -187,7 +186,7 @@ def test_another_ones_key_signs_nothing(issuer: Issuer) -> None:
 
 @pytest.mark.parametrize("token", ["ey..", "ey.a.b", "eyJ.eyJ.x", "ey" + "a" * 20_000 + ".b.c"])
 def test_nonsense_is_not_believed(issuer: Issuer, token: str) -> None:
-    """Of any length."""
+    """Tokens of any length."""
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError):
         tokens.verify(token)
@@ -197,7 +196,7 @@ def test_nonsense_is_not_believed(issuer: Issuer, token: str) -> None:
 
 
 def test_a_provider_that_is_away_ends_nobodys_work(issuer: Issuer) -> None:
-    """What its known keys have signed is believed; without any it is said, and tried again."""
+    """Known keys still verify tokens. Without known keys the error says so, and the next attempt asks again."""
     tokens, _, monotonic = checker(issuer)
     issuer.is_away = True
     with pytest.raises(OidcUnavailableError, match="answered 503"):
@@ -211,7 +210,7 @@ def test_a_provider_that_is_away_ends_nobodys_work(issuer: Issuer) -> None:
 
 
 def test_a_new_key_is_fetched_when_it_is_used(issuer: Issuer) -> None:
-    """And however many tokens name keys that are not there, the provider is asked twice a minute at most."""
+    """Tokens with unknown key ids trigger at most two requests a minute."""
     tokens, _, monotonic = checker(issuer)
     tokens.verify(issuer.token())
     issuer.add("second")
@@ -229,7 +228,7 @@ def test_a_new_key_is_fetched_when_it_is_used(issuer: Issuer) -> None:
 
 
 def test_a_key_that_was_withdrawn_signs_nothing_from_then_on(issuer: Issuer) -> None:
-    """After some minutes at most, also no token that was believed before; what other keys have signed stays."""
+    """Within a few minutes; tokens verified before are refused, too. Other keys stay valid."""
     tokens, _, monotonic = checker(issuer)
     issuer.add("second")
     first, second = issuer.token(), issuer.token(key="second")
@@ -244,7 +243,6 @@ def test_a_key_that_was_withdrawn_signs_nothing_from_then_on(issuer: Issuer) -> 
 
 
 def test_a_key_of_another_content_under_the_same_id_is_another_key(issuer: Issuer) -> None:
-    """A new key under an old id replaces the old key."""
     tokens, _, monotonic = checker(issuer)
     issuer.add("second")
     old = issuer.token(key="second")
@@ -258,7 +256,7 @@ def test_a_key_of_another_content_under_the_same_id_is_another_key(issuer: Issue
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
 def test_a_key_that_names_no_algorithm_signs_by_all_of_its_kind(issuer: Issuer, algorithm: str) -> None:
-    """As Entra ID's keys do."""
+    """Keys of Entra ID are like this."""
     issuer.changes["first"] = {"alg": None}
     tokens, _, _ = checker(issuer)
     assert tokens.verify(issuer.token(algorithm=algorithm))[0].principal.name == "ada@example.org"
@@ -279,7 +277,7 @@ def test_a_key_that_names_no_algorithm_signs_by_all_of_its_kind(issuer: Issuer, 
 def test_a_key_for_something_else_signs_no_id_tokens(
     issuer: Issuer, changes: dict[str, Any], algorithm: str, why: str
 ) -> None:
-    """Nor one whose algorithm is another."""
+    """A key for another algorithm is refused, too."""
     issuer.changes["first"] = changes
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError, match=re.escape(why)):
@@ -288,7 +286,7 @@ def test_a_key_for_something_else_signs_no_id_tokens(
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 def test_a_short_key_signs_nothing(issuer: Issuer) -> None:
-    """Its private half may have been computed."""
+    """A short key can be broken."""
     issuer.add("short", 1024)
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError, match="has 1024 bits, expected 2048 or more"):
@@ -296,7 +294,7 @@ def test_a_short_key_signs_nothing(issuer: Issuer) -> None:
 
 
 def test_a_token_that_names_no_key_is_checked_by_all(issuer: Issuer) -> None:
-    """As providers with one key leave the id out."""
+    """Providers with one key may omit the key id."""
     issuer.add("second")
     tokens, _, _ = checker(issuer)
     made = jwt.decode(issuer.token(), options={"verify_signature": False})
@@ -309,7 +307,7 @@ def test_a_token_that_names_no_key_is_checked_by_all(issuer: Issuer) -> None:
 def test_a_discovery_document_of_another_issuer_names_no_keys(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]
 ) -> None:
-    """As OpenID Connect Discovery 1.0 says (4.3)."""
+    """Required by OpenID Connect Discovery 1.0, section 4.3."""
     document = Issuer.document
     monkeypatch.setattr(Issuer, "document", lambda own, path: (document(own, path) or {}) | found)
     tokens, _, _ = checker(issuer)
@@ -329,13 +327,13 @@ def place(users_service: Service, issuer: Issuer) -> Iterator[Signed]:
 
 
 def ask(place: Signed, token: str, path: str = "/experiments", **more: Any) -> Any:
-    """As a browser behind the proxy does."""
+    """Send a request as a browser behind the proxy does."""
     headers = {"Accept": "text/html", "Authorization": f"Bearer {token}"}
     return place.app.test_client().get(path, headers=headers, base_url=LOCAL, **more)
 
 
 def test_who_has_signed_in_at_the_provider_is_signed_in(place: Signed, issuer: Issuer) -> None:
-    """Under the name and with the rights that the token says; once in the audit list."""
+    """With the name and rights from the token, and one audit entry."""
     page = ask(place, issuer.token()).text
     assert "ada@example.org" in page
     ask(place, issuer.token())
@@ -344,7 +342,7 @@ def test_who_has_signed_in_at_the_provider_is_signed_in(place: Signed, issuer: I
 
 
 def test_a_command_of_theirs_needs_the_forms_token(place: Signed, issuer: Issuer) -> None:
-    """The proxy's cookie goes with what other sites ask a browser to send, too. The log has the provider's name."""
+    """Browsers send the proxy's cookie with requests of other sites, too. The log has the provider's name."""
     place.experiment(place.person("bob", Role.MEMBER, "vision"), "digits")
     client = place.app.test_client()
     headers = {"Accept": "text/html", "Authorization": f"Bearer {issuer.token()}"}
@@ -377,7 +375,7 @@ def test_a_token_that_is_not_believed_is_told_and_logged(
 
 
 def test_the_clusters_token_opens_the_page_while_the_provider_is_away(place: Signed, issuer: Issuer) -> None:
-    """People are told why; the operator signs in without the proxy."""
+    """Users see the reason; the operator signs in without the proxy."""
     issuer.is_away = True
     answer = ask(place, issuer.token())
     assert (answer.status_code, "the cluster&#39;s own token" in answer.text) == (503, True)
@@ -385,7 +383,7 @@ def test_the_clusters_token_opens_the_page_while_the_provider_is_away(place: Sig
 
 
 def test_programs_send_tokens_of_ours(place: Signed, issuer: Issuer) -> None:
-    """Below /api an ID token is none, and the answer says what is. One of ours is, beside the proxy."""
+    """Below /api the answer to an ID token names the accepted tokens. A platform token works behind the proxy."""
     headers = {"Authorization": f"Bearer {issuer.token()}"}
     answer = place.app.test_client().get("/api/v1/queue", headers=headers)
     assert (answer.status_code, "page Account" in answer.text) == (401, True)
@@ -394,7 +392,7 @@ def test_programs_send_tokens_of_ours(place: Signed, issuer: Issuer) -> None:
 
 
 def test_who_has_signed_in_there_makes_tokens_here(place: Signed, issuer: Issuer) -> None:
-    """With the rights that the provider gives them, and no more."""
+    """With at most the rights from the provider."""
     client = place.app.test_client()
     headers = {"Accept": "text/html", "Authorization": f"Bearer {issuer.token()}"}
     page = client.get("/account", headers=headers, base_url=LOCAL).text
@@ -439,13 +437,13 @@ ENVIRONMENT = {
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, str], why: str) -> None:
-    """With the variable's name."""
+    """The message names the variable."""
     with pytest.raises(ClusterError, match=re.escape(why)):
         Settings.from_environment(ENVIRONMENT | changes)
 
 
 def test_the_page_on_users_has_a_provider_that_fits_its_settings(issuer: Issuer) -> None:
-    """Realm, variables and proxy name the same client, and a token with the claims of Keycloak is believed."""
+    """Realm, variables and proxy name the same client, and a token with Keycloak's claims is accepted."""
     page = (Path(__file__).parents[3] / "docs" / "users.md").read_text()
     realm = json.loads(page.split("```json\n")[1].split("```")[0])
     given = dict(re.findall(r"^export (CEREBRO_\w+)='?(.*?)'?$", page, re.MULTILINE))

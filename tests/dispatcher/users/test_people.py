@@ -1,4 +1,4 @@
-"""People sign in as themselves: they see everything, are offered what is theirs, and the log says who."""
+"""People sign in as themselves, see everything, and can change only their own work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def people(place: Signed) -> dict[str, str]:
 
 
 def test_a_person_signs_in_with_their_own_token(place: Signed, people: dict[str, str]) -> None:
-    """And is called by the name that it has; what was typed as a name counts for nothing."""
+    """The token defines the name; a name typed in the form is ignored."""
     browser = Browser(place.app)
     assert browser.post("/sign-in", {"token": people["ada"], "name": "mallory"}).status_code == 303
     page = browser.get("/experiments").text
@@ -45,7 +45,7 @@ def test_a_person_signs_in_with_their_own_token(place: Signed, people: dict[str,
 
 @pytest.mark.parametrize("given", ["", "wrong", "ck_0123456789abcdef_" + "a" * 43, SERVICES[Role.WORKER]])
 def test_who_has_no_token_of_a_person_is_refused(place: Signed, given: str) -> None:
-    """A service's opens no page, neither in the form nor as a header."""
+    """A service's token opens no page, neither by form nor by header."""
     browser = Browser(place.app)
     answer = browser.post("/sign-in", {"token": given})
     assert answer.status_code == 401
@@ -57,14 +57,14 @@ def test_who_has_no_token_of_a_person_is_refused(place: Signed, given: str) -> N
 
 
 def test_the_clusters_own_token_is_the_parallel_plan_in(place: Signed, people: dict[str, str]) -> None:
-    """As an admin, who steers everything."""
+    """The operator has the rights of an admin."""
     browser = place.browser(OPERATOR)
     assert browser.post("/experiments/digits/actions", STOP, form="/start").status_code == 303
     assert place.client().events("digits")[-1].by == "admin"  # type: ignore[union-attr]
 
 
 def test_a_command_on_the_page_has_its_persons_name(place: Signed, people: dict[str, str]) -> None:
-    """Given by the store, which asks who it is for."""
+    """The store sets the name from the token."""
     browser = place.browser(people["ada"])
     assert browser.post("/experiments/digits/actions", STOP, form="/start").status_code == 303
     event = place.client().events("digits")[-1]
@@ -75,7 +75,7 @@ def test_a_command_on_the_page_has_its_persons_name(place: Signed, people: dict[
 
 @pytest.mark.parametrize("name", ["bob", "vera"])
 def test_others_read_and_are_offered_nothing(place: Signed, people: dict[str, str], name: str) -> None:
-    """No button, neither at once nor in what the page asks for later; sent all the same, it is refused: 403."""
+    """Neither the page nor its fragments have buttons, and a forged command gets 403."""
     mine, theirs = place.browser(people["ada"]), place.browser(people[name])
     for path in ("/experiments/digits", "/fragments/experiments/digits"):
         assert 'value="stop_run"' in mine.get(path).text, path
@@ -91,7 +91,7 @@ def test_others_read_and_are_offered_nothing(place: Signed, people: dict[str, st
 
 
 def test_the_list_offers_what_is_ones_own(place: Signed, people: dict[str, str]) -> None:
-    """Of the others, the box to choose them is off."""
+    """The checkboxes of other experiments are disabled."""
     place.experiment(people["bob"], "words")
     for browser, off in (
         (place.browser(people["ada"]), ["words"]),
@@ -108,8 +108,10 @@ def test_the_list_offers_what_is_ones_own(place: Signed, people: dict[str, str])
 
 
 def test_a_session_ends_with_its_token(place: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the page has forgotten it, after a second: also for what it asks for again and again. How long the store
-    itself believes a token is another test's (test_tokens.py)."""
+    """Within one second, the dispatcher's cache time, also for polls.
+
+    The store's own cache is tested in test_tokens.py.
+    """
     monkeypatch.setattr("kvs_api.api.access.FRESH_S", 0.0)
     made = place.made(name="ada")
     browser = place.browser(made.token)
@@ -138,7 +140,7 @@ def test_signing_out_ends_a_copied_cookie_at_every_process(users_service: Servic
 
 
 def test_programs_reach_the_store_with_their_own_tokens(place: Signed, people: dict[str, str]) -> None:
-    """What they may there, they may through the page's address, and no more: it hands their token on."""
+    """The dispatcher forwards their token, so they have the same rights as at the store."""
     headers = {"Authorization": f"Bearer {people['bob']}"}
     client = place.app.test_client()
     assert client.get("/api/v1/whoami", headers=headers).json["name"] == "bob"  # type: ignore[index]
@@ -152,7 +154,7 @@ def test_programs_reach_the_store_with_their_own_tokens(place: Signed, people: d
 
 
 def test_who_has_signed_in_makes_and_ends_tokens(place: Signed, people: dict[str, str]) -> None:
-    """On the page Account: shown once; an admin for others, too."""
+    """On the account page, each shown once; an admin makes tokens for others, too."""
     ada = place.browser(people["ada"])
     page = ada.post("/account/tokens", {"label": "laptop", "days": "7"}, form="/account").text
     found = re.search(r"ck_[0-9a-f]{16}_[A-Za-z0-9_-]{43}", page)
@@ -175,7 +177,7 @@ def test_who_has_signed_in_makes_and_ends_tokens(place: Signed, people: dict[str
 
 
 def test_there_is_no_account_without_users(place: Signed) -> None:
-    """Nor a way to make tokens."""
+    """Nor a route to make tokens."""
     from tests.dispatcher.fakes import Bench
 
     browser = Bench().signed_in()
@@ -184,7 +186,7 @@ def test_there_is_no_account_without_users(place: Signed) -> None:
 
 
 def test_downloads_are_audited(place: Signed, people: dict[str, str]) -> None:
-    """With who it was; a file that is not there is none."""
+    """With the person; a missing file makes no entry."""
     client: KvsClient = place.client(people["ada"])
     client.close()
     headers = {"Authorization": f"Bearer {people['ada']}"}
@@ -195,8 +197,10 @@ def test_downloads_are_audited(place: Signed, people: dict[str, str]) -> None:
 def test_a_download_in_pieces_is_audited_once(
     users_service: Service, place: Signed, people: dict[str, str], tmp_path: Path
 ) -> None:
-    """In whatever order they come, and without the first one, too. Another person's, and one after a long pause, is
-    another download; what was not sent is none. A whole file is one each time."""
+    """Ranges in any order make one entry, also without the first range.
+
+    Another person or a long pause makes a new entry, a refused request none, and each whole download one.
+    """
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     folder = volumes.shared / "predictions"
     folder.mkdir(parents=True)
@@ -232,8 +236,10 @@ def test_a_download_in_pieces_is_audited_once(
 def test_a_session_of_the_clusters_token_ends_when_it_changes(
     users_service: Service, place: Signed, people: dict[str, str]
 ) -> None:
-    """The operator who has signed in before is asked for the new token; sessions of people go on. The cookie, and what
-    the page says to the store, show neither token."""
+    """The operator must enter the new token; sessions of people stay valid.
+
+    Neither the cookie nor requests to the store contain a token.
+    """
     operator, ada = place.browser(OPERATOR), place.browser(people["ada"])
     assert operator.get("/fragments/experiments").status_code == 200
     word = operator_word(OPERATOR)
