@@ -1,5 +1,7 @@
-"""A process that exports a log from a file to an MLflow server: ``python -m tests.exports.exporting LOG NAME URL``. It
-says how many of its requests were answered, so that whoever kills it knows where it is."""
+"""Export a log file to MLflow: ``python -m tests.exports.exporting LOG NAME URL``.
+
+The process prints a byte for each answered request, so that a test can kill it at a known point.
+"""
 
 from __future__ import annotations
 

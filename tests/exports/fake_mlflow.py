@@ -1,8 +1,8 @@
-"""A stand-in for MLflow's tracking server, in this process: the calls that an export makes, as it answers
-them.
+"""An in-process fake of MLflow's tracking server with the calls that an export makes.
 
-Unlike MLflow's databases it takes the same row twice, as its file store does: whatever is sent doubly shows.
-`tracking_contract` runs against both.
+MLflow's databases drop duplicate rows. This fake keeps them, like MLflow's file store, so tests see
+duplicates.
+`tracking_contract` runs against both servers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LIMITS = {"metrics": 1000, "params": 100, "tags": 100}
 
 
 class FakeMlflow:
-    """What the server holds; its methods are the calls, by their paths.
+    """The server's state and API calls; each method is named after its path.
 
     Attributes:
-        fault: may answer in the place of a request that changes something: is told its number and its path, and whether
-            it was carried out; `None`: nothing is wrong.
+        fault: may replace the response to a write, from its number, path and True if it was executed.
+            Default: no fault.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class FakeMlflow:
         name, _, value = body["filter"].removeprefix("tags.").partition(" = ")
         found = [run for run in self.runs.values() if run["tags"].get(name.strip("`")) == value.strip("'")]
         begin = int(body.get("page_token", 0))
-        end = begin + min(body["max_results"], 2)  # pages of two, so that there are some
+        end = begin + min(body["max_results"], 2)  # pages of two rows, so that tests read several
         answer: dict[str, Any] = {"runs": [_told(run) for run in found[begin:end]]}
         return 200, answer | ({"next_page_token": str(end)} if end < len(found) else {})
 
@@ -145,7 +145,7 @@ def _refusal(status: int, code: str) -> Answer:
 
 @contextmanager
 def serving(fake: FakeMlflow) -> Iterator[str]:
-    """Its address while it serves."""
+    """Serve the fake and yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -173,7 +173,7 @@ def serving(fake: FakeMlflow) -> Iterator[str]:
 
     Handler.wbufsize = (
         -1
-    )  # one packet for an answer: else each waits for the acknowledgement of its first half
+    )  # one packet per response; a second one would wait for the first one's acknowledgement
     server = HttpServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

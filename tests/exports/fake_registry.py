@@ -1,4 +1,4 @@
-"""The stand-in for MLflow with its model registry: the calls that a push makes, as the real one answers them."""
+"""The fake MLflow server with the model-registry calls of a push."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.exports.fake_mlflow import Answer, FakeMlflow, _refusal, _told
 
 
 class FakeRegistry(FakeMlflow):
-    """See `FakeMlflow`. A version is made as often as it is asked for: whatever is sent doubly shows."""
+    """A `FakeMlflow` that creates a version for every request, so tests see duplicates."""
 
     def __init__(self) -> None:
         super().__init__()

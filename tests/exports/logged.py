@@ -1,4 +1,4 @@
-"""A log to export, and what a tracker has to show of it."""
+"""A log to export, and the rows that a tracker must show for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def story() -> Story:
 
 
 def long_log(models: int = 6, epochs: int = 8) -> tuple[Event, ...]:
-    """Enough to be interrupted in its middle often."""
+    """Return a log long enough to interrupt its export many times."""
     told = Story()
     told.fit(models=models, epochs=epochs)
     for epoch in range(1, epochs + 1):
@@ -65,7 +65,7 @@ def long_log(models: int = 6, epochs: int = 8) -> tuple[Event, ...]:
 def expected(
     log: Sequence[Event], of: ExperimentRecord | None = None
 ) -> dict[PageKey, list[tuple[str, int, int, float]]]:
-    """Rows by page, in the order of the log."""
+    """Return the expected rows of each page in log order."""
     projection = Projection(of or record())
     found: dict[PageKey, list[tuple[str, int, int, float]]] = {}
     for event in log:
@@ -79,7 +79,7 @@ def as_told(row: Row) -> tuple[str, int, int, float]:
 
 
 class LogStore:
-    """The reads of a client that an export makes: of one experiment, some events at a time."""
+    """A store client that returns one experiment's log a few events at a time."""
 
     def __init__(self, log: Sequence[Event], of: ExperimentRecord | None = None, page: int = 7) -> None:
         self.log, self.record, self._page = log, of or record(), page

@@ -1,7 +1,6 @@
-"""A process that pushes a registered model of three versions to an MLflow server.
+"""Push a registered model with three versions: ``python -m tests.exports.pushing NAME URL FILE``.
 
-``python -m tests.exports.pushing NAME URL FILE``. It says how many of its requests were answered, so that whoever kills
-it knows where it is.
+The process prints a byte for each answered request, so that a test can kill it at a known point.
 """
 
 from __future__ import annotations

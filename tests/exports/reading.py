@@ -1,4 +1,4 @@
-"""What a tracking server shows, read back over its own API."""
+"""Read a tracking server's contents over its API."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from cerebro.exports.projection import PageKey
 
 
 class Shown(NamedTuple):
-    """A run of MLflow."""
+    """A run in MLflow."""
 
     info: dict[str, Any]
     tags: dict[str, str]
     params: dict[str, str]
     rows: list[tuple[str, int, int, float]]
-    """(name, step, time in ms, value), as often as they are there."""
+    """(name, step, time in ms, value), with duplicates."""
 
 
 def shown(address: str, identity: str, names: set[str]) -> dict[PageKey, Shown]:
-    """The runs of an experiment by page.
+    """Return an experiment's runs by page.
 
     Args:
-        names: of metrics that are looked for.
+        names: metrics to read.
     """
     server = MlflowServer(address, {}, patience_s=5)
     found: dict[PageKey, Shown] = {}

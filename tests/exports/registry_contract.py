@@ -1,6 +1,4 @@
-"""What a push of registered models needs of MLflow's model registry, and what is to be seen there: one class of tests
-for the real one and for the stand-in.
-"""
+"""Tests of pushes to a model registry, shared by the real MLflow and the fake."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from tests.exports.tracking_contract import export, seen
 
 
 def version(name: str, number: int, *, experiment: str = "", state: Any = "ready") -> ModelVersion:
-    """A version of a model of `experiment`, which is that of `story`."""
+    """Make a model version, by default from the experiment of `story`."""
     of = record(experiment or f"of-{name}").model_copy(
         update={"locators": Locators(train=Locator(metadata="m.csv"))}
     )
@@ -44,14 +42,14 @@ def version(name: str, number: int, *, experiment: str = "", state: Any = "ready
 
 
 def model(name: str, *numbers: int, **aliases: int) -> RegisteredModel:
-    """A registered model with these versions."""
+    """Make a registered model with these versions."""
     return RegisteredModel(
         name=name, versions=tuple(version(name, number) for number in numbers), aliases=aliases
     )
 
 
 def push(address: str, of: RegisteredModel, folder: Path | None = None) -> int:
-    """How many versions were made."""
+    """Push a model and return the number of created versions."""
     checkpoint = (lambda reference: folder / "model.pt") if folder else None
     registry = RegistryExport(MlflowServer(address, {}, patience_s=30), checkpoint)
     registry.push([of])
@@ -59,7 +57,7 @@ def push(address: str, of: RegisteredModel, folder: Path | None = None) -> int:
 
 
 def versions(address: str, name: str) -> dict[str, dict[str, Any]]:
-    """What there is of a model, by what it is of ours; each once."""
+    """Return a model's versions by their Cerebro version, and check that each exists once."""
     server = MlflowServer(address, {}, patience_s=5)
     found: dict[str, dict[str, Any]] = {}
     page = ""
@@ -77,22 +75,22 @@ def versions(address: str, name: str) -> dict[str, dict[str, Any]]:
 
 
 def aliases(address: str, name: str) -> Mapping[str, str]:
-    """What the aliases of a model mean, as our versions."""
+    """Return the Cerebro version behind each alias."""
     told = MlflowServer(address, {}).get("registered-models/get", name=name)["registered_model"]
     of = {each["version"]: key for key, each in versions(address, name).items()}
     return {each["alias"]: of[str(each["version"])] for each in told.get("aliases", ())}
 
 
 class RegistryContract:
-    """The tests; a subclass gives `address`."""
+    """The shared tests; a subclass provides `address`."""
 
     @pytest.fixture
     def name(self) -> str:
-        """A model that the server has not seen."""
+        """A model name that is new to the server."""
         return f"r{uuid.uuid4().hex[:12]}"
 
     def test_each_version_that_is_ready_is_there_once(self, address: str, name: str) -> None:
-        """However often it is pushed, with what is known of it; what is being copied comes when it is ready."""
+        """Repeated pushes add nothing; a version that is still copying follows once it is ready."""
         assert push(address, model(name, 1, 2)) == 2
         assert push(address, model(name, 1, 2)) == 0
         more = version(name, 3, state="copying"), version(name, 4, state="failed")
@@ -110,7 +108,7 @@ class RegistryContract:
     def test_a_version_refers_to_the_run_that_the_export_of_its_experiment_made(
         self, address: str, name: str
     ) -> None:
-        """Where there is one; it is not copied."""
+        """The run exists already, so the push creates no copy."""
         of, log = record(f"of-{name}"), story().log
         export(address, of, log)
         push(address, model(name, 1))
@@ -119,7 +117,7 @@ class RegistryContract:
         assert versions(address, name)[f"{name}/1"]["run_id"] == run
 
     def test_aliases_follow_and_those_of_others_stay(self, address: str, name: str) -> None:
-        """Moved, and removed where they were set from here; what others have set, on whatever version, is theirs."""
+        """Only aliases set by a push are moved or removed."""
         push(address, model(name, 1, 2, champion=1, old=1))
         assert aliases(address, name) == {"champion": f"{name}/1", "old": f"{name}/1"}
         push(address, model(name, 1, 2, champion=2, latest=1, v1=1))
@@ -136,7 +134,7 @@ class RegistryContract:
         }  # fmt: skip
 
     def test_checkpoints_are_sent_when_asked_for(self, address: str, name: str, tmp_path: Path) -> None:
-        """With a version, or later to one that is there; once."""
+        """The file is sent once, with the version or later."""
         (tmp_path / "model.pt").write_bytes(b"weights")
         push(address, model(name, 1))
         push(address, model(name, 1, 2), tmp_path)
@@ -145,8 +143,8 @@ class RegistryContract:
             assert told["tags"]["cerebro.checkpoint"] == f".registry/{name}/v{number}/model.pt"
             assert self.artifact(told["source"]) == b"weights"
         (tmp_path / "model.pt").unlink()
-        push(address, model(name, 1, 2), tmp_path)  # it is not read again
+        push(address, model(name, 1, 2), tmp_path)  # does not read the file again
 
     def artifact(self, source: str) -> bytes:
-        """The file of a version, by its source."""
+        """Return a version's file by its source."""
         raise NotImplementedError

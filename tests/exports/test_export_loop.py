@@ -1,4 +1,4 @@
-"""Reading logs for an export: all of them, as they grow, come and go."""
+"""The export loop follows all logs as they grow, appear and disappear."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.exports.logged import LogStore, as_told, expected, record, story
 
 
 class Kept:
-    """An export that keeps what it is sent; it may fail."""
+    """An export that records its rows and can fail."""
 
     def __init__(self) -> None:
         self.rows: dict[PageKey, list[Row]] = {}
@@ -42,7 +42,7 @@ class Kept:
 
 
 def test_what_is_not_taken_is_sent_again_before_anything_else() -> None:
-    """A tracker that is away now and then gets all rows, in order."""
+    """A tracker with outages gets all rows in order."""
     kept, log = Kept(), story().log
     followed = ExperimentExport(LogStore(log), record(), lambda _: kept)
     for _ in range(4):
@@ -58,7 +58,7 @@ def test_what_is_not_taken_is_sent_again_before_anything_else() -> None:
 
 
 def test_a_log_that_cannot_be_read_is_exported_up_to_there() -> None:
-    """The error says which event it is."""
+    """The error names the event."""
     log = story().log[:20]
     bad = TaskStarted(seq=21, time=500.0, task="fit-1/train/m09/e1/p0", attempt=1, worker="worker-0")
     kept = Kept()
@@ -69,7 +69,7 @@ def test_a_log_that_cannot_be_read_is_exported_up_to_there() -> None:
 
 
 class Several(LogStore):
-    """Experiments that come and go."""
+    """A store whose experiments change."""
 
     def __init__(self, logs: dict[str, Sequence[Event]]) -> None:
         super().__init__(())
@@ -88,7 +88,7 @@ class Several(LogStore):
 
 
 def test_all_experiments_are_followed_as_they_come_and_go() -> None:
-    """Also one that is made anew under its name: it has pages of its own."""
+    """A recreated experiment has new pages."""
     log, made = story().log, dict[str, Kept]()
     store = Several({"one": log[:10]})
 
@@ -112,7 +112,7 @@ def test_all_experiments_are_followed_as_they_come_and_go() -> None:
 
 
 def test_one_that_is_refused_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told once, and tried again when its log has grown."""
+    """Its error is logged once, and the export is retried when the log grows."""
     log, kept = story().log, Kept()
     store = Several({"bad": log[:10], "good": log})
 

@@ -1,4 +1,4 @@
-"""Exports into a stand-in for MLflow: the contract, and whatever goes wrong at any request."""
+"""Exports to the fake MLflow: the shared tests, and faults at every request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def address(fake: FakeMlflow) -> Iterator[str]:
 
 
 class TestStandIn(TrackingContract):
-    """The contract."""
+    """The shared tests with the fake."""
 
     @pytest.fixture(autouse=True)
     def remember(self, fake: FakeMlflow) -> None:
@@ -44,11 +44,11 @@ class TestStandIn(TrackingContract):
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Simulates a killed process."""
 
 
 class Mortal(MlflowServer):
-    """Ends at one of its requests: before it is sent, or before its answer has come."""
+    """A client that dies at one request, before it is sent or before its response arrives."""
 
     def __init__(self, address: str, last: int, *, is_sent: bool) -> None:
         super().__init__(address, {})
@@ -72,7 +72,7 @@ def attempt(server: MlflowServer, of: ExperimentRecord = OF) -> None:
 
 
 def patient(address: str) -> tuple[MlflowServer, list[float]]:
-    """Whose pauses take no time, and how long they would have been."""
+    """Return a client whose pauses take no time, and the list of pauses."""
     pauses: list[float] = []
     return MlflowServer(address, {}, sleep=pauses.append, clock=lambda: sum(pauses)), pauses
 
@@ -82,7 +82,7 @@ def patient(address: str) -> tuple[MlflowServer, list[float]]:
 def test_an_export_that_is_killed_at_any_request_goes_on(
     fake: FakeMlflow, address: str, is_sent: bool
 ) -> None:
-    """Killed at its first request, or its second, or any other; and killed again at the fifth after that."""
+    """The export is killed at each request, and once more at the fifth request afterwards."""
     for last in range(1, 1000):
         fake.runs.clear()
         try:
@@ -102,7 +102,7 @@ def test_an_export_that_is_killed_at_any_request_goes_on(
 def test_every_third_request_fails_and_nothing_is_lost_or_doubled(
     fake: FakeMlflow, address: str, status: int, is_done: bool
 ) -> None:
-    """Whether the server had done its part or not before it said that it could not."""
+    """The server may or may not have executed the failed request."""
 
     def fault(number: int, call: str, done: bool) -> Answer | None:
         return (status, {}) if number % 3 == 0 and done is is_done and call != "a row" else None
@@ -114,7 +114,7 @@ def test_every_third_request_fails_and_nothing_is_lost_or_doubled(
 
 
 def test_a_server_that_dies_within_a_request_has_no_row_twice(fake: FakeMlflow, address: str) -> None:
-    """Some rows of it are there, and its cursor is not."""
+    """Half of a request's rows are stored, and the cursor is not."""
     rows = iter(range(1, 10_000))
     fake.fault = lambda number, call, done: (500, {}) if call == "a row" and next(rows) % 2 == 0 else None
     server, _ = patient(address)
@@ -125,7 +125,7 @@ def test_a_server_that_dies_within_a_request_has_no_row_twice(fake: FakeMlflow, 
 def test_a_server_with_too_much_to_do_is_left_alone_for_as_long_as_it_asks(
     fake: FakeMlflow, address: str
 ) -> None:
-    """By Retry-After; else with pauses that grow."""
+    """Retry-After sets the pause; otherwise pauses grow."""
     fake.fault = lambda number, call, done: (429, {"retry_after": "20"}) if number == 3 and not done else None
     server, pauses = patient(address)
     attempt(server)
@@ -135,7 +135,7 @@ def test_a_server_with_too_much_to_do_is_left_alone_for_as_long_as_it_asks(
 def test_a_server_that_stays_away_is_named_and_the_next_export_goes_on(
     fake: FakeMlflow, address: str
 ) -> None:
-    """After bounded tries; what was sent stays."""
+    """The number of tries is limited; sent rows stay."""
     fake.fault = lambda number, call, done: (503, {}) if number > 12 else None
     server, pauses = patient(address)
     with pytest.raises(TrackerUnavailableError, match=r"for 120 s .*it continues where this one stopped"):
@@ -148,7 +148,7 @@ def test_a_server_that_stays_away_is_named_and_the_next_export_goes_on(
 
 
 def test_a_token_is_sent_and_a_missing_one_is_told(fake: FakeMlflow, address: str) -> None:
-    """By the variables that MLflow's own client has."""
+    """Uses the variables of MLflow's own client."""
     fake.token = "secret"
     with pytest.raises(ExportError, match=r"asks for a sign-in .*set MLFLOW_TRACKING_TOKEN"):
         attempt(MlflowServer(address, {}))
@@ -158,13 +158,13 @@ def test_a_token_is_sent_and_a_missing_one_is_told(fake: FakeMlflow, address: st
 
 @pytest.mark.parametrize("url", ["", "mlflow:5000", "sqlite:///mlflow.db", "http://"])
 def test_an_address_that_is_none_is_refused_before_anything_is_sent(url: str) -> None:
-    """And says what was expected."""
+    """The error shows a valid example."""
     with pytest.raises(ExportError, match=r"expected one such as http://mlflow:5000, as --url"):
         MlflowServer(url, {})
 
 
 def test_two_names_never_become_one() -> None:
-    """Whatever is not taken in them."""
+    """Holds even if characters are replaced."""
     names = ["a/b", "a//b", "a_b", "ä", "ö", "..", "...", "x" * 250, "x" * 251, "x" * 252, " ", ""]
     assert len({_name(name) for name in names}) == len(names)
     assert all(len(_name(name)) <= 250 for name in names)

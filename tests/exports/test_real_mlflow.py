@@ -33,7 +33,7 @@ def address(folder: Path) -> Iterator[str]:
 
 
 class TestRealServer(TrackingContract):
-    """The contract that the stand-in of the quick tests has, too."""
+    """The shared tests with the real server."""
 
     @pytest.fixture(autouse=True)
     def remember(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class TestRealServer(TrackingContract):
 
 
 class TestRealRegistry(RegistryContract):
-    """The contract of pushes."""
+    """The shared tests of pushes."""
 
     @pytest.fixture(autouse=True)
     def remember(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class TestRealRegistry(RegistryContract):
 
 
 def test_a_push_that_is_killed_again_and_again_leaves_each_version_once(address: str, tmp_path: Path) -> None:
-    """By kill -9, at requests that chance chooses; the last one comes to its end."""
+    """Processes are killed by kill -9 at random requests, and a final push completes."""
     (tmp_path / "model.pt").write_bytes(b"weights")
     chance, name = random.Random(2), "killed-registry"
     command = [sys.executable, "-m", "tests.exports.pushing", name, address, str(tmp_path / "model.pt")]
@@ -73,7 +73,7 @@ def test_a_push_that_is_killed_again_and_again_leaves_each_version_once(address:
 def test_an_exporter_that_is_killed_again_and_again_leaves_each_row_once(
     address: str, tmp_path: Path
 ) -> None:
-    """By kill -9, at requests that chance chooses; the last one comes to its end."""
+    """Processes are killed by kill -9 at random requests, and a final export completes."""
     log, of, chance = long_log(), record("killed"), random.Random(1)
     write_log(tmp_path / "log", log)
     command = [sys.executable, "-m", "tests.exports.exporting", str(tmp_path / "log"), of.name, address]

@@ -1,4 +1,4 @@
-"""Pushes of registered models into a stand-in for MLflow: the contract, and whatever goes wrong at any request."""
+"""Pushes to the fake MLflow registry: the shared tests, and faults at every request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def address(fake: FakeRegistry) -> Iterator[str]:
 
 
 class TestStandIn(RegistryContract):
-    """The contract."""
+    """The shared tests with the fake."""
 
     @pytest.fixture(autouse=True)
     def remember(self, fake: FakeRegistry) -> None:
@@ -56,7 +56,7 @@ class TestStandIn(RegistryContract):
 def test_a_push_that_is_killed_at_any_request_doubles_no_version(
     fake: FakeRegistry, address: str, is_sent: bool, tmp_path: Path
 ) -> None:
-    """Killed at its first request, or its second, or any other; and killed again at the fifth after that."""
+    """The push is killed at each request, and once more at the fifth request afterwards."""
     (tmp_path / "model.pt").write_bytes(b"weights")
     of = model("digits", 1, 2, 3, champion=2, old=1)
 
@@ -88,7 +88,7 @@ def test_a_push_that_is_killed_at_any_request_doubles_no_version(
 def test_every_third_request_fails_and_no_version_is_doubled(
     fake: FakeRegistry, address: str, status: int, is_done: bool
 ) -> None:
-    """Whether the server had done its part or not before it said that it could not."""
+    """The server may or may not have executed the failed request."""
 
     def fault(number: int, call: str, done: bool) -> Answer | None:
         return (status, {}) if number % 3 == 0 and done is is_done and call != "a row" else None
@@ -104,7 +104,7 @@ def test_every_third_request_fails_and_no_version_is_doubled(
 def test_what_is_as_it_was_pushed_asks_nothing(
     fake: FakeRegistry, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--follow` looks every five seconds. What has changed is pushed."""
+    """`--follow` polls every five seconds, so an unchanged model must cost no requests."""
     registry = RegistryExport(MlflowServer(address, {}))
     registry.push([model("digits", 1)])
     monkeypatch.setattr(fake, "answer", lambda *_: pytest.fail("asked"))
@@ -118,7 +118,7 @@ def test_what_is_as_it_was_pushed_asks_nothing(
 def test_aliases_come_to_rest_and_nobody_elses_is_touched(
     wanted: dict[str, str], there: dict[str, str], ours: set[str], ids: set[str]
 ) -> None:
-    """From any state, done once nothing is left to do; what is neither set from here nor on a version of ours stays."""
+    """A second pass changes nothing, and aliases set by others on other versions stay."""
     versions = ids | set(wanted.values())
     changes = alias_changes(wanted, there, ours=ours, versions=versions)
     after = {a: v for a, v in there.items() if a not in changes.removed} | changes.moved
@@ -134,7 +134,7 @@ def test_aliases_come_to_rest_and_nobody_elses_is_touched(
 def test_a_follower_pushes_beside_experiments_and_tells_a_problem_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is refused does not stop the experiments; what is away is waited for."""
+    """A refused push does not stop the experiments, and an outage is retried."""
     calls = []
 
     def also() -> None:
@@ -156,7 +156,7 @@ def test_the_command_pushes_what_the_store_has(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Alone, without an experiment to name; with `--follow` it wants one."""
+    """A push needs no experiment name unless `--follow` is given."""
     monkeypatch.setenv("CEREBRO_SERVER", service.address)
     monkeypatch.setenv("CEREBRO_TOKEN", service.settings.token)
     ready = version("digits", 1)

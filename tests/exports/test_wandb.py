@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With how it is installed, before anything is read."""
+    """The message says how to install it, before any log is read."""
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ExportError, match=r"pip install 'cerebro-platform\[wandb\]'"):
         WandbExport(Projection(record()))
@@ -31,7 +31,7 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.slow
 @pytest.mark.processes
 def test_runs_have_each_value_once_under_steps_that_only_grow(tmp_path: Path) -> None:
-    """In two parts, as it follows; a second export writes the same under the same steps and ids, which W&B drops."""
+    """A second export writes the same steps and ids, which W&B drops."""
     done = subprocess.run(
         [program("python"), "-m", "tests.exports.wandb_offline", str(tmp_path)],
         env={**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
@@ -62,7 +62,7 @@ def test_runs_have_each_value_once_under_steps_that_only_grow(tmp_path: Path) ->
 
 
 def to_a_stand_in(folder: Path, *arguments: str) -> dict[str, Any]:
-    """What `wandb_deleted` tells."""
+    """Run `wandb_deleted` and return its output."""
     done = subprocess.run(
         [program("python"), "-m", "tests.exports.wandb_deleted", *arguments],
         env={**os.environ, "WANDB_INIT_TIMEOUT": "10", "WANDB_DIR": str(folder), "PYTHONPATH": str(ROOT)},
@@ -79,7 +79,7 @@ def to_a_stand_in(folder: Path, *arguments: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_that_was_deleted_there_stays_so_and_the_others_go_on(tmp_path: Path) -> None:
-    """With the real package, by what W&B's server says of such an id; it is told once, by the run's name."""
+    """Uses the real package and W&B's real error for a deleted id; the log mentions the run once."""
     told = to_a_stand_in(tmp_path)
     projection = Projection(record())
     for event in story().log:
@@ -93,7 +93,7 @@ def test_a_run_that_was_deleted_there_stays_so_and_the_others_go_on(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.processes
 def test_who_is_not_signed_in_there_is_told_and_not_waited_for(tmp_path: Path) -> None:
-    """A refusal is no outage, which `--follow` would wait for."""
+    """`--follow` retries outages, but not a refused login."""
     told = to_a_stand_in(tmp_path, "refuses")
     assert "ExportError: W&B does not take run" in told["said"]
     assert "wandb login" in told["said"]

@@ -1,4 +1,4 @@
-"""Other people's trackers from their packages, in an environment of their own: `make trackers` makes it."""
+"""Real trackers from their packages, in the environment of `make trackers`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BIN = Path(sys.prefix) / "trackers" / "bin"
 
 
 def program(name: str) -> Path:
-    """One of that environment's programs; without it the test is skipped, but in CI."""
+    """Return a program of that environment; skip the test without it, except in CI."""
     path = _BIN / name
     if not path.exists():
         assert not os.environ.get("CI"), f"{path} is missing: make trackers"
@@ -27,7 +27,7 @@ def program(name: str) -> Path:
 
 @contextmanager
 def mlflow_server(folder: Path) -> Iterator[str]:
-    """Address of a real MLflow tracking server with a database, which takes files."""
+    """Start a real MLflow tracking server with a database and artifact storage; yield its address."""
     log = folder / "mlflow.log"
     with reserved_port() as port, log.open("wb") as output:
         command = [

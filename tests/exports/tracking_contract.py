@@ -1,6 +1,4 @@
-"""What an export needs of a tracking server, and what is to be seen there: one class of tests for the real one and for
-the stand-in.
-"""
+"""Tests of exports to a tracking server, shared by the real MLflow and the fake."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from tests.state.stories import Story, sub_epoch
 def export(
     address: str, of: ExperimentRecord, log: Sequence[Event], *, folder: Path | None = None, page: int = 7
 ) -> int:
-    """What the log has, to its end; how many rows were sent."""
+    """Export the whole log and return the number of sent rows."""
     server = MlflowServer(address, {}, patience_s=30)
     checkpoint = (lambda reference: folder / "checkpoint.pt") if folder else None
     followed = ExperimentExport(
@@ -43,7 +41,7 @@ def seen(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[PageK
 
 
 def check_rows(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict[PageKey, Shown]:
-    """All rows of the log are there, each once, and no others."""
+    """Check that each row of the log exists exactly once, and no others do."""
     found = seen(address, of, log)
     wanted = {
         page_key: sorted((_name(n), *rest) for n, *rest in rows)
@@ -54,15 +52,15 @@ def check_rows(address: str, of: ExperimentRecord, log: Sequence[Event]) -> dict
 
 
 class TrackingContract:
-    """The tests; a subclass gives `address`."""
+    """The shared tests; a subclass provides `address`."""
 
     @pytest.fixture
     def of(self) -> ExperimentRecord:
-        """An experiment that the server has not seen."""
+        """An experiment that is new to the server."""
         return record(f"e{uuid.uuid4().hex[:12]}")
 
     def test_what_is_committed_is_there_once(self, address: str, of: ExperimentRecord) -> None:
-        """However often, and after however much of the log, it is exported."""
+        """Exports may be repeated and may cover parts of the log."""
         log = story().log
         for length in (4, 15, 15, 30, len(log), len(log)):
             export(address, of, log[:length])
@@ -70,7 +68,7 @@ class TrackingContract:
         assert export(address, of, log) == 0
 
     def test_a_model_is_a_run_below_that_of_its_fit(self, address: str, of: ExperimentRecord) -> None:
-        """With its hyperparameters, its end and who asked for it."""
+        """The run has the hyperparameters, status and author."""
         export(address, of, story().log)
         found = check_rows(address, of, story().log)
         fit = found[PageKey("fit-1")]
@@ -90,7 +88,6 @@ class TrackingContract:
         assert int(fit.info["start_time"]) == 104_000
 
     def test_a_model_that_goes_on_runs_again(self, address: str, of: ExperimentRecord) -> None:
-        """In the same run."""
         told = story()
         export(address, of, told.log)
         told.tell(ModelResumed(run="fit-1", model="m02", by="ada"))
@@ -103,7 +100,7 @@ class TrackingContract:
     def test_an_experiment_that_is_made_anew_has_runs_of_its_own(
         self, address: str, of: ExperimentRecord
     ) -> None:
-        """Though it has the name, the runs and the models of one that was deleted."""
+        """The old experiment has the same name, runs and models."""
         log, later = story().log, of.model_copy(update={"created": 99.0})
         export(address, of, log)
         export(address, later, log[:20])
@@ -111,7 +108,7 @@ class TrackingContract:
         check_rows(address, later, log[:20])
 
     def test_names_and_values_of_any_kind_are_taken(self, address: str, of: ExperimentRecord) -> None:
-        """Also more than one request holds, numbers that are none, and names that MLflow refuses."""
+        """Covers more values than one request holds, NaN and infinity, and names that MLflow refuses."""
         told = Story()
         odd = {"läss": 1.0, "a//b": 2.0, "..": 3.0, "x" * 300: 4.0, "a b-c.d/e": 5.0, "ess:1": 6.0}
         many = {f"metric-{number:04}": float(number) for number in range(1010)}
@@ -139,7 +136,6 @@ class TrackingContract:
         assert export(address, of, told.log) == 0
 
     def test_a_run_that_was_deleted_there_stays_so(self, address: str, of: ExperimentRecord) -> None:
-        """Who deleted it there did not want it."""
         log = story().log
         export(address, of, log[:20])
         run = seen(address, of, log)[PageKey("fit-1", "m00")]
@@ -152,24 +148,23 @@ class TrackingContract:
     def test_checkpoints_are_sent_when_asked_for(
         self, address: str, of: ExperimentRecord, tmp_path: Path
     ) -> None:
-        """Of models that have ended; once."""
+        """Models that have ended are sent once."""
         log = story().log
         (tmp_path / "checkpoint.pt").write_bytes(b"weights")
         export(address, of, log, folder=tmp_path)
         found = seen(address, of, log)
         finished = found[PageKey("fit-1", "m00")]
         assert finished.tags["cerebro.checkpoint"]
-        assert "cerebro.checkpoint" not in found[PageKey("fit-1", "m02")].tags  # never trained
+        assert "cerebro.checkpoint" not in found[PageKey("fit-1", "m02")].tags  # untrained
         name = finished.tags["cerebro.checkpoint"].rsplit("/", 1)[-1]
         assert self.file(address, finished, f"checkpoint/{name}") == b"weights"
         (tmp_path / "checkpoint.pt").unlink()
-        export(address, of, log, folder=tmp_path)  # it is not read again
+        export(address, of, log, folder=tmp_path)  # does not read the file again
 
     def test_an_address_that_is_no_tracking_server_is_named(self, address: str, of: ExperimentRecord) -> None:
-        """Whatever answers there."""
         with pytest.raises(ExportError, match="is no MLflow tracking server"):
             export(f"{address}/elsewhere", of, story().log)
 
     def file(self, address: str, run: Shown, name: str) -> bytes:
-        """An artifact of a run."""
+        """Return an artifact of a run."""
         raise NotImplementedError

@@ -1,9 +1,11 @@
-"""Exports the story of `logged` with the real package of W&B to a stand-in for its server, where one run was deleted.
+"""Export the story of `logged` to a fake W&B server on which one run was deleted.
 
-To be run by a Python that has the package: ``python -m tests.exports.wandb_deleted``. It prints what the server was
-told of, and what was logged. With ``refuses`` the server knows nobody, and what the export ends with is printed.
+Run it with a Python that has the wandb package: ``python -m tests.exports.wandb_deleted``. It prints the
+server's requests
+and the log messages. With ``refuses`` the server rejects every user, and the script prints the export's
+error.
 
-The stand-in says of the deleted run's id what W&B says (wandb #1192), and takes what else it is sent.
+For the deleted run's id the server responds like W&B (wandb #1192); it accepts all other data.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _DELETED = PageKey("fit-1", "m00")
 
 
 class Server(BaseHTTPRequestHandler):
-    """As much of W&B as an export meets."""
+    """The part of the W&B API that an export calls."""
 
     protocol_version = "HTTP/1.1"
     deleted = ""
@@ -72,7 +74,7 @@ class Server(BaseHTTPRequestHandler):
         return 200, {"data": {"viewer": viewer, "model": model, "serverInfo": {"features": []}}}
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 def main() -> None:
@@ -91,7 +93,7 @@ def main() -> None:
     except CerebroError as error:
         said.write(f"{type(error).__name__}: {error}")
     print(json.dumps({"ended": Server.ended, "said": said.getvalue()}), flush=True)  # noqa: T201
-    os._exit(0)  # the package's own process waits for what it was told to send
+    os._exit(0)  # does not wait for the package's service process
 
 
 if __name__ == "__main__":

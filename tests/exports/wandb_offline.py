@@ -1,5 +1,8 @@
-"""Exports the story of `logged` with the real package of W&B, offline, twice, and prints what it wrote: run by a Python
-that has the package. ``python -m tests.exports.wandb_offline FOLDER``, with ``WANDB_MODE=offline``."""
+"""Export the story of `logged` twice with the real wandb package, offline, and print the written rows.
+
+Run it with a Python that has the package: ``python -m tests.exports.wandb_offline FOLDER``, with
+``WANDB_MODE=offline``.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,19 @@ def main(folder: Path) -> None:
     log = story().log
     store = LogStore(log[:20])
     followed = ExperimentExport(store, record(), WandbExport)
-    followed.catch_up()  # as with --follow: some now ...
+    followed.catch_up()  # like --follow: part of the log now ...
     store.log = log
-    followed.catch_up()  # ... and the rest later
+    followed.catch_up()  # ... the rest later
     first = written(folder)
     ExperimentExport(store, record(), WandbExport).catch_up()
     print(json.dumps({"first": first, "both": written(folder)}))  # noqa: T201
 
 
 def written(folder: Path) -> list[dict[str, Any]]:
-    """What each folder of a run has, in the order in which they were made."""
+    """Return the contents of each run folder in order of creation."""
     import wandb
 
-    wandb.teardown()  # its service writes files after the call that ends a run has returned
+    wandb.teardown()  # its service writes files after the last run's finish call
     return [_of(path) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=_made)]
 
 
@@ -42,8 +45,11 @@ def _made(path: Path) -> int:
 
 
 def _records(content: bytes) -> Iterator[bytes]:
-    """Of LevelDB's log format, behind a header of seven bytes: blocks of 32 KiB of pieces, each with its checksum (4
-    bytes), length (2) and kind (1): whole, first, middle, last."""
+    """Read LevelDB's log format after its seven-byte header.
+
+    Blocks of 32 KiB hold pieces, each with a checksum (4 bytes), length (2) and kind (1): whole, first,
+    middle, last.
+    """
     at, record = 7, b""
     while at + 7 <= len(content):
         if _BLOCK - at % _BLOCK < 7:

@@ -114,7 +114,7 @@ def _as_before() -> Any:
 def test_all_parallel_plans_name_the_base_that_one_has_written(
     parallel_plans: Any, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """Each checkpoint is bit-identical to one without the plan."""
+    """No temporary file remains."""
     before = None
     for number, parallel_plan in enumerate(parallel_plans):
         before = attempt(parallel_plan, ranks, tmp_path, f"u{number:05d}-e001-p0000-a1.pt", before, "")

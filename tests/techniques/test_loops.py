@@ -93,7 +93,7 @@ def steps(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> 
     return {"loss": loss.item()}
 
 
-# --- what a loop meets ---------------------------------------------------------------------------
+# --- training loops -----------------------------------------------------------------------------
 
 
 def counting(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoader) -> dict[str, Any]:

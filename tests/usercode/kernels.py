@@ -1,4 +1,4 @@
-"""Code of users in interpreters of its own: cells of a notebook, and programs."""
+"""Run user code in fresh interpreters, as notebook cells or programs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ spec = Digits(Options(flip=True))
 
 
 def in_process(path: Sequence[Path], code: str) -> str:
-    """What a program prints that has these folders in front of its path."""
+    """Run a program with these folders first on its path, and return its output."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],

@@ -1,4 +1,4 @@
-"""What is said of a spec before anything runs: the method, what was expected, what was found."""
+"""Specs are checked before a run starts, with errors that name the method and the signatures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cerebro.usercode.checks import check_features, check_spec, returned_names
 
 
 class Good(SubEpochSpec):
-    """As the template has it, with other names: workers give arguments by position."""
+    """Parameters have other names than in the template, because workers pass arguments by position."""
 
     def create_models(self, h: Any) -> list[Any]:
         return []
@@ -32,7 +32,7 @@ class Good(SubEpochSpec):
 
 
 def spec_with(**members: Any) -> SubEpochSpec:
-    """`Good` but for these members; `None` takes one away."""
+    """Return a `Good` with these members replaced; `None` removes one."""
     own = {name: value for name, value in vars(Good).items() if not name.startswith("__")} | members
     kept = {name: value for name, value in own.items() if value is not None}
     made: SubEpochSpec = type("Mine", (SubEpochSpec,), kept)()
@@ -40,12 +40,12 @@ def spec_with(**members: Any) -> SubEpochSpec:
 
 
 def check(spec: object, *, needed: tuple[str, ...] = ("create_models", "train", "test")) -> None:
-    """As `run_fit` does."""
+    """Check a spec as `run_fit` does."""
     check_spec(spec, SubEpochSpec, "run_fit", needed)
 
 
 def test_what_workers_can_call_is_taken() -> None:
-    """Whatever the parameters are called, however the function is made; what is not needed may be left out."""
+    """Parameter names and the kind of function do not matter; unneeded methods are optional."""
     check(Good())
     check(spec_with(train=functools.partialmethod(Good.train, extra=4)))
     check(spec_with(test=staticmethod(lambda m, c, d, h: {})))
@@ -72,13 +72,13 @@ TRAIN = r"train\(self, models, checkpoint, dataloader, hyperparams\)"
     ],
 )  # fmt: skip
 def test_what_workers_cannot_call_is_told(members: dict[str, Any], message: str) -> None:
-    """With the method, the expected signature and the one found."""
+    """The message has the method, the expected signature and the actual one."""
     with pytest.raises(SpecError, match=message):
         check(spec_with(**members))
 
 
 class Pictures(ETLSpec):
-    """Names an object."""
+    """A spec that downloads objects of the given columns."""
 
     def __init__(self, columns: Any) -> None:
         self.is_feature_download = columns
@@ -88,7 +88,7 @@ class Pictures(ETLSpec):
 
 
 def test_columns_that_are_not_there_are_told() -> None:
-    """With those that are; and a split without an object root has no objects."""
+    """The message lists the existing columns; without an object root, object columns are refused."""
     check_features(Pictures(["image"]), "train", ["id", "image"], has_objects=True)
     check_features(Pictures([]), "train", ["id"], has_objects=False)
     with pytest.raises(
@@ -100,10 +100,10 @@ def test_columns_that_are_not_there_are_told() -> None:
 
 
 class Returning:
-    """Methods whose names of metrics are known, or not."""
+    """Methods with metric names that are static in the code, or not."""
 
     def known(self, rows: int) -> dict[str, float]:
-        """Written out, in each return."""
+        """Every return has a literal dictionary."""
 
         def other() -> str:
             return "no metric"
@@ -113,30 +113,30 @@ class Returning:
         return {"loss": 0.0}
 
     def computed(self, rows: int) -> dict[str, float]:
-        """One key is not written out."""
+        """One key is computed."""
         return {"loss": 1.0, f"at_{rows}": 2.0}
 
     def merged(self, rows: int) -> dict[str, float]:
-        """Who knows what the other one returns."""
+        """The other dictionary's keys are unknown."""
         return {**self.known(rows), "f1": 1.0}
 
     def named(self, rows: int) -> dict[str, float]:
-        """Nor what a variable holds."""
+        """The variable's keys are unknown."""
         found = {"loss": float(rows)}
         return found  # noqa: RET504
 
     def nothing(self, rows: int) -> dict[str, float]:
-        """A bare return is no dictionary."""
+        """A bare return has no dictionary."""
         return {}
 
     @functools.cache  # noqa: B019
     def decorated(self, rows: int) -> dict[str, float]:
-        """A decorator may return what it likes."""
+        """The decorator may change the result."""
         return {"loss": float(rows)}
 
 
 def test_names_of_metrics_are_told_where_they_are_written_out() -> None:
-    """And only there: a metric is refused by them, so a doubt is no answer."""
+    """Unknown metrics are refused by these names, so uncertain methods must give none."""
     spec = Returning()
     assert returned_names(spec.known, "accuracy") == frozenset({"loss", "accuracy"})
     for method in (spec.computed, spec.merged, spec.named, spec.nothing, spec.decorated, len):
@@ -144,7 +144,7 @@ def test_names_of_metrics_are_told_where_they_are_written_out() -> None:
 
 
 def test_names_are_those_of_the_code_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file was edited since it was imported."""
+    """The file changed after the import."""
     path = tmp_path / "edited_spec.py"
     path.write_text("def test():\n    return {'accuracy': 1.0}\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""User code as a string: restored where nothing of the notebook exists."""
+"""Encoded user code is restored without its notebook."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(json.dumps([spec.row_preprocessor(row, "train", ""), spec.options.names, s
 
 @pytest.mark.commands
 def test_a_class_of_the_notebook_is_restored_without_the_notebook() -> None:
-    """With its base class, helper function, constants and data class, in an interpreter that knows none of them."""
+    """Includes the base class, helper function, constants and data class."""
     (answer,) = kernel([NOTEBOOK])
     done = subprocess.run(
         [sys.executable, "-c", RESTORE],
@@ -45,7 +45,7 @@ def test_a_class_of_the_notebook_is_restored_without_the_notebook() -> None:
 
 
 class Holder(ETLSpec):
-    """A spec of this module: holds whatever it is given."""
+    """A spec with arbitrary attributes."""
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
@@ -53,7 +53,7 @@ class Holder(ETLSpec):
 
 @pytest.mark.commands
 def test_threads_do_not_change_what_each_other_sends(tmp_path: Path) -> None:
-    """Four threads encode one spec while another pickles with cloudpickle."""
+    """Four threads encode a spec while another one uses cloudpickle."""
     (tmp_path / "mymodel.py").write_text(
         "from cerebro import ETLSpec\nBIG = {i: str(i) for i in range(500)}\n\n\nclass Mine(ETLSpec):\n"
         "    def row_preprocessor(self, row, mode, object_dir):\n        return len(BIG), None\n"
@@ -80,12 +80,12 @@ def test_threads_do_not_change_what_each_other_sends(tmp_path: Path) -> None:
     assert in_process([tmp_path], code) == "1 1 set()"
 
 
-# --- what cannot be sent -----------------------------------------------------------------------------
+# --- objects that cannot be sent ---------------------------------------------------------------------
 
 
 @pytest.mark.commands
 def test_a_global_that_cannot_be_serialised_is_named() -> None:
-    """With the method that uses it; so is a class attribute."""
+    """The error names the method that uses it; class attributes are covered too."""
     source = """
 import threading
 from cerebro.spec import ETLSpec
@@ -110,13 +110,13 @@ spec = Spec()
 
 
 def test_what_is_too_large_is_refused() -> None:
-    """With its size, and where large files belong."""
+    """The error gives the size and where to store large files."""
     with pytest.raises(SpecError, match=r"43 MiB.*at most 32.*misc"):
         encode(Holder(weights=os.urandom(MAX_ENCODED_BYTES)))
 
 
 def test_a_module_the_worker_lacks_is_named() -> None:
-    """With the two ways to bring it there."""
+    """The error gives two ways to install it."""
     content = b"cabsent_module_of_the_user\nf\n."
     with pytest.raises(SpecError, match=r"'absent_module_of_the_user'.*requirements.txt"):
         decode(base64.b64encode(content).decode())
@@ -124,7 +124,7 @@ def test_a_module_the_worker_lacks_is_named() -> None:
 
 @pytest.mark.commands
 def test_decoding_leaves_the_classes_of_this_process_alone(tmp_path: Path) -> None:
-    """A class in a notebook goes on seeing the notebook's variables."""
+    """A notebook class keeps using the notebook's variables."""
     code = """
         from cerebro.usercode.encoding import decode, encode
         scale = 1

@@ -1,4 +1,4 @@
-"""User code is recognised from kernel to kernel, and what is the user's own from what is installed."""
+"""Fingerprints identify user code across kernels and separate it from installed packages."""
 
 from __future__ import annotations
 
@@ -85,8 +85,10 @@ spec = Spec()
 @pytest.mark.commands
 @pytest.mark.parametrize("is_slow", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_same_code_is_recognised_in_another_kernel(is_slow: bool) -> None:
-    """Other process, other hash seed, other file names and line numbers: the same fingerprint. Code that imports torch
-    is tried with the slow tests."""
+    """The process, hash seed, file names and line numbers do not matter.
+
+    Code with a torch import runs in the slow tests.
+    """
     tried = {name: source for name, source in SAME.items() if ("torch" in source) is is_slow}
     first = kernel(list(tried.values()))
     second = kernel(list(tried.values()), cells="<ipython-input-7>", padding=50)
@@ -111,7 +113,6 @@ CHANGES = {
 
 @pytest.mark.commands
 def test_other_code_has_another_fingerprint() -> None:
-    """Whatever is changed, however deep it lies."""
     sources = [NOTEBOOK]
     for old, new in CHANGES.values():
         assert old in NOTEBOOK
@@ -124,7 +125,7 @@ def test_other_code_has_another_fingerprint() -> None:
 
 @pytest.mark.commands
 def test_what_the_code_does_not_use_does_not_count() -> None:
-    """Other variables of the notebook, comments, a variable named like an attribute that is used."""
+    """Covers unused variables, comments, and a variable with the name of a used attribute."""
     unused = "\nimport threading\nother = threading.Lock()\nflip = threading.Lock()\n# a comment\n"
     first, second, third = kernel(
         [
@@ -152,11 +153,11 @@ USES = {
     "a class": ("import helper", "helper.Scaler().scale(1)"),
     "a nested function": ("import helper", "(lambda: helper.scale(1))()"),
 }
-"""Imports of a spec's module, and how its method uses them."""
+"""Import statements of the spec's module, and the expression that its method returns."""
 
 
 class Project:
-    """Modules of a user in a folder, and a spec that uses them."""
+    """A user's modules in a folder, and a spec that uses them."""
 
     def __init__(self, root: Path, imports: str, used: str) -> None:
         self.root = root
@@ -172,7 +173,7 @@ class Project:
         self.start()
 
     def edit(self, factor: int) -> None:
-        """Write files whose functions give another number."""
+        """Rewrite the files with another factor."""
         text = (
             f"import time\nSTARTED = time.time_ns()\ndef scale(x):\n    return x * {factor}\n\n"
             f"class Scaler:\n    def scale(self, x):\n        return x * {factor}\n"
@@ -181,14 +182,14 @@ class Project:
             (self.root / f"{name}.py").write_text(text)
 
     def start(self) -> None:
-        """Import all modules, as a new kernel does."""
+        """Import all modules as a new kernel does."""
         for name in [each for each in sys.modules if each.partition(".")[0] in _PROJECT]:
             del sys.modules[name]
         importlib.invalidate_caches()
         self.spec = importlib.import_module("specs").Spec()
 
     def sent(self) -> tuple[str, int]:
-        """The fingerprint, and the number that the sent code computes where the modules are missing."""
+        """Return the fingerprint, and the result of the decoded spec without the modules on the path."""
         record = encode(self.spec)
         own = {
             name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in _PROJECT
@@ -209,7 +210,7 @@ _PROJECT = ("helper", "pack", "folder", "outer", "specs")
 def project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Project]:
-    """The project of the test's parameter."""
+    """A project with the test's import style."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield Project(tmp_path, *getattr(request, "param", USES["a module"]))
@@ -219,7 +220,7 @@ def project(
 
 @pytest.mark.parametrize("project", USES.values(), ids=USES, indirect=True)
 def test_the_fingerprint_is_that_of_the_code_that_is_sent(project: Project) -> None:
-    """An edited file counts once its module is loaded again, and not before."""
+    """An edit counts once the module is reloaded."""
     before, first = project.sent()
     project.edit(2)
     assert project.sent() == (before, 1)
@@ -236,7 +237,6 @@ def test_the_fingerprint_is_that_of_the_code_that_is_sent(project: Project) -> N
     "project", [USES["a module"], USES["a submodule"]], ids=["module", "submodule"], indirect=True
 )
 def test_a_reloaded_module_counts(project: Project) -> None:
-    """Reloading a module is enough; the spec may be older."""
     before = project.sent()[0]
     project.edit(2)
     for name in ("helper", "pack.inner"):
@@ -248,7 +248,7 @@ def test_a_reloaded_module_counts(project: Project) -> None:
 
 @pytest.mark.parametrize("how", ["deleted", "compiled", "forgotten"])
 def test_modules_without_a_file_count(project: Project, how: str) -> None:
-    """Deleted files, byte code alone, and modules removed from `sys.modules` all count by their code."""
+    """Covers deleted files, byte code without source, and modules removed from `sys.modules`."""
     if how == "compiled":
         py_compile.compile(str(project.root / "helper.py"), str(project.root / "helper.pyc"))
     (project.root / "helper.py").unlink()
@@ -270,7 +270,7 @@ def test_modules_without_a_file_count(project: Project, how: str) -> None:
 
 
 def test_the_source_is_that_of_the_code_that_is_sent(project: Project) -> None:
-    """An edited file is not shown as the text of code that was imported before."""
+    """After an edit the source shown is still the imported code's."""
     path = project.root / "specs.py"
     assert "helper.scale(1)" in encode(project.spec).source
     path.write_text(path.read_text().replace("scale(1)", "scale(3)"))
@@ -281,14 +281,14 @@ def test_the_source_is_that_of_the_code_that_is_sent(project: Project) -> None:
 
 
 def test_which_object_is_shared_counts() -> None:
-    """Two lists with equal content are told from one that is referred to twice."""
+    """A list referenced twice differs from two equal lists."""
     one, other = [0], [0]
     shared = fingerprint({"a": one, "b": other, "c": one})
     assert shared != fingerprint({"a": one, "b": other, "c": other})
     assert shared == fingerprint({"b": [0], "a": (first := [0]), "c": first})
 
 
-# --- what is the user's own -----------------------------------------------------------------------
+# --- user modules and installed packages ---------------------------------------------------------
 
 
 _SEND = """
@@ -305,7 +305,7 @@ _SEND = """
 
 @pytest.mark.commands
 def test_packages_on_the_path_are_not_taken_for_the_users(tmp_path: Path) -> None:
-    """cloudpickle itself, from a folder without any record of it; the user's own module beside it travels."""
+    """The copy of cloudpickle has no install record; the user's module next to it is sent."""
     import cloudpickle
 
     shutil.copytree(Path(cloudpickle.__file__).parent, tmp_path / "cloudpickle")
@@ -317,7 +317,9 @@ def test_packages_on_the_path_are_not_taken_for_the_users(tmp_path: Path) -> Non
 
 @pytest.mark.commands
 def test_packages_of_a_layered_environment_are_installed(tmp_path: Path) -> None:
-    """An environment for a requirements.txt sees the worker's packages by a .pth file, so `site` does not list them."""
+    """An environment for a requirements.txt sees the worker's packages by a .pth file, so `site` does not
+    list them.
+    """
     packages = tmp_path / "lib" / "python3" / "site-packages"
     (packages / "deep" / "inner").mkdir(parents=True)
     for name in ("deep/__init__", "deep/inner/part", "single"):
@@ -344,7 +346,7 @@ def test_packages_of_a_layered_environment_are_installed(tmp_path: Path) -> None
 
 @pytest.mark.commands
 def test_what_pip_put_into_a_folder_is_installed(tmp_path: Path) -> None:
-    """Its record lies beside it; a module that the record does not name is the user's."""
+    """Pip's RECORD file lists installed modules; other modules in the folder are the user's."""
     info = tmp_path / "thing-1.0.dist-info"
     info.mkdir()
     (info / "RECORD").write_text(

@@ -1,4 +1,4 @@
-"""What `ETLSpec.fit` returned: stored once, checked when it is read, and refused where it cannot be stored."""
+"""The result of `ETLSpec.fit` is stored once and verified when read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cerebro.worker.child.task_loop import failure_of
 
 
 class Vocabulary:
-    """A class of the user's own."""
+    """A user-defined class."""
 
     def __init__(self, words: dict[str, int]) -> None:
         self.words = words
 
 
 def test_what_was_fitted_comes_back(tmp_path: Path) -> None:
-    """Of any type that can be sent; restored as often as there are processes."""
+    """Any serialisable type works, and each process restores its own object."""
     value = {"mean": np.arange(3.0), "words": Vocabulary({"a": 0})}
     path = tmp_path / "datasets" / "d" / "fitted" / "etl-1-a2.pickle"
     reference = fitted.write_fitted(path, fitted.pack_fitted(value), tmp_path)
@@ -34,7 +34,7 @@ def test_what_was_fitted_comes_back(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_stored_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its type or size, and what to do."""
+    """The error has the type or size, and the remedy."""
     with pytest.raises(SpecError, match=r"ETLSpec.fit, a lock, cannot be stored: .* Return numbers"):
         fitted.pack_fitted(threading.Lock())
     monkeypatch.setattr(fitted, "MAX_FITTED_BYTES", 1 << 20)
@@ -45,7 +45,7 @@ def test_what_cannot_be_stored_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_damage_is_noticed(tmp_path: Path) -> None:
-    """Nothing is fitted anew behind the partitions that were made with it."""
+    """A new fit could not match partitions made with the old result, so damage is an error."""
     path = tmp_path / "datasets" / "d" / "fitted" / "x.pickle"
     reference = fitted.write_fitted(path, fitted.pack_fitted([1, 2]), tmp_path)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
@@ -57,7 +57,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_volume_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The data set is not given up: another attempt may read the same file."""
+    """The error is retryable because a later attempt may be able to read the file."""
     path = tmp_path / "datasets" / "d" / "fitted" / "x.pickle"
     reference = fitted.write_fitted(path, fitted.pack_fitted([1, 2]), tmp_path)
 

@@ -1,4 +1,4 @@
-"""Unpacking is all or nothing, and safe to repeat."""
+"""Extraction is atomic and safe to repeat."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def content(tmp_path: Path) -> bytes:
 
 
 def test_extracting_again_does_nothing(content: bytes, tmp_path: Path) -> None:
-    """A complete folder is never redone, not even with other bytes at hand."""
+    """An existing complete folder stays, even if the archive differs."""
     extract(content, tmp_path / "volume" / "out")
     before = (tmp_path / "volume" / "out" / "model.py").stat().st_mtime_ns
     extract(content, tmp_path / "volume" / "out")
@@ -32,7 +32,7 @@ def test_extracting_again_does_nothing(content: bytes, tmp_path: Path) -> None:
 
 
 def test_two_processes_at_once(content: bytes, tmp_path: Path) -> None:
-    """Both succeed, one folder appears."""
+    """Both succeed and one folder appears."""
     together = threading.Barrier(4)
     problems: list[BaseException] = []
 
@@ -53,7 +53,7 @@ def test_two_processes_at_once(content: bytes, tmp_path: Path) -> None:
 
 
 def test_full_disk_leaves_nothing(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No room is a retryable error that names the archive and the place."""
+    """The error is retryable and names the archive and the folder."""
 
     def no_room(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -65,7 +65,7 @@ def test_full_disk_leaves_nothing(content: bytes, tmp_path: Path, monkeypatch: p
 
 
 def test_leftovers_of_a_killed_process_are_removed_later(content: bytes, tmp_path: Path) -> None:
-    """Old ones go; a young one may still be in use."""
+    """Only old temporary folders are removed, because a new one may be in use."""
     old, young = tmp_path / ".out.unpacking-old", tmp_path / ".out.unpacking-young"
     old.mkdir()
     young.mkdir()

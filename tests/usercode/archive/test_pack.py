@@ -1,4 +1,4 @@
-"""What `cerebro.usercode.archive.pack` sends, and what it refuses to send."""
+"""`cerebro.usercode.archive.pack` selects files and refuses unsafe or large folders."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def _names(content: bytes) -> list[str]:
 def test_what_is_packed_is_what_is_unpacked(
     tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Packing a folder, listing it and extracting it keeps every file's name and bytes."""
     root = tmp_path_factory.mktemp("tree")
     _write(tree, root / "in")
     content = pack(root / "in")
@@ -55,7 +54,7 @@ def test_what_is_packed_is_what_is_unpacked(
 def test_same_files_give_the_same_bytes(
     tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Neither times nor the order of creation reach the archive."""
+    """The archive depends neither on times nor on the order of creation."""
     root = tmp_path_factory.mktemp("tree")
     _write(tree, root / "one")
     _write(dict(reversed(tree.items())), root / "two")
@@ -65,7 +64,6 @@ def test_same_files_give_the_same_bytes(
 
 
 def test_caches_hidden_files_and_environments_stay_at_home(tmp_path: Path) -> None:
-    """Only what a worker may need travels."""
     tree = {
         "model.py": b"1", "package/__init__.py": b"", "package/__pycache__/x.pyc": b"", ".git/config": b"",
         ".env": b"SECRET=1", "env/pyvenv.cfg": b"", "env/lib/x.py": b"", "package/.cache/x": b"",
@@ -76,7 +74,7 @@ def test_caches_hidden_files_and_environments_stay_at_home(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
 def test_archive_is_sent_as_it_is(suffix: str, tmp_path: Path) -> None:
-    """A file that is an archive already is checked, not packed again."""
+    """The archive is checked but not packed again."""
     (tmp_path / "model.py").write_bytes(b"x = 1")
     packed = tmp_path / f"code{suffix}"
     if suffix == ".zip":
@@ -89,7 +87,7 @@ def test_archive_is_sent_as_it_is(suffix: str, tmp_path: Path) -> None:
 
 
 def test_link_is_named_not_followed(tmp_path: Path) -> None:
-    """A link could carry off a file from outside the folder."""
+    """A link could copy a file from outside the folder."""
     (tmp_path / "model.py").write_bytes(b"")
     (tmp_path / "secrets").symlink_to("/etc/passwd")
     with pytest.raises(ArchiveError, match="secrets is a link"):
@@ -97,7 +95,6 @@ def test_link_is_named_not_followed(tmp_path: Path) -> None:
 
 
 def test_too_much_data_names_the_largest_file(tmp_path: Path) -> None:
-    """The message points at what to move out of the folder."""
     (tmp_path / "a.py").write_bytes(b"")
     (tmp_path / "data.bin").write_bytes(bytes(2000))
     with pytest.raises(ArchiveError, match=r"data\.bin.*locators"):
