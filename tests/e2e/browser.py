@@ -1,4 +1,4 @@
-"""A Chromium of the system's, driven by Playwright: started, signed in, listened to, looked at, tried by axe-core."""
+"""Drive the system's Chromium by Playwright, and check pages with axe-core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 WAIT_MS = HANG_S * 1000
-"""Longest wait for anything on a page; far above what a loaded machine needs."""
+"""Longest wait for anything on a page, far longer than a loaded machine needs."""
 
 _BAD = ("warning", "error")
 
@@ -30,9 +30,9 @@ DESKTOP, PHONE = (1280, 800), (390, 844)
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser without a window. Where there is none the test is skipped; with ``CI`` set it fails.
+    """Start a headless browser; without Chromium the test is skipped, or fails if ``CI`` is set.
 
-    Playwright's loop belongs to the thread that started it: end one before the next is started.
+    Playwright's loop belongs to the thread that started it, so end one browser before the next starts.
     """
     if (
         find_spec("playwright") is None
@@ -55,7 +55,7 @@ def chromium() -> Iterator[Browser]:
 def window(
     browser: Browser, size: tuple[int, int] = DESKTOP, scheme: Scheme = "light", **more: Any
 ) -> Iterator[BrowserContext]:
-    """A browser profile of its own: no cookie of another test's."""
+    """Open a separate browser profile without cookies."""
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme=scheme,
@@ -70,10 +70,10 @@ def window(
 
 
 class Complaints(list[str]):
-    """Warnings and errors on pages' consoles and scripts that break: a page of ours gives no cause for either."""
+    """Collects console warnings, console errors and script exceptions of pages."""
 
     def listen(self, page: Page) -> Page:
-        """Hear this page from now on."""
+        """Collect messages of this page."""
         page.on("console", self._hear)
         page.on("pageerror", lambda error: self.append(f"uncaught: {error}"))
         return page
@@ -83,13 +83,13 @@ class Complaints(list[str]):
             self.append(f"{said.type}: {said.text}")
 
     def check(self, *, allowed: tuple[str, ...] = ()) -> None:
-        """Fail if anything was said that contains none of `allowed`."""
+        """Fail if a message contains none in `allowed`."""
         told = [text for text in self if not any(part in text for part in allowed)]
         assert told == []
 
 
 def sign_in(page: Page, address: str, token: str, path: str = "/experiments", name: str = "") -> None:
-    """Open `path`, which leads to the sign-in, and come back to it signed in."""
+    """Open `path`, sign in, and return to `path`."""
     page.goto(address + path)
     page.get_by_label("Token of the cluster").fill(token)
     if name:
@@ -99,17 +99,17 @@ def sign_in(page: Page, address: str, token: str, path: str = "/experiments", na
 
 
 def settle(page: Page) -> None:
-    """Wait until every figure of the page is drawn, or says why there is none."""
+    """Wait until every figure is drawn or explains why it is empty."""
     page.wait_for_function(IS_SETTLED)
 
 
 def overflow(page: Page) -> int:
-    """Pixels by which the page is wider than its window; a table may scroll in a box of its own."""
+    """Return the page's width beyond its window in pixels; tables may scroll in their own box."""
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
 def violations(page: Page) -> list[str]:
-    """What axe-core calls serious or critical on the page as it is, a line per rule and place."""
+    """List axe-core's serious and critical violations, one line per rule and element."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response["violations"]

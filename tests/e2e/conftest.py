@@ -1,4 +1,4 @@
-"""Fixtures: one real cluster for all tests that leave it whole, and clusters of their own for those that do not."""
+"""Fixtures: a shared cluster, and separate clusters for tests that damage theirs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PODS = Path(__file__).with_name("pods_supervisor.py")
 
 @pytest.fixture(scope="session")
 def home(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A running cluster with two workers."""
+    """Start a cluster with two workers."""
     folder = tmp_path_factory.mktemp("e2e") / "home"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CEREBRO_SERVER", raising=False)
-        # On a busy machine, too, a worker that ends has time to reach its next batch.
+        # On a busy machine a terminating worker needs more time to reach its next batch.
         patch.setenv("CEREBRO_GRACE_S", "60")
         cluster.start(folder, workers=2, tensorboard=False, timeout_s=DEADLINE_S)
     yield folder
@@ -31,13 +31,13 @@ def home(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def names() -> Iterator[str]:
-    """Names of experiments, new at each `next`."""
+    """Generate unique experiment names."""
     return (f"e2e-{number}" for number in itertools.count())
 
 
 @pytest.fixture(scope="session")
 def prepared(home: Path, names: Iterator[str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Name of an experiment on the shared cluster whose data are preprocessed: any number of fits may use it."""
+    """Preprocess an experiment on the shared cluster; several fits may use it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CEREBRO_HOME", str(home))
         patch.delenv("CEREBRO_SERVER", raising=False)
@@ -49,7 +49,7 @@ def prepared(home: Path, names: Iterator[str], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def lab(home: Path, names: Iterator[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    """The shared cluster, whole, with a gate of the test's own."""
+    """Use the shared cluster with a gate for this test."""
     monkeypatch.setenv("CEREBRO_HOME", str(home))
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     made = Lab(home, tmp_path, names)
@@ -62,7 +62,7 @@ def lab(home: Path, names: Iterator[str], tmp_path: Path, monkeypatch: pytest.Mo
 def own_lab(
     processes: None, tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MakeLab]:
-    """Starts a cluster for this test alone, with settings in its environment; it is stopped at the end."""
+    """Start a cluster for one test, with settings from the environment, and stop it afterwards."""
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     made: list[Lab] = []
@@ -84,7 +84,7 @@ def own_lab(
 def pods(
     processes: None, tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Lab]:
-    """A cluster with two pairs of workers."""
+    """Start a cluster with two pairs of workers."""
     home = tmp_path / "home"
     monkeypatch.setenv("CEREBRO_HOME", str(home))
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)

@@ -1,5 +1,4 @@
-"""A gate that user code knocks at and the test opens: how a test gets hold of the middle of a sub-epoch without
-sleeping."""
+"""A gate that blocks user code until the test opens it, so tests need no sleeps."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tests.waiting import HANG_S, join
 
 @dataclass(frozen=True, kw_only=True)
 class Knock:
-    """Somebody stands at the gate: its process, its worker, what it said."""
+    """A process that waits at the gate: its pid, worker and message."""
 
     pid: int
     worker: str
@@ -23,16 +22,16 @@ class Knock:
     connection: socket.socket
 
     def let_through(self) -> None:
-        """Let this one go on."""
+        """Let this process continue."""
         try:
             self.connection.sendall(b"!")
         except OSError:
-            pass  # it was killed meanwhile
+            pass  # it was killed while it waited
         self.connection.close()
 
 
 class Gate:
-    """Closed at first; once opened, everybody goes through at once."""
+    """A gate that starts closed; once open it blocks no process."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -45,14 +44,14 @@ class Gate:
         self._thread.start()
 
     def knock(self, timeout_s: float = HANG_S) -> Knock:
-        """The next one who stands at the gate, in order of arrival."""
+        """Return the next waiting process, in order of arrival."""
         try:
             return self._knocks.get(timeout=timeout_s)
         except queue.Empty:
             pytest.fail(f"nobody came to the gate within {timeout_s:g} s")
 
     def open(self) -> None:
-        """Let everybody through, now and later."""
+        """Release all processes, now and later."""
         with self._lock:
             self._is_open = True
             waiting, self._waiting = self._waiting, []
@@ -60,14 +59,14 @@ class Gate:
             knock.let_through()
 
     def close(self) -> None:
-        """Hold those who come from now on."""
+        """Block processes that arrive from now."""
         with self._lock:
             self._is_open = False
 
     def end(self) -> None:
-        """Open for good and stop listening."""
+        """Open permanently and stop listening."""
         self.open()
-        # Closing a socket does not wake a thread that accepts on it; shutting it down does.
+        # Closing a socket does not wake a thread in accept(); shutdown does.
         self._listener.shutdown(socket.SHUT_RDWR)
         join(self._thread)
         self._listener.close()

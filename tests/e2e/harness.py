@@ -1,4 +1,4 @@
-"""A real local cluster under test: experiments on it, its processes and its event logs."""
+"""A real local cluster under test: its experiments, processes and event logs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.e2e.specs import TinyETL, TinyTraining
 from tests.waiting import HANG_S
 
 DEADLINE_S = 4 * HANG_S
-"""Longest wait for anything that a cluster does, such as a whole run: only a hang exceeds it, on any machine."""
+"""Longest wait for any step of a cluster, such as a whole run; only a hang exceeds it."""
 
 ROWS = {"train": 40, "valid": 12}
-"""Rows of the splits that a test gets unless it says otherwise: each split costs every worker a process."""
+"""Default rows per split. Each split costs every worker a process."""
 
 
 def write_table(path: Path, rows: int, *, start: int = 0) -> str:
-    """A metadata table with `rows` rows, ids from `start`."""
+    """Write a metadata table with `rows` rows and ids from `start`."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "x", "label"])
@@ -46,7 +46,7 @@ def write_table(path: Path, rows: int, *, start: int = 0) -> str:
 
 
 class Log:
-    """The event log of one experiment, read on by blocking."""
+    """The event log of one experiment, read with blocking requests."""
 
     def __init__(self, kvs: KvsClient, experiment: str) -> None:
         self._kvs, self._experiment = kvs, experiment
@@ -54,21 +54,21 @@ class Log:
         self._seen = 0
 
     def read(self) -> list[Event]:
-        """Everything there is by now."""
+        """Read all events so far."""
         while self._fetch(0.0):
             pass
         return self.events
 
     def skip(self) -> None:
-        """Leave out what has happened so far: `until` looks at what comes."""
+        """Skip the events so far, so that `until` sees only later ones."""
         self._seen = len(self.read())
 
     def state(self) -> ExperimentState:
-        """The fold of everything there is by now."""
+        """Fold all events so far."""
         return fold(self._experiment, self.read())
 
     def until(self, is_it: Callable[[Event], bool], what: str, deadline_s: float = DEADLINE_S) -> Event:
-        """The next event, after the one returned before, that `is_it` takes."""
+        """Return the next event that `is_it` accepts, after the last returned event."""
         deadline = time.monotonic() + deadline_s
         while True:
             while self._seen < len(self.events):
@@ -84,7 +84,7 @@ class Log:
             self._fetch(min(left, 2.0))
 
     def until_type(self, name: str, deadline_s: float = DEADLINE_S, **fields: object) -> Event:
-        """The next event of a type whose fields have these values."""
+        """Return the next event of a type with these field values."""
         return self.until(
             lambda event: (
                 event.type == name and all(getattr(event, key) == value for key, value in fields.items())
@@ -94,7 +94,7 @@ class Log:
         )
 
     def tail(self) -> str:
-        """The newest events that were read, for messages."""
+        """Format the newest events for failure messages."""
         return "the log ends with\n" + "\n".join(repr(event)[:300] for event in self.events[-12:])
 
     def _fetch(self, wait_s: float) -> bool:
@@ -104,7 +104,7 @@ class Log:
 
 
 class Lab:
-    """A cluster, and what one test does on it; `end` stops what the test left open."""
+    """A cluster and the work of one test; `end` stops open runs."""
 
     def __init__(self, home: Path, folder: Path, names: Iterable[str]) -> None:
         self.home, self.folder = ClusterHome(home), folder
@@ -116,13 +116,13 @@ class Lab:
 
     @property
     def kvs(self) -> KvsClient:
-        """A new client of this cluster's store."""
+        """Make a new client for this cluster's store."""
         info = self.info()
         return KvsClient(info.kvs, info.token())
 
     @property
     def volumes(self) -> Volumes:
-        """The cluster's volumes, as the client sees them."""
+        """Return the cluster's volumes as a client sees them."""
         return Volumes.from_environment(
             {"CEREBRO_VOLUMES": str(self.home.volumes), "CEREBRO_VOLUME_LOGS": str(self.home.logs)}
         )
@@ -130,37 +130,37 @@ class Lab:
     # --- experiments -----------------------------------------------------------------------------
 
     def tables(self, **rows: int) -> dict[str, str]:
-        """Locators of new metadata tables with so many rows per split."""
+        """Write new metadata tables with these row counts and return their locators."""
         folder = self.folder / f"data-{len(self._opened)}"
         folder.mkdir(exist_ok=True)
         return {split: write_table(folder / f"{split}.csv", n) for split, n in (rows or ROWS).items()}
 
     def experiment(self, locators: Mapping[str, Any] | None = None, **arguments: Any) -> Experiment:
-        """A new experiment on tiny data, not preprocessed yet."""
+        """Create an experiment on tiny data, without preprocessing."""
         name = next(iter(self._names))
         experiment = Experiment(name, locators=locators or self.tables(), **arguments)
         self._opened.append(name)
         return experiment
 
     def prepared(self, **arguments: Any) -> Experiment:
-        """A new experiment whose data are preprocessed."""
+        """Create an experiment with preprocessed data."""
         experiment = self.experiment(**arguments)
         experiment.run_etl(TinyETL(), progress=False)
         return experiment
 
     def attach(self, name: str) -> Experiment:
-        """An experiment that is there already."""
+        """Attach to an existing experiment."""
         self._opened.append(name)
         return Experiment.attach(name)
 
     def log(self, experiment: Experiment) -> Log:
-        """Its event log, from the start."""
+        """Open its event log from the start."""
         return Log(self.kvs, experiment.name)
 
     def fit(
         self, experiment: Experiment, spec: TinyTraining, tags: str = "abc", **arguments: Any
     ) -> Future[FitResult]:
-        """`run_fit` in a thread of its own, one model per letter of `tags`."""
+        """Call `run_fit` in a new thread, with one model per letter of `tags`."""
         space = [{"tag": tag, "lr": 0.01 * (1 + i), "batch_size": 5} for i, tag in enumerate(tags)]
         given: dict[str, Any] = {
             "epochs": 2,
@@ -173,7 +173,7 @@ class Lab:
         return self._pool.submit(lambda: mine.run_fit(spec, space, **given))
 
     def result(self, running: Future[Any], experiment: Experiment, deadline_s: float = DEADLINE_S) -> Any:
-        """What a run in another thread returns; the end of the log in the message if it takes too long."""
+        """Return the result of a run in another thread; on a timeout fail with the end of the log."""
         try:
             return running.result(deadline_s)
         except TimeoutError:
@@ -182,19 +182,19 @@ class Lab:
             )
 
     def spawn(self, call: Callable[[], Any]) -> Future[Any]:
-        """Run something that blocks in a thread of its own."""
+        """Run a blocking call in a new thread."""
         return self._pool.submit(call)
 
     # --- processes -------------------------------------------------------------------------------
 
     def info(self) -> ClusterInfo:
-        """The cluster's record."""
+        """Read the cluster's record."""
         info = self.home.read()
         assert info is not None
         return info
 
     def process(self, service: str) -> processes.ProcessId:
-        """The process of a service; waits while it is being restarted."""
+        """Return the process of a service; wait while it restarts."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             found = next(s.process for s in self.info().services if s.name == service)
@@ -204,7 +204,7 @@ class Lab:
         pytest.fail(f"{service} was not started again within {DEADLINE_S:g} s")
 
     def send(self, target: str | int, signum: signal.Signals) -> processes.ProcessId:
-        """Send a signal to a service, or to the process with that pid."""
+        """Send a signal to a service or a pid."""
         process = self.process(target) if isinstance(target, str) else processes.identify(target)
         assert process is not None, f"{target} does not run"
         (self._stopped.add if signum is signal.SIGSTOP else self._stopped.discard)(process)
@@ -212,19 +212,19 @@ class Lab:
         return process
 
     def kill(self, target: str | int) -> processes.ProcessId:
-        """kill -9, and wait for the end."""
+        """Kill with SIGKILL and wait for the end."""
         process = self.send(target, signal.SIGKILL)
         assert processes.wait_gone(process, DEADLINE_S)
         return process
 
     def recovered(self) -> ClusterInfo:
-        """The cluster once all its services are ready."""
+        """Wait until all services are ready."""
         return cluster.start(self.home.path, timeout_s=DEADLINE_S)
 
     # --- what must hold ---------------------------------------------------------------------------
 
     def check(self, experiment: Experiment, run: str | None = None, redone: int = 0) -> Run:
-        """See `replay.check`; of the newest fit run if none is named."""
+        """See `replay.check`; checks the newest fit run by default."""
         events = self.log(experiment).read()
         state = fold(experiment.name, events)
         chosen = state.runs[run] if run else [r for r in state.runs.values() if r.kind == "fit"][-1]
@@ -232,7 +232,7 @@ class Lab:
         return chosen
 
     def timeline(self, experiment: Experiment) -> str:
-        """For people who debug a test: its events, one per line, with seconds since the first."""
+        """Format all events with seconds since the first, to debug a test."""
         events = self.log(experiment).read()
         skipped = {"seq", "time", "type", "request", "plan", "result"}
         return "\n".join(

@@ -1,7 +1,7 @@
-"""A local cluster whose workers come in pairs, as in pods: ``python pods_supervisor.py OPTIONS...``.
+"""A local cluster with worker pairs, as in pods:
 
-Each pair shares a shard volume: ``worker-N`` trains, ``worker-N-etl`` makes partitions and answers for searches. The
-controller finds neither SciPy nor torch, as in its image. The rest is the ordinary cluster.
+``python pods_supervisor.py OPTIONS...``. The workers of a pair share a shard volume: ``worker-N`` trains,
+``worker-N-etl`` preprocesses and runs search procedures. The controller cannot import SciPy or torch, as in its image.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def build(
     database: Path,
     inherited: Mapping[str, str],
 ) -> Sequence[Service]:
-    """The services of a local cluster, each worker replaced by a pair."""
+    """Build the services of a local cluster with a pair instead of each worker."""
     listed = []
     for service in services(options, home, ports, database, inherited):
         is_worker = "CEREBRO_WORKER" in service.environment
@@ -74,7 +74,7 @@ def _pair(worker: Service, ports: Mapping[str, int]) -> Iterator[Service]:
 
 @cache
 def _port(name: str) -> Port:
-    """The same for each call of a name: a worker keeps its port, which stays reserved."""
+    """Reserve one port per name, so a worker keeps its port over restarts."""
     return reserve([name], previous={}, seed=f"{os.getpid():08x}")[name]
 
 

@@ -1,6 +1,6 @@
-"""What must hold of every run, whatever happened: sub-epochs committed once, and the weights of a plain training.
+"""Check that a run committed each sub-epoch once and has the weights of a plain training.
 
-Says so independently of the platform's own replay: only the functions that call user code are shared.
+The check is independent of `cerebro replay`; they share only the functions that call user code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ CPU = torch.device("cpu")
 
 
 def check(run: Run, events: Iterable[Event], kvs: KvsClient, volumes: Volumes, redone: int = 0) -> None:
-    """Each sub-epoch was committed exactly once (`redone` more in all), the final states are those of a replay."""
+    """Check that each sub-epoch was committed once (plus `redone` re-executions) and that the final states equal a
+    replay.
+    """
     assert isinstance(run.plan, FitPlan)
     assert isinstance(run.request, FitRequest)
     trained = [model for model in run.models.values() if model.failure is None]
@@ -43,7 +45,7 @@ def check(run: Run, events: Iterable[Event], kvs: KvsClient, volumes: Volumes, r
 
 
 def replayed(run: Run, model: Model, kvs: KvsClient, volumes: Volumes) -> dict[str, Any]:
-    """The state after plain training in this process, visiting the partitions in the logged order."""
+    """Train in this process on the partitions in the logged order and return the state."""
     assert isinstance(run.request, FitRequest)
     assert isinstance(run.plan, FitPlan)
     spec = decode(kvs.code(run.request.code).encoded)
@@ -75,7 +77,7 @@ def replayed(run: Run, model: Model, kvs: KvsClient, volumes: Volumes) -> dict[s
 
 
 def assert_same(one: Any, other: Any, where: str) -> None:
-    """Two states are equal to the bit."""
+    """Compare two states bit by bit."""
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype, where
         assert torch.equal(one, other), f"{where} differs by {(one - other).abs().max()}"

@@ -1,7 +1,6 @@
-"""User code of the end-to-end tests: tiny data, tiny models, and a gate that holds a sub-epoch until the test lets it
-go.
+"""User code for end-to-end tests: tiny data and models, and a gate that blocks a sub-epoch.
 
-Sent to the workers by value. A class here uses nothing of this module but other things that can be sent.
+Workers get the classes by value, so a class uses only names of this module that can be pickled.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FEATURES = 6
 
 
 def knock(port: int, what: str) -> None:
-    """Tell the test's gate who is here and wait to be let through; without a gate go on."""
+    """Report to the test's gate and wait there; return at once without a gate."""
     if not port:
         return
     try:
@@ -34,14 +33,13 @@ def knock(port: int, what: str) -> None:
 
 
 class TinyETL(ETLSpec):
-    """Six numbers and a class from a row's `x` and `label`; the training row `held` knocks at the gate."""
+    """Six numbers and a class per row, from `x` and `label`; training row `held` stops at the gate."""
 
     def __init__(self, *, gate: int = 0, held: int = -1, ragged: int = -1, broken: int = -1) -> None:
         self.gate, self.held, self.ragged, self.broken = gate, held, ragged, broken
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
-        if row["id"] == self.held and mode == "train":  # other splits number their rows likewise
+        if row["id"] == self.held and mode == "train":  # other splits have the same row numbers
             knock(self.gate, f"row {row['id']}")
         if row["id"] == self.broken:
             raise ValueError(f"cannot read row {row['id']}")
@@ -51,12 +49,12 @@ class TinyETL(ETLSpec):
 
 
 class TinyTraining(SubEpochSpec):
-    """A small network with dropout and momentum: what is drawn at random and what lives across sub-epochs both show.
+    """A small network with dropout and momentum, so random draws and state across sub-epochs affect the weights.
 
     Args:
         gate: port of the test's gate.
-        holds: (tag, sub-epoch) pairs that knock before their first batch; `tag` is a hyperparameter.
-        trouble: tag -> what that model does instead of training; ``raise until PATH``: until that file is there.
+        holds: (tag, sub-epoch) pairs that stop before their first batch; `tag` is a hyperparameter.
+        trouble: tag -> misbehaviour instead of training; ``raise until PATH``: until that file exists.
     """
 
     def __init__(self, *, gate: int = 0, holds: Any = (), trouble: dict[str, str] | None = None) -> None:
@@ -64,11 +62,9 @@ class TinyTraining(SubEpochSpec):
         self.trouble = trouble or {}
 
     def create_models(self, hyperparams: Any) -> list[Any]:
-        """See `SubEpochSpec`."""
         return [nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         (network,) = models
         sub_epoch = checkpoint.get("sub_epochs", 0)
         tag = str(hyperparams.get("tag", ""))
@@ -76,7 +72,7 @@ class TinyTraining(SubEpochSpec):
             knock(self.gate, f"{tag} {sub_epoch}")
         if tag in self.trouble:
             self.misbehave(self.trouble[tag], dataloader)
-        # By hand: the first use of torch.optim imports for seconds, in every child that a test kills.
+        # A manual step: importing torch.optim takes seconds in every child that a test kills.
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         momenta = checkpoint.get("momenta") or [torch.zeros_like(weight) for weight in weights]
         total = 0.0
@@ -93,17 +89,17 @@ class TinyTraining(SubEpochSpec):
         return {"loss": loss_now}
 
     def misbehave(self, how: str, dataloader: Any) -> None:
-        """Raise, hang or end, as a user's mistake would."""
+        """Raise, hang or exit, as a user's mistake would."""
         if how == "raise" or (how.startswith("raise until ") and not Path(how[12:]).exists()):
             print("about to divide by zero", flush=True)  # noqa: T201 - a test looks for it in the log
             raise ZeroDivisionError("a mistake in user code")
         if how.startswith("ecc at ") and os.environ.get("CEREBRO_WORKER") == how[7:]:
-            # As torch says it: the driver's text, on one worker only.
+            # The text of the CUDA driver, as torch reports it, on one worker only.
             raise RuntimeError(
                 "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously reported"
             )
         if how == "exit":
-            if os.fork() == 0:  # what it leaves behind holds on to everything that was open
+            if os.fork() == 0:  # the child inherits all open files
                 signal.pause()
             os._exit(7)
         if how == "hang":
@@ -111,7 +107,6 @@ class TinyTraining(SubEpochSpec):
             knock(self.gate, "hang")
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         (network,) = models
         total, right = 0.0, 0
         for inputs, labels in dataloader:
@@ -121,17 +116,15 @@ class TinyTraining(SubEpochSpec):
         return {"loss": total / dataloader.num_rows, "accuracy": right / dataloader.num_rows}
 
     def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
-        """See `SubEpochSpec`."""
         (network,) = models
         for inputs, _ in dataloader:
             yield {"label": network(inputs).argmax(1)}
 
 
 class FrozenTraining(TinyTraining):
-    """Most of its weights, 16 MiB, are frozen; the statistics of a normalisation change all the same."""
+    """A model with 16 MiB of frozen weights, and batch statistics that change."""
 
     def create_models(self, hyperparams: Any) -> list[Any]:
-        """See `SubEpochSpec`."""
         frozen = nn.Linear(2048, 2048).requires_grad_(False)
         return [
             nn.Sequential(

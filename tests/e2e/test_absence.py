@@ -1,4 +1,4 @@
-"""A worker that stays away longer than its lease: the others go on, the run waits and says for whom."""
+"""A worker that is silent longer than its lease: other workers continue, and the run names it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.e2e.specs import TinyTraining
 
 @pytest.mark.slow
 def test_a_worker_that_stays_away_is_waited_for(lab: Lab, prepared: str) -> None:
-    """A frozen worker loses its sub-epoch; what it commits late is refused, and harms no checkpoint made meanwhile."""
+    """A frozen worker loses its sub-epoch. Its late commit is refused and changes no newer checkpoint."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0), ("b", 0)]), tags="ab")
     knocks = {knock.worker: knock for knock in (lab.gate.knock(), lab.gate.knock())}
     frozen = knocks["worker-0"]
-    lab.send(lab.info().supervisor.pid, signal.SIGSTOP)  # it would replace the agent before long
+    lab.send(lab.info().supervisor.pid, signal.SIGSTOP)  # it would restart the agent
     agent = lab.send("worker-0", signal.SIGSTOP)
     lab.send(frozen.pid, signal.SIGSTOP)
     lab.gate.open()
@@ -29,7 +29,7 @@ def test_a_worker_that_stays_away_is_waited_for(lab: Lab, prepared: str) -> None
     lost = log.state().active_run()
     assert lost is not None
     late = next(task for task in lost.tasks.values() if task.attempts[0].worker == "worker-0")
-    # The other worker trains both models on what it holds; nothing more can be done then.
+    # The other worker trains both models on its partition; then it has no work.
     while sum(len(model.visits) for model in log.state().runs[lost.id].models.values()) < 2:
         log.until_type("TaskCommitted", worker="worker-1")
     status = experiment.status()
@@ -37,7 +37,7 @@ def test_a_worker_that_stays_away_is_waited_for(lab: Lab, prepared: str) -> None
     assert "waiting for worker-0 (it has not reported for longer than its lease)" in status
     assert "which alone holds partition" in status
 
-    # First the child, so that its sub-epoch is finished and saved before the worker learns that it lost the lease.
+    # Continue the child first, so it saves its sub-epoch before the worker learns that it lost the lease.
     lab.send(frozen.pid, signal.SIGCONT)
     folder = lab.volumes.model_checkpoints(experiment.name, lost.id, str(late.key.model))
     saved = f"u00000-e001-p{late.key.partition:04d}-a1.pt"

@@ -1,5 +1,4 @@
-"""Sub-epochs that are done once more, live: a worker that computes wrongly in silence is found by those with its
-data."""
+"""Verification finds a worker that computes wrong results without an error."""
 
 from __future__ import annotations
 
@@ -17,10 +16,9 @@ from tests.e2e.specs import TinyTraining
 
 
 class Wrong(TinyTraining):
-    """On worker-1 the last bit of a weight is another one after each sub-epoch: its adder is broken."""
+    """On worker-1 the last bit of a weight flips after each sub-epoch, as with a broken adder."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         returned = super().train(models, checkpoint, dataloader, hyperparams)
         if os.environ.get("CEREBRO_WORKER") == "worker-1":
             weight = next(models[0].parameters()).data
@@ -29,7 +27,7 @@ class Wrong(TinyTraining):
 
 
 def hold_everything(lab: Lab, workers: int) -> None:
-    """Have every worker hold all training partitions, as if copies had been made; they look when they register."""
+    """Copy all training partitions to every worker; workers scan their volume when they register."""
     roots = [lab.volumes.shards / f"worker-{number}" / "datasets" for number in range(workers)]
     made = {path.relative_to(root): path for root in roots for path in root.glob("*/*/*") if path.is_dir()}
     for root in roots:
@@ -43,15 +41,16 @@ def hold_everything(lab: Lab, workers: int) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_flips_a_bit_is_found(own_lab: MakeLab) -> None:
-    """Sub-epochs are done again elsewhere, and come out to the bit; but for those of that worker, which is quarantined
-    once two others agree against it."""
+    """Re-executed sub-epochs match bit by bit, except those by worker-1, which is quarantined after two workers
+    disagree with it.
+    """
     lab = own_lab(workers=3)
     experiment = lab.prepared()
     hold_everything(lab, 3)
     tags = "abcdef"
     spec = Wrong(gate=lab.gate.port, holds=[(tag, 0) for tag in tags])
     fit = lab.fit(experiment, spec, tags=tags, epochs=4, verify=1.0)
-    # Each worker trains one of the first sub-epochs: their audits come before the last ones, however busy it is.
+    # Each worker trains one of the first sub-epochs, so their verification precedes the last ones on any machine.
     assert len({lab.gate.knock().worker for _ in range(3)}) == 3
     lab.gate.open()
     assert lab.result(fit, experiment).failures() == {}

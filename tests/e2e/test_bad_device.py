@@ -1,5 +1,4 @@
-"""A machine whose every sub-epoch raises the driver's text, in a real cluster: it is checked and quarantined, its
-partition is made elsewhere, and no model is lost. Then a person takes a worker out, and puts it back."""
+"""A worker whose device fails every sub-epoch is quarantined and no model is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ BAD = "worker-1"
 
 
 def on_both(lab: Lab, experiment: Experiment) -> FitResult:
-    """Train, and hold each worker until the other one trains as well."""
+    """Train, and block each worker until the other one trains as well."""
     spec = TinyTraining(gate=lab.gate.port, holds=[(tag, 0) for tag in "abcd"])
     fit = lab.fit(experiment, spec, tags="abcd", epochs=1)
     assert {lab.gate.knock().worker for _ in range(2)} == {"worker-0", BAD}
@@ -32,8 +31,10 @@ def on_both(lab: Lab, experiment: Experiment) -> FitResult:
 
 @pytest.mark.slow
 def test_a_bad_device_ends_no_grid(own_lab: MakeLab, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two failures at most, a check by the worker itself, then the other worker holds both partitions. Once released
-    the worker is given tasks again."""
+    """After at most two failures the worker checks itself, and the other worker takes both partitions.
+
+    After its release the worker gets tasks again.
+    """
     lab = own_lab()
     experiment = lab.prepared()
     tags = "abcd"
@@ -46,7 +47,7 @@ def test_a_bad_device_ends_no_grid(own_lab: MakeLab, capsys: pytest.CaptureFixtu
     assert {event.worker for event in failed} == {BAD}
     assert {event.failure.kind for event in failed} == {FailureKind.DEVICE}
     lost = next(n for n, event in enumerate(log) if event.type == "WorkerLost")
-    # One more may be running by then: it was queued behind the second one, and is taken back or fails.
+    # One more task may have been queued behind the second one; it is revoked or fails.
     assert len([event for event in failed if event in log[:lost]]) <= 2, lab.timeline(experiment)
     assert len(failed) <= 3
     assert all(visit.worker != BAD for model in run.models.values() for visit in model.visits)
@@ -56,7 +57,7 @@ def test_a_bad_device_ends_no_grid(own_lab: MakeLab, capsys: pytest.CaptureFixtu
     assert known.is_quarantined
     assert known.quarantine is not None
     assert known.quarantine.by == CONTROLLER
-    # Its worker was asked to check the machine.
+    # The worker was asked to check its machine.
     assert known.check is not None
     assert {each.what for each in health.incidents} >= {"quarantined"}
     assert main(["status", "--home", str(lab.home.path)]) == 0
@@ -74,8 +75,10 @@ def test_a_bad_device_ends_no_grid(own_lab: MakeLab, capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 def test_what_the_pair_of_a_bad_worker_made_is_made_elsewhere_with_the_same_bits(pods: Lab) -> None:
-    """In pods, what preprocesses for the quarantined worker still has its partition, which nobody could read: it is
-    left out as well, and the other pod makes the partition from the same rows."""
+    """In pods, the ETL container of the quarantined worker still has the partition, but no worker can read it.
+
+    The other pod rebuilds the partition from the same rows.
+    """
     experiment = pods.prepared()
     before = shards(pods, BAD, 1)
     spec = TinyTraining(trouble=dict.fromkeys("abc", f"ecc at {BAD}"))

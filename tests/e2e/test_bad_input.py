@@ -1,4 +1,4 @@
-"""What a user gets wrong: a clear error that names the thing, and an experiment that is as usable as before."""
+"""Bad user input gives an error that names the object, and the experiment stays usable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TABLES = {
 
 
 def test_metadata_that_cannot_be_used(lab: Lab, tmp_path: Path) -> None:
-    """Each message names the file or the split; once the table is right, the same experiment preprocesses it."""
+    """Each message names the file or the split; after the fix the same experiment preprocesses it."""
     table = tmp_path / "train.csv"
     with pytest.raises(LocatorError, match=rf"metadata of 'train': {table} does not exist"):
         lab.experiment({"train": str(table)})
@@ -58,7 +58,7 @@ def test_metadata_that_cannot_be_used(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_rows_that_cannot_be_used(lab: Lab) -> None:
-    """A row of another shape is named with its field and a way out; a row that raises with its traceback."""
+    """For a row of another shape, the error names the field and a fix; for an exception, it has the traceback."""
     experiment = lab.experiment(lab.tables(train=8))
     with pytest.raises(
         RunFailedError, match=r"(?s)field 'input' of row 6 has .*\(7,\).*\(6,\).*Pad \(np\.pad\)"
@@ -73,7 +73,6 @@ def test_rows_that_cannot_be_used(lab: Lab) -> None:
 
 
 def test_locators_that_are_malformed(lab: Lab) -> None:
-    """The error names the field."""
     with pytest.raises(LocatorError, match=r"locators name no split"):
         lab.experiment({"misc": []})
     with pytest.raises(LocatorError, match=r"trian"):
@@ -81,7 +80,7 @@ def test_locators_that_are_malformed(lab: Lab) -> None:
 
 
 def test_one_name_for_two_experiments(lab: Lab, prepared: str) -> None:
-    """The same name with other locators is refused; with the same ones it is the same experiment."""
+    """The same name with other locators is refused; with the same locators it attaches."""
     locators = lab.attach(prepared).locators
     told = rf"'{prepared}' exists already with other dataset locators: .*`cerebro delete {prepared}`"
     with pytest.raises(ConflictError, match=told):
@@ -90,13 +89,13 @@ def test_one_name_for_two_experiments(lab: Lab, prepared: str) -> None:
 
 
 def test_a_wrong_token(lab: Lab, prepared: str) -> None:
-    """It is told at once, with where the right one is kept."""
+    """Immediately, with the location of the right token."""
     with pytest.raises(UnauthorizedError, match=r"wrong or missing bearer token: .*run/token"):
         Experiment.attach(prepared, server=lab.info().kvs, token="guessed")
 
 
 class Holder(TinyTraining):
-    """A spec that holds what cannot be sent."""
+    """A spec that contains an object that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,10 +103,9 @@ class Holder(TinyTraining):
 
 
 class Computing(TinyTraining):
-    """Nobody knows the names of its metrics before it has returned them."""
+    """A spec whose metric names are unknown before it returns them."""
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         return dict(super().test(models, checkpoint, dataloader, hyperparams))
 
 
@@ -151,7 +149,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 def test_arguments_of_run_fit(lab: Lab, prepared: str) -> None:
-    """The error names the argument, what was expected and what there is; a right call works next."""
+    """The error names the argument, the expectation and the value; a valid call works afterwards."""
     experiment = lab.attach(prepared)
     for case, (changes, error, message) in ARGUMENTS.items():
         given: dict[str, Any] = {
@@ -169,7 +167,7 @@ def test_arguments_of_run_fit(lab: Lab, prepared: str) -> None:
 
 
 def test_a_second_run_while_one_is_open(lab: Lab, prepared: str) -> None:
-    """It is refused with the name of the one that runs, which goes on."""
+    """The error names the open run, which continues."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0)]), tags="a")
     lab.gate.knock()

@@ -1,4 +1,4 @@
-"""Checkpoints that rot, and a volume without room for them."""
+"""Damaged checkpoints, and a full checkpoint volume."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def corrupt(path: Path) -> None:
 
 
 def is_sub_epoch(event: Event, sub_epoch: int) -> bool:
-    """Whether a sub-epoch of that number was committed."""
+    """Return a predicate for the commit of a sub-epoch number."""
     checkpoint = event.result.checkpoint if isinstance(event, TaskCommitted) else None
     return checkpoint is not None and f"/u{sub_epoch:05d}-" in checkpoint.name
 
 
 def corrupt_after(lab: Lab, experiment: Experiment, log: Log, sub_epoch: int) -> None:
-    """Let the sub-epoch at the gate end, and damage its checkpoint before anybody is told to read it."""
+    """Finish the sub-epoch at the gate, and damage its checkpoint before any process reads it."""
     knock = lab.gate.knock()
     lab.send("controller", signal.SIGSTOP)
     knock.let_through()
@@ -58,8 +58,7 @@ def corrupt_after(lab: Lab, experiment: Experiment, log: Log, sub_epoch: int) ->
     ],
 )
 def test_a_corrupt_checkpoint_is_made_again(lab: Lab, prepared: str, epochs: int, sub_epoch: int) -> None:
-    """The sub-epoch that wrote it is done again, whoever notices, and nothing shows in the weights or the
-    validations."""
+    """The sub-epoch is done again; weights and validations equal an undisturbed run."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
@@ -75,7 +74,7 @@ def test_a_corrupt_checkpoint_is_made_again(lab: Lab, prepared: str, epochs: int
 
 
 def test_a_corrupt_checkpoint_fails_a_test_run_with_its_name(lab: Lab, prepared: str) -> None:
-    """After the fit nobody can make it again: the run says which file is damaged, and works once it is restored."""
+    """After the fit the checkpoint cannot be recomputed. The run names the file, and works once it is restored."""
     experiment = lab.attach(prepared)
     result = lab.result(lab.fit(experiment, TinyTraining(), tags="a", epochs=1), experiment)
     path = result.best.path
@@ -89,7 +88,7 @@ def test_a_corrupt_checkpoint_fails_a_test_run_with_its_name(lab: Lab, prepared:
 
 
 def base_of(path: Path) -> Path:
-    """The file with the frozen weights of a checkpoint."""
+    """Return the frozen-weights file of a checkpoint."""
     with path.open("rb") as file:
         layout = layout_of(file)
     assert layout is not None
@@ -97,7 +96,10 @@ def base_of(path: Path) -> Path:
 
 
 def test_frozen_weights_are_written_once_and_made_again(lab: Lab, prepared: str) -> None:
-    """Their file is damaged in the middle of a run: the model begins anew, and nothing shows. A user gets one file."""
+    """The frozen-weights file is damaged during a run: the model restarts, and the results are the same.
+
+    A user gets one file.
+    """
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
@@ -130,13 +132,13 @@ def test_frozen_weights_are_written_once_and_made_again(lab: Lab, prepared: str)
 
 @pytest.fixture
 def checkpoint_volume(lab: Lab) -> Iterator[Path]:
-    """One of 4 MiB."""
+    """A checkpoint volume of 4 MiB."""
     with small_volume(lab.volumes.checkpoints, "4m") as volume:
         yield volume
 
 
 def test_a_full_volume_pauses_the_run(lab: Lab, prepared: str, checkpoint_volume: Path) -> None:
-    """The run pauses with the reason, the checkpoint before stays; with room again it goes on by itself."""
+    """The pause names the reason and keeps the previous checkpoint; with free space the run resumes by itself."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()

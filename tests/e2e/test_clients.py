@@ -1,4 +1,4 @@
-"""Runs belong to the cluster: clients come and go."""
+"""Runs continue without their client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ print(run.id, run.state, len(experiment.result().leaderboard()))
 
 @contextmanager
 def client(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that runs as a notebook's kernel would; it is gone at the end."""
+    """Start a program that behaves like a notebook's kernel; end it afterwards."""
     command = [sys.executable, "-c", program, *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=os.environ, stdout=pipe, stderr=pipe) as process:
@@ -51,7 +51,7 @@ def client(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def read_until(process: subprocess.Popen[bytes], word: bytes) -> None:
-    """Read what a client writes to its stderr until `word` is there."""
+    """Read a client's stderr until `word` appears."""
     assert process.stderr is not None
     seen, deadline = b"", time.monotonic() + DEADLINE_S
     with selectors.DefaultSelector() as selector:
@@ -65,7 +65,7 @@ def read_until(process: subprocess.Popen[bytes], word: bytes) -> None:
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_run_outlives_its_client(lab: Lab, prepared: str, ending: signal.Signals) -> None:
-    """A client is killed, or interrupted; another one attaches, sees progress while the run goes on, and the result."""
+    """The client is killed or interrupted. Another one attaches and sees the progress and the result."""
     experiment = lab.attach(prepared)
     with client(FIT, prepared, str(lab.gate.port)) as first:
         lab.gate.knock()

@@ -1,4 +1,4 @@
-"""Workers with several devices: sub-epochs side by side on one partition, and the weights of a plain training."""
+"""Workers with several devices train sub-epochs in parallel on one partition."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_sub_epochs_train_side_by_side_on_each_worker_and_a_crash_disturbs_no_other(own_lab: MakeLab) -> None:
-    """Four at once on two workers of two devices. One of them is killed and done again; the other three go on. The
-    weights are those of a training in one process, to the bit."""
+    """Four sub-epochs on two workers with two devices each.
+
+    One is killed and done again while three continue. The weights equal a training in one process, bit by bit.
+    """
     if cores.available() < 2:
         pytest.skip("two devices need two cores")
     lab = own_lab(CEREBRO_DEVICES="2")

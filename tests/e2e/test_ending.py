@@ -1,4 +1,4 @@
-"""SIGTERM to a worker that works, as drains, spot notices and rollouts send it: nothing shows in the result."""
+"""SIGTERM to a busy worker, as from drains, spot notices and rollouts, does not change results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def preempted(log: Log, worker: str, part: str) -> TaskFailed:
-    """The end of the task with this part in its key, which must be that its worker was asked to end."""
+    """Return the preemption event of the task with this part in its key."""
 
     def is_it(event: Event) -> bool:
         return isinstance(event, TaskFailed) and part in event.task
@@ -34,16 +34,15 @@ def preempted(log: Log, worker: str, part: str) -> TaskFailed:
 
 
 def asked(lab: Lab, worker: str) -> int:
-    """How often a worker has asked a process to leave what it does, as its log tells."""
+    """Count the leave requests in the worker's log."""
     return (lab.home.logs / f"{worker}.log").read_text().count("was asked to leave")
 
 
 def until_told(lab: Lab, worker: str, before: int) -> None:
-    """Wait until a worker has told that it leaves, and has asked what runs on it to leave: what may go on before that
-    could be over first.
+    """Wait until a worker has reported that it leaves and has asked its tasks to leave.
 
     Args:
-        before: what `asked` told before the worker was asked.
+        before: the value of `asked` before the SIGTERM.
     """
 
     def is_told() -> bool:
@@ -54,7 +53,7 @@ def until_told(lab: Lab, worker: str, before: int) -> None:
 
 
 def test_a_sub_epoch_is_left_and_done_again(lab: Lab, prepared: str) -> None:
-    """It costs no attempt and leaves no file; the worker ends; the weights are a replay's."""
+    """No attempt is used up and no file remains; the weights equal a replay."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
@@ -77,7 +76,7 @@ def test_a_sub_epoch_is_left_and_done_again(lab: Lab, prepared: str) -> None:
 
 
 def test_what_waits_goes_to_others_at_once(lab: Lab, prepared: str) -> None:
-    """Before the running sub-epoch has ended; the leaving worker is given nothing more until it is back."""
+    """Before the running sub-epoch ends; the leaving worker gets no task until it is back."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
@@ -101,7 +100,7 @@ def test_what_waits_goes_to_others_at_once(lab: Lab, prepared: str) -> None:
 
 
 def test_rows_are_left_and_done_again(lab: Lab) -> None:
-    """Preprocessing ends at its next row; every row is there once in the end, and nothing else."""
+    """Preprocessing stops at its next row; in the end every row exists once."""
     experiment = lab.experiment()
     log = lab.log(experiment)
     etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=7), progress=False))
@@ -109,7 +108,7 @@ def test_rows_are_left_and_done_again(lab: Lab) -> None:
     came, before = time.monotonic(), asked(lab, knock.worker)
     old = lab.send(knock.worker, signal.SIGTERM)
     until_told(lab, knock.worker, before)
-    # A process of preprocessing looks so often whether it is to leave.
+    # A preprocessing process checks for a leave request at this interval.
     until(lambda: time.monotonic() - came > REPORT_S, "it looks at its next row")
     lab.gate.open()
     event = preempted(log, knock.worker, "/etl/train/")

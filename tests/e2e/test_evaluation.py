@@ -1,4 +1,4 @@
-"""What `run_test` measures on a real cluster: what validation does, and what one process does with the whole split."""
+"""`run_test` measures the same as validation, and as one process on the whole split."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ pytestmark = pytest.mark.slow
 
 
 class Ranking(TinyTraining):
-    """Measures the area under the ROC curve of class 0, which is no mean over rows, beside the rest. In training, the
-    share of class 0 by the rows of the others."""
+    """Measures the ROC AUC of class 0, which is not a mean over rows.
+
+    In training, measures a ratio: rows of class 0 per row of other classes.
+    """
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
-        """See `SubEpochSpec`; a model of tag ``u`` returns a number where it returned a ratio."""
+        """Train; the model with tag ``u`` returns a plain number instead of a ratio."""
         known = super().train(models, checkpoint, dataloader, hyperparams)
         zeros = sum(int((labels == 0).sum()) for _, labels in dataloader)
         odds = Ratio(zeros, dataloader.num_rows - zeros)
@@ -38,7 +40,6 @@ class Ranking(TinyTraining):
         return {**known, "odds": odds.value if is_unlike else odds}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
-        """See `SubEpochSpec`."""
         known = super().test(models, checkpoint, dataloader, hyperparams)
         pairs = [
             (float(score), int(label))
@@ -57,7 +58,7 @@ class Ranking(TinyTraining):
 
 
 def test_a_test_measures_what_validation_did(lab: Lab, prepared: str) -> None:
-    """Metrics of all kinds, to the bit, of several models; on training data, which lies apart, means that are told."""
+    """All kinds of metrics match bit by bit for several models. Training data has its own test, with means."""
     experiment = lab.attach(prepared)
     result = lab.result(lab.fit(experiment, Ranking(), tags="abc", epochs=1), experiment)
     validated = result.history().query("split == 'valid'").set_index("model")
@@ -75,7 +76,7 @@ def test_a_test_measures_what_validation_did(lab: Lab, prepared: str) -> None:
 
 
 def odds_of(volumes: Volumes, experiment: str) -> float:
-    """The odds of class 0 in all training rows."""
+    """Return the odds of class 0 over all training rows."""
     found = (
         part
         for root in (volumes.shards, *volumes.shards.iterdir())
@@ -87,7 +88,7 @@ def odds_of(volumes: Volumes, experiment: str) -> float:
 
 
 def test_a_metric_of_two_kinds_fails_its_model_only(lab: Lab, prepared: str) -> None:
-    """With its name and what to do."""
+    """The error names the metric and the fix."""
     experiment = lab.attach(prepared)
     result = lab.result(lab.fit(experiment, Ranking(), tags="au", epochs=1), experiment)
     assert list(result.failures()) == ["m01"]
@@ -96,7 +97,7 @@ def test_a_metric_of_two_kinds_fails_its_model_only(lab: Lab, prepared: str) -> 
 
 
 def test_metrics_are_those_of_one_process_however_many_workers_there_are(own_lab: MakeLab) -> None:
-    """Every metric, to the bit; and the rows of the split come in one order, however many workers cut it."""
+    """Every metric matches bit by bit, and the rows keep one order for any number of workers."""
     lab = own_lab()
     cpu, orders = torch.device("cpu"), set()
     for workers in (5, 2, 1):

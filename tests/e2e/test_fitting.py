@@ -1,4 +1,4 @@
-"""`ETLSpec.fit` on a real cluster: once for a data set, on the training rows alone, whatever is killed meanwhile."""
+"""`ETLSpec.fit` runs once per data set, on training rows only, also when processes are killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class FittingETL(TinyETL):
     mistake_at: int | None = None
 
     def fit(self, batches: Any, object_dir: str) -> dict[str, Any]:
-        """See `ETLSpec`."""
         ids: list[int] = []
         total = 0.0
         for batch in batches:
@@ -37,26 +36,23 @@ class FittingETL(TinyETL):
         return {"ids": ids, "mean": total / len(ids)}
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
         values, label = super().row_preprocessor(row, mode, object_dir)
         return values / self.fitted["mean"], label
 
 
 class FittedTraining(TinyTraining):
-    """Knows what was fitted."""
+    """Training that uses the fitted value."""
 
     def initialize_worker(self) -> None:
-        """See `SubEpochSpec`."""
         self.known = len(self.fitted["ids"])
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         found = super().test(models, checkpoint, dataloader, hyperparams)
         return {**found, "known": self.known, "highest": max(self.fitted["ids"])}
 
 
 def tables(lab: Lab) -> dict[str, str]:
-    """Ids tell the splits apart."""
+    """Write tables whose ids identify the split."""
     lab.folder.mkdir(exist_ok=True)
     return {
         "train": write_table(lab.folder / "train.csv", 40),
@@ -65,7 +61,7 @@ def tables(lab: Lab) -> dict[str, str]:
 
 
 def test_fitting_goes_on_where_its_worker_is_killed(lab: Lab) -> None:
-    """All training rows and no others, once in the log; training has it, and so has a replay."""
+    """The fit sees each training row once, the log has it once, and training and replay use it."""
     experiment = lab.experiment(tables(lab))
     etl = lab.spawn(lambda: experiment.run_etl(FittingETL(gate=lab.gate.port), progress=False))
     at = lab.gate.knock()
@@ -100,7 +96,7 @@ def test_fitting_goes_on_where_its_worker_is_killed(lab: Lab) -> None:
 
 
 def test_a_mistake_in_fit_ends_the_run_with_its_traceback(lab: Lab) -> None:
-    """And where among the rows it was made."""
+    """The traceback includes the position among the rows."""
     experiment, spec = lab.experiment(tables(lab)), FittingETL()
     spec.mistake_at = 3
     with pytest.raises(

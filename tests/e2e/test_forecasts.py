@@ -1,4 +1,4 @@
-"""A forecast on a real cluster, beside what came true."""
+"""Forecasts of a fit on a real cluster, compared with the actual end."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from tests.e2e.specs import TinyTraining
 
 
 class Slow(TinyTraining):
-    """A sub-epoch takes a second, as long as a file is there.
-
-    Args:
-        brake: the file.
-    """
+    """A sub-epoch takes a second while the file `brake` exists."""
 
     def __init__(self, brake: Path) -> None:
         super().__init__()
@@ -29,7 +25,6 @@ class Slow(TinyTraining):
         brake.touch()
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         if Path(self.brake).exists():
             time.sleep(1)
         return super().train(models, checkpoint, dataloader, hyperparams)
@@ -42,8 +37,10 @@ def brake(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_fit_is_told_when_it_ends_and_what_its_goal_takes(lab: Lab, prepared: str, brake: Path) -> None:
-    """The log and the status have the forecast while the fit runs, and the status compares it with the end. A goal that
-    cannot be kept is reported. The fit is long: it cannot end before its forecast."""
+    """The log and the status show the forecast during the fit; the status compares it with the end.
+
+    A goal that cannot be kept is reported. The fit is long enough that the forecast comes first.
+    """
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()
@@ -61,13 +58,13 @@ def test_a_fit_is_told_when_it_ends_and_what_its_goal_takes(lab: Lab, prepared: 
         lab.result(fit, experiment)
     run = log.state().runs[made.run]
     assert "forecast: was to end at" in experiment.status()
-    # How near it comes is shown in virtual time: here the machine may have become busier since.
+    # Accuracy is tested in virtual time, since this machine may have become busier.
     assert run.started < made.time < made.time + made.end.p50_s
 
 
 @pytest.mark.slow
 def test_a_spent_budget_pauses_a_fit_until_somebody_resumes_it(lab: Lab, prepared: str, brake: Path) -> None:
-    """The reason is in the status; nothing is lost by it."""
+    """The status has the reason; the resumed fit loses no work."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()

@@ -1,4 +1,4 @@
-"""Gangs in a real cluster: workers that train one sub-epoch together, each on a partition of its own."""
+"""Gangs: workers that train one sub-epoch together, each on its own partition."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ pytestmark = pytest.mark.slow
 
 
 def folder_of(lab: Lab, dataset: str, partition: int) -> Path:
-    """Of a partition, on the volume of the worker that made it."""
+    """Return the folder of a partition on the volume of the worker that made it."""
     (found,) = lab.volumes.shards.glob(f"*/datasets/{dataset}/train/partition-{partition:04d}")
     return found
 
 
 class Gated(Descent):
-    """Each rank knocks in the middle of the model's second sub-epoch, once it has made a step with the others."""
+    """Each rank stops at the gate in the middle of the second sub-epoch, after one step with the others."""
 
     def __init__(self, gate: int) -> None:
         super().__init__()
         self.gate = gate
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         feed = dataloader if dataloader.sub_epoch != 1 else _Held(dataloader, self.gate)
         return super().train(models, checkpoint, feed, hyperparams)
 
@@ -62,7 +61,7 @@ class _Held:
 
 
 def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tensor]:
-    """The weights that one process trains of a model on the sets of partitions that the run's visits name."""
+    """Train in one process on the run's logged partition sets and return the weights."""
     assert isinstance(run.plan, FitPlan)
     known, state = run.models[model], None
     hyperparams: dict[str, Any] = {**known.hyperparams}
@@ -94,9 +93,11 @@ def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tenso
 def test_two_workers_train_the_weights_of_one_process_on_both_partitions(
     own_lab: MakeLab, tmp_path: Path
 ) -> None:
-    """Each sub-epoch is on two partitions, at two workers, none of which is in two sub-epochs; all partitions are
-    visited once in each epoch, the last one alone where their number is odd; and the weights are those that one process
-    trains."""
+    """Each sub-epoch uses two partitions on two workers, and no worker is in two sub-epochs.
+
+    An epoch visits each partition once; with an odd number the last one is trained alone. The weights equal a training
+    in one process.
+    """
     lab = own_lab(workers=5)
     experiment = lab.prepared()
     result = experiment.run_fit(
@@ -118,12 +119,12 @@ def test_two_workers_train_the_weights_of_one_process_on_both_partitions(
 
 
 def newest(lab: Lab, experiment: Experiment) -> Run:
-    """Its newest fit run."""
+    """Return its newest fit run."""
     return [run for run in lab.log(experiment).state().runs.values() if run.kind == "fit"][-1]
 
 
 def check_weights(lab: Lab, run: Run, folder: Path) -> None:
-    """Each model has the weights that one process trains on what it has visited."""
+    """Check that each model's weights equal a training in one process on the same partitions."""
     assert isinstance(run.plan, FitPlan)
     for model in run.models.values():
         for epoch in (1, 2):
@@ -138,8 +139,7 @@ def check_weights(lab: Lab, run: Run, folder: Path) -> None:
 def test_a_member_that_is_killed_voids_the_attempt_and_nothing_else(
     lab: Lab, prepared: str, tmp_path: Path, rank: int, victim: str
 ) -> None:
-    """Whichever rank it is, its process or its worker: the sub-epoch is done again, once, and its weights are the
-    same."""
+    """For each rank, kill the process or the worker: the sub-epoch is done again once, with the same weights."""
     experiment = lab.attach(prepared)
     fit = lab.spawn(
         lambda: experiment.run_fit(
@@ -161,7 +161,7 @@ def test_a_member_that_is_killed_voids_the_attempt_and_nothing_else(
 def test_a_worker_that_is_asked_to_end_takes_no_attempt_from_its_gang(
     lab: Lab, prepared: str, tmp_path: Path
 ) -> None:
-    """Rank 0 hears of it, and all leave at the same batch: the attempt is given back and does not count."""
+    """Rank 0 gets the request, and all ranks leave at the same batch. The attempt does not count."""
     experiment = lab.attach(prepared)
     fit = lab.spawn(
         lambda: experiment.run_fit(

@@ -1,4 +1,4 @@
-"""SIGSTOP of a process for good, in the middle of a run: it is replaced, and the run goes on."""
+"""A process frozen by SIGSTOP is replaced, and the run continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import HANG_S
 
 @pytest.mark.slow
 def test_a_process_that_hangs_is_replaced(lab: Lab, prepared: str) -> None:
-    """Each service, and a worker: its children end with it, and the run completes without failures."""
+    """For each service and a worker: its children end with it, and the run has no failures."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 2)]))
     knock = lab.gate.knock()
@@ -37,8 +37,7 @@ def test_a_process_that_hangs_is_replaced(lab: Lab, prepared: str) -> None:
 def test_a_running_sub_epoch_says_where_it_is(
     lab: Lab, prepared: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`cerebro stacks`, from the command line to the process and back; the sub-epoch goes on, and its log has the
-    same."""
+    """`cerebro stacks` returns the stack from the process; the sub-epoch continues, and its log has the same stack."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 1)]))
     lab.gate.knock()

@@ -1,4 +1,4 @@
-"""The history on a real cluster: each sub-epoch is in it once, whatever becomes of the controller."""
+"""The history contains each sub-epoch once, also when the controller restarts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def counted(lab: Lab) -> int:
 
 
 def has_counted(lab: Lab, wanted: int) -> bool:
-    """True if the history has this number of sub-epochs or more."""
+    """Return True if the history has at least `number` sub-epochs."""
     return counted(lab) >= wanted
 
 
 @pytest.mark.slow
 def test_sub_epochs_are_in_the_history_once_although_the_controller_is_killed(own_lab: MakeLab) -> None:
-    """The next one reads on in the log where the history ends; a second fit of the same models adds to its rows."""
+    """The new controller continues reading the log at the history's end; a second fit adds to the same rows."""
     lab = own_lab()
     experiment = lab.prepared()
     models, partitions, epochs = 3, 2, 2

@@ -1,4 +1,4 @@
-"""One model of five misbehaves in each sub-epoch: the others don't notice, and `cerebro replay` proves it."""
+"""One model of five misbehaves in each sub-epoch; `cerebro replay` shows that the others are unaffected."""
 
 from __future__ import annotations
 
@@ -42,14 +42,13 @@ NAMES = (
         "file size",
     ),
 )
-"""The last sub-epoch does the last four: after the limit of file sizes the checkpoint can't be saved."""
+"""The last sub-epoch does the last four: once the file size limit is set, the checkpoint cannot be saved."""
 
 
 class Hopping(TinyTraining):
-    """Steps with torch's optimizer. The model with the tag ``bad`` misbehaves in `train` and `test`."""
+    """Train with torch's optimizer; the model with tag ``bad`` misbehaves in `train` and `test`."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
@@ -65,13 +64,12 @@ class Hopping(TinyTraining):
         return {"loss": total / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         found = super().test(models, checkpoint, dataloader, hyperparams)
         self.leave_traces(checkpoint["sub_epochs"], hyperparams)
         return found
 
     def leave_traces(self, sub_epochs: int, hyperparams: Any) -> None:
-        """Misbehave in the ways of this sub-epoch."""
+        """Misbehave in the ways listed for this sub-epoch."""
         if hyperparams["tag"] == "bad":
             each = len(NAMES) // EPOCHS
             for name in NAMES[each * (sub_epochs - 1) : each * sub_epochs]:
@@ -79,7 +77,7 @@ class Hopping(TinyTraining):
 
 
 def weights(lab: Lab, experiment: Experiment, name: str) -> dict[str, list[bytes]]:
-    """Final weights of the good models of a run, to the bit."""
+    """Return the final weights of the good models of a run."""
     run = experiment.state().runs[name]
     return {
         name: [
@@ -93,7 +91,7 @@ def weights(lab: Lab, experiment: Experiment, name: str) -> dict[str, list[bytes
 
 
 def test_a_misbehaving_model_changes_no_bit_of_the_others(own_lab: MakeLab) -> None:
-    """`cerebro replay` and a second run without the misdeeds have the same weights."""
+    """`cerebro replay` and a second run without misbehaviour give the same weights."""
     lab = own_lab(workers=1)  # all models in one worker, in one order of partitions
     experiment = lab.experiment()
     experiment.run_etl(TinyETL(), progress=False)

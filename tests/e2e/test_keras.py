@@ -1,4 +1,4 @@
-"""Keras models on a real cluster: a killed worker leaves no trace, and a replay gives the same weights."""
+"""Keras models: a killed worker does not affect the weights, and a replay gives the same weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.keras.models import require_keras
 
 
 class TinyKeras(KerasSubEpochSpec):
-    """A small network with dropout; one of its sub-epochs knocks at the gate after its first batch."""
+    """A small network with dropout; one sub-epoch stops at the gate after its first batch."""
 
     keras_backend = "torch"
 
@@ -27,7 +27,6 @@ class TinyKeras(KerasSubEpochSpec):
         self.gate = gate
 
     def create_models(self, hyperparams: Any) -> Any:
-        """See `KerasSubEpochSpec`."""
         import keras
         from keras import layers
 
@@ -45,7 +44,7 @@ class TinyKeras(KerasSubEpochSpec):
         return network
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Metrics:
-        """That of the template, held in its middle."""
+        """Train as the template does, but stop in the middle."""
         if hyperparams["tag"] == "b" and dataloader.sub_epoch == 2:
             knock(self.gate, "b 2")
         return super().train(models, checkpoint, dataloader, hyperparams)
@@ -53,8 +52,7 @@ class TinyKeras(KerasSubEpochSpec):
 
 @pytest.mark.slow
 def test_a_killed_worker_leaves_no_trace_in_keras_models(lab: Lab, prepared: str) -> None:
-    """Each sub-epoch is committed once, and a replay in another process has the same weights and optimizers to the
-    bit."""
+    """Each sub-epoch is committed once; a replay in another process has the same weights and optimizer states."""
     require_keras("torch")
     experiment = lab.attach(prepared)
     fit: Any = lab.fit(experiment, TinyKeras(lab.gate.port), "ab")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""kill -9 of any process in the middle of a run: it is started again and nothing shows in the result."""
+"""SIGKILL of any process during a run: it restarts and the result is the same."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ SERVICES = ("redis", "kvs_api", "controller", "dispatcher")
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["services", "worker", "child"])
 def test_a_killed_process_leaves_no_trace_in_the_weights(lab: Lab, prepared: str, victim: str) -> None:
-    """A process, or one service after another, is killed in the middle of a sub-epoch. The run ends by itself, each
-    sub-epoch committed once."""
+    """A process, or each service in turn, is killed in the middle of a sub-epoch.
+
+    The run completes, with each sub-epoch committed once.
+    """
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 2)]))
     knock = lab.gate.knock()
@@ -33,7 +35,7 @@ def test_a_killed_process_leaves_no_trace_in_the_weights(lab: Lab, prepared: str
 
 @pytest.mark.slow
 def test_kills_at_any_moment_of_one_run(lab: Lab, prepared: str) -> None:
-    """One process after the other is killed as the run advances, wherever it is at that moment."""
+    """Each process is killed in turn at an arbitrary moment."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(), tags="abcd", epochs=2)
     log = lab.log(experiment)
@@ -48,7 +50,7 @@ def test_kills_at_any_moment_of_one_run(lab: Lab, prepared: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["redis", "worker", "child"])
 def test_a_killed_process_leaves_no_trace_in_the_data(lab: Lab, victim: str) -> None:
-    """Preprocessing is interrupted in the middle of a shard; every row is there once in the end."""
+    """Preprocessing is interrupted within a shard; in the end every row exists once."""
     experiment = lab.experiment()
     etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=7), progress=False))
     knock = lab.gate.knock()

@@ -1,4 +1,4 @@
-"""A model that needs more memory than any device has, in a real cluster."""
+"""A model that needs more memory than any device has."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ MIB = 1 << 20
 
 
 class Greedy(Descent):
-    """The model with the larger rate takes 400 MiB while it trains."""
+    """The model with the larger rate allocates 400 MiB while it trains."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         taken = torch.ones(400 * MIB if hyperparams["lr"] == 0.1 else 1, dtype=torch.uint8)
         found = super().train(models, checkpoint, dataloader, hyperparams)
         assert taken.sum() > 0
@@ -32,8 +31,7 @@ class Greedy(Descent):
 
 
 def test_what_no_device_has_room_for_is_tried_once_more_and_then_told(own_lab: MakeLab) -> None:
-    """Not until the attempts are used up; the other model is trained. What it needs is what it was seen to take, and a
-    tenth more."""
+    """Not all attempts are used, and the other model trains. The estimate is the observed peak plus 10 %."""
     lab = own_lab(workers=2, CEREBRO_DEVICE_MEMORY="200MiB")
     experiment = lab.prepared()
     experiment.run_fit(

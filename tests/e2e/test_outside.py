@@ -1,4 +1,4 @@
-"""A client elsewhere: it knows the dispatcher's address and the token, and has none of the cluster's volumes."""
+"""A client outside the cluster: it has the dispatcher's address and a token, but no volumes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPACE = [{"tag": tag, "lr": 0.05, "batch_size": 5} for tag in "ab"]
 
 @pytest.fixture
 def elsewhere(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Address of the cluster's dispatcher, from a machine without volumes."""
+    """Return the dispatcher's address, seen from a machine without volumes."""
     monkeypatch.setenv("CEREBRO_VOLUMES", str(tmp_path / "nothing-mounted"))
     monkeypatch.setenv("CEREBRO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "no-cluster"))
@@ -27,7 +27,7 @@ def elsewhere(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_an_experiment_works_alike(lab: Lab, elsewhere: str, tmp_path: Path) -> None:
-    """Data, training, the best model's weights, predictions: the same calls, the same results as in the cluster."""
+    """ETL, training, the best weights and predictions give the same results as inside the cluster."""
     token = lab.info().token()
     tables = lab.tables(train=40, valid=12, predict=9)
     with pytest.warns(UserWarning, match=r"train\.csv \(and 2 more\) exists on this machine; make sure"):
@@ -54,7 +54,7 @@ def test_an_experiment_works_alike(lab: Lab, elsewhere: str, tmp_path: Path) -> 
 
 
 def test_mistakes_are_told_before_anything_runs(lab: Lab, elsewhere: str) -> None:
-    """A wrong token; a table that only this machine has."""
+    """A wrong token, and a table that exists only on this machine."""
     with pytest.raises(UnauthorizedError):
         Experiment("outside-2", locators={"train": "s3://bucket/train.csv"}, server=elsewhere, token="wrong")
     with pytest.raises(

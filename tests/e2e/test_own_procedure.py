@@ -1,4 +1,4 @@
-"""Search procedures of users' own in a real cluster: workers run them, whoever dies meanwhile."""
+"""Workers run users' own search procedures, also when processes die."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ pytestmark = pytest.mark.slow
 
 
 class Licensed(Halving):
-    """Needs a file once a model has come to its end."""
+    """A procedure that needs a file once a model has finished."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(models=4)
         self.path = path
 
     def on_report(self, report: Report) -> list[Order]:
-        """As `Halving`."""
+        """Report as `Halving` does."""
         if isinstance(report, Reached):
             self.path.open().close()
         return super().on_report(report)
 
 
 def test_an_own_procedure_survives_its_controller_and_a_worker(own_lab: MakeLab) -> None:
-    """Both are killed meanwhile: no question is answered twice, every order is carried out once."""
+    """Both are killed. Each report is answered once and each action is carried out once."""
     lab = own_lab(workers=2)
     experiment = lab.prepared()
     procedure = Halving(models=8)
@@ -70,8 +70,7 @@ def test_an_own_procedure_survives_its_controller_and_a_worker(own_lab: MakeLab)
 def test_a_procedure_that_raises_pauses_the_run_until_what_it_lacks_is_there(
     lab: Lab, tmp_path: Path
 ) -> None:
-    """The reason has the traceback of its code; after the user has mended it, the search goes on as if nothing had
-    been."""
+    """The reason has the procedure's traceback; after the fix the search continues normally."""
     experiment = lab.prepared()
     missing = tmp_path / "licence"
     fit = lab.spawn(
@@ -96,15 +95,15 @@ def test_a_procedure_that_raises_pauses_the_run_until_what_it_lacks_is_there(
 
 
 class Mistaken(Halving):
-    """Has a mistake that shows when the first model comes to its end."""
+    """A procedure that fails when the first model finishes."""
 
     def on_report(self, report: Report) -> list[Order]:
-        """As `Halving`, but for the mistake."""
+        """Report as `Halving` does, but with the mistake."""
         return [self.nothing] if isinstance(report, Reached) else super().on_report(report)  # type: ignore[attr-defined]
 
 
 def test_a_user_mends_a_procedure_and_the_search_goes_on(lab: Lab) -> None:
-    """The mended class is told all again, and decides from where the other one could not."""
+    """The fixed class gets all reports again and decides where the first one failed."""
     experiment = lab.prepared()
     fit = lab.spawn(
         lambda: (
@@ -125,8 +124,10 @@ def test_a_user_mends_a_procedure_and_the_search_goes_on(lab: Lab) -> None:
 
 
 def test_containers_for_etl_answer_for_searches(pods: Lab) -> None:
-    """With workers in pairs, as in pods, and a controller without SciPy and torch: they run a procedure of a user's
-    own, and draw by a Gaussian process. Those that train are not asked."""
+    """With worker pairs, and without SciPy and torch in the controller:
+
+    ETL workers run the procedure and sample by a Gaussian process; training workers are not asked.
+    """
     experiment = pods.prepared()
     space = {**SPACE, "wd": loguniform(1e-6, 1e-2)}
     by_gp = Random(active=2, sampler=GP(startup=2))

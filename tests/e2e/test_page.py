@@ -1,4 +1,4 @@
-"""The web page as a user has it: a real cluster, a real browser, an experiment from its start to its deletion."""
+"""The web page with a real cluster and browser, through the life of an experiment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAME, USER = "walk", "Ada"
 
 
 def start(walk: Walk) -> None:
-    """The start page: an archive is listed, a wrong address is said to be wrong, a right one is previewed."""
+    """Use the start form: it lists the archive, refuses a wrong locator and previews a right one."""
     page = walk.page
     code = walk.folder / "code"
     code.mkdir()
@@ -66,7 +66,7 @@ def start(walk: Walk) -> None:
 
 
 def preprocess(walk: Walk) -> None:
-    """ETL from a notebook, watched: a partition under way, then all rows, and the one that failed with its cause."""
+    """Watch ETL from a notebook: a partition in progress, all rows, and the failed row with its cause."""
     walk.tab("Data")
     walk.shows("No data set yet")
     mine = Experiment.attach(NAME)
@@ -84,14 +84,14 @@ def preprocess(walk: Walk) -> None:
 
 
 def fit(walk: Walk) -> Future[Any]:
-    """A fit from the notebook: model `a` is held in its second epoch, `c` fails until it is mended."""
+    """Start a fit: model `a` blocks in its second epoch, `c` fails until it is fixed."""
     trouble = {"c": f"raise until {walk.folder / 'mended'}"}
     spec = TinyTraining(gate=walk.lab.gate.port, holds=[("a", 2)], trouble=trouble)
     return walk.lab.fit(Experiment.attach(NAME), spec, tags="abc", epochs=3)
 
 
 def watch(walk: Walk, running: Future[Any]) -> None:
-    """Curves grow by themselves; a model is stopped and stops; its sub-epoch is taken back; who did it is told."""
+    """Watch the curves grow; stop a model; its sub-epoch is revoked, and the page names the user."""
     page = walk.page
     walk.tab("Curves")
     knock = walk.lab.gate.knock()
@@ -100,7 +100,7 @@ def watch(walk: Walk, running: Future[Any]) -> None:
     page.wait_for_function(drawn)
     before = walk.points
 
-    other = page.context.new_page()  # a second tab: the first is left alone, to be seen growing
+    other = page.context.new_page()  # a second tab, so that the first can be watched
     second = Walk(lab=walk.lab, page=other, address=walk.address, folder=walk.folder)
     change_scheduler(second)
     second.go(f"/experiments/{NAME}/models/m00")
@@ -126,7 +126,7 @@ def watch(walk: Walk, running: Future[Any]) -> None:
 
 
 def change_scheduler(walk: Walk) -> None:
-    """By the form of the schedule's tab."""
+    """Use the form of the schedule tab."""
     walk.go(f"/experiments/{NAME}/schedule")
     walk.page.get_by_label("Scheduler of fit-1").select_option("fifo")
     walk.page.get_by_role("button", name="Change").click()
@@ -134,7 +134,7 @@ def change_scheduler(walk: Walk) -> None:
 
 
 def find_the_mistake(walk: Walk) -> None:
-    """From the list of models to the traceback in the log of the sub-epoch that failed, and by searching all logs."""
+    """Go from the models list to the traceback in the failed sub-epoch's log, and find it by a search of all logs."""
     page = walk.page
     walk.tab("Models")
     walk.says(walk.row("m02"), "failed")
@@ -149,8 +149,7 @@ def find_the_mistake(walk: Walk) -> None:
 
 
 def go_on(walk: Walk) -> None:
-    """The run has ended; a stopped model is resumed, the run stopped and resumed, a mended model retried; all of them
-    train to their end."""
+    """Resume a stopped model, stop and resume the run, retry a fixed model; all train to their last epoch."""
     page = walk.page
     (walk.folder / "mended").touch()
     walk.go(f"/experiments/{NAME}/models/m00")
@@ -179,11 +178,11 @@ def go_on(walk: Walk) -> None:
         "retried model m02",
     ):
         walk.says(page.locator("tr", has_text=what), USER)
-    walk.lab.check(Experiment.attach(NAME), "fit-1")  # as if nobody had interfered, to the last bit
+    walk.lab.check(Experiment.attach(NAME), "fit-1")  # the same weights as without interference
 
 
 def take_a_checkpoint(walk: Walk) -> None:
-    """The file that comes is the one on the volume, with the checksum that the page shows."""
+    """Download a checkpoint; it equals the file on the volume and has the checksum of the page."""
     page = walk.page
     walk.tab("Checkpoints")
     row = page.locator("tr.best").first
@@ -196,7 +195,7 @@ def take_a_checkpoint(walk: Walk) -> None:
 
 
 def read_the_report(walk: Walk, browser: Browser) -> None:
-    """One file, which draws its figures where there is no network."""
+    """Open the report without a network; it draws its figures."""
     with walk.page.expect_download() as waiting:
         walk.page.get_by_role("link", name="Report", exact=True).click()
     report = walk.folder / "report.html"
@@ -217,7 +216,7 @@ def read_the_report(walk: Walk, browser: Browser) -> None:
 
 
 def archive(walk: Walk) -> None:
-    """It leaves the list, is found in the archive, and comes back."""
+    """Archive the experiment, find it in the archive, and restore it."""
     page = walk.page
     walk.go(f"/experiments/{NAME}")
     page.locator("#more summary").click()
@@ -234,7 +233,7 @@ def archive(walk: Walk) -> None:
 
 
 def delete(walk: Walk) -> None:
-    """With its name typed: its page, its data and its log are gone, its name is free; what was done is on record."""
+    """Delete by typing its name: page, data and log are gone, the name is free, and the audit keeps the record."""
     page, volumes = walk.page, walk.lab.volumes
     state = walk.lab.log(Experiment.attach(NAME)).state()
     (dataset,) = state.datasets
@@ -264,7 +263,7 @@ def delete(walk: Walk) -> None:
 
 
 def test_from_the_sign_in_to_the_deletion(lab: Lab, browser: Browser, tmp_path: Path) -> None:
-    """Everything that the page is for, in the order in which a user does it; pictures stay in the test's folder."""
+    """All functions of the page in a user's order. Screenshots stay in the test's folder."""
     info = lab.info()
     complaints = Complaints()
     with window(browser) as context:

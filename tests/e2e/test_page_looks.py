@@ -1,4 +1,4 @@
-"""Every page of a real run, with each width and each scheme of colours once."""
+"""Every page of a real run, once with each width and each colour scheme."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def trained(home: Path, names: Iterator[str], prepared: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Name of an experiment with a fit of which one model failed, and a test."""
+    """Return an experiment with a fit that has a failed model, and a test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CEREBRO_HOME", str(home))
         patch.delenv("CEREBRO_SERVER", raising=False)
@@ -48,7 +48,7 @@ def trained(home: Path, names: Iterator[str], prepared: str, tmp_path_factory: p
 def test_every_page_of_a_real_run(
     lab: Lab, trained: str, browser: Browser, size: tuple[int, int], scheme: Scheme, tmp_path: Path
 ) -> None:
-    """No serious fault, nothing wider than the window, nothing on the console; pictures stay in the test's folder."""
+    """No serious violation, no overflow, no console message. Screenshots stay in the test's folder."""
     wrong: list[str] = []
     complaints, info = Complaints(), lab.info()
     runs = lab.log(Experiment.attach(trained)).state().runs.values()

@@ -1,4 +1,4 @@
-"""Techniques in a real cluster: sub-epochs on two devices, ways that a model cannot use, and the same weights."""
+"""Parallel plans: sub-epochs on two devices give the weights of one device."""
 
 from __future__ import annotations
 
@@ -28,17 +28,15 @@ SETTINGS: dict[str, Any] = {
 
 
 class Descent(SubEpochSpec):
-    """A small network and an optimizer with state; the model with the larger rate has no room on one device."""
+    """A small network and an optimizer with state; the model with the larger rate runs out of memory on one device."""
 
     def __init__(self, *, large: float = -1.0) -> None:
         self.large = large
 
     def create_models(self, hyperparams: Any) -> list[Any]:
-        """See `SubEpochSpec`."""
         return [nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 3))]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         (network,) = models
         if hyperparams["lr"] == self.large and dataloader.ranks == 1:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -54,7 +52,6 @@ class Descent(SubEpochSpec):
         return {"loss": total / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         (network,) = models
         total = 0.0
         for inputs, labels in dataloader:
@@ -63,13 +60,15 @@ class Descent(SubEpochSpec):
 
 
 def weights(result: Any, model: str) -> list[torch.Tensor]:
-    """Of a model at its last epoch."""
+    """Return the final weights of a model."""
     return [each.detach() for each in result.model(model).modules()[0].parameters()]
 
 
 def test_sub_epochs_on_two_devices_train_the_weights_of_one(own_lab: MakeLab) -> None:
-    """By name, and by the next way of a model that runs out of memory on one device: each sub-epoch has both devices of
-    the worker, the tables say so, and the weights are those of one device up to rounding."""
+    """By a named technique, and by the next plan after running out of memory.
+
+    Each sub-epoch has both devices, the tables say so, and the weights match up to rounding.
+    """
     if cores.available() < 2:
         pytest.skip("two devices need two cores")
     lab = own_lab(workers=1, CEREBRO_DEVICES="2")

@@ -1,4 +1,4 @@
-"""Models that users change, clone, extend and add while a real cluster trains them."""
+"""Users change, clone, extend and add models during training."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ pytestmark = pytest.mark.slow
 
 
 class Tracked(TinyTraining):
-    """Trains by an optimizer that is tracked; a hyperparameter `plain` has it restored by `load_state_dict`."""
+    """Train with a tracked optimizer; the hyperparameter `plain` restores it by `load_state_dict`."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         (network,) = models
         sub_epoch, tag = checkpoint.get("sub_epochs", 0), str(hyperparams["tag"])
         if (tag, sub_epoch) in self.holds:
@@ -38,7 +37,7 @@ class Tracked(TinyTraining):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(network(inputs), labels)
             loss.backward()  # type: ignore[no-untyped-call]
-            for group in optimizer.param_groups:  # a schedule, which a changed length moves
+            for group in optimizer.param_groups:  # a schedule that depends on the number of epochs
                 group["weight_decay"] = 0.01 * dataloader.step / dataloader.total_steps
             optimizer.step()
             total += loss.item() * len(labels)
@@ -49,9 +48,11 @@ class Tracked(TinyTraining):
 
 
 def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
-    """While a sub-epoch of m00 runs, m00 is changed, cloned warm and cold, extended, and a model is added: the
-    sub-epoch counts with the old values, the warm clone's first input is its parent's file, and each model can be
-    trained again."""
+    """During a sub-epoch of m00, m00 is changed, cloned warm and cold, and extended, and a model is added.
+
+    The sub-epoch counts with the old values, the warm clone starts from its parent's checkpoint, and each model
+    replays.
+    """
     experiment = lab.prepared()
     fit = lab.fit(
         experiment,
@@ -89,8 +90,10 @@ def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
 
 
 def test_a_changed_rate_that_user_code_puts_back_fails_its_sub_epoch(lab: Lab) -> None:
-    """After a change and in a warm clone, with a plain optimizer; the sentence says what to do. Tracked, the clone of
-    the same state trains."""
+    """After a change and in a warm clone, with a plain optimizer; the error names the fix.
+
+    With a tracked optimizer the clone trains.
+    """
     experiment = lab.prepared()
     space = [{"tag": "a", "lr": 0.01, "batch_size": 5, "plain": True}]
     experiment.run_fit(

@@ -1,4 +1,4 @@
-"""A fit that is dispatched by priority score in a real cluster."""
+"""A fit scheduled by priority score."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from tests.e2e.test_replay import replay
 
 
 class Reporting(TinyTraining):
-    """Reports each batch's loss, in several passes, which are more than a curve has points."""
+    """Reports each batch's loss over several passes, more points than a curve keeps."""
 
     def create_models(self, hyperparams: Any) -> list[Any]:
-        """See `SubEpochSpec`."""
         return [nn.Linear(FEATURES, 3)]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         (network,) = models
         for _ in range(40):
             for inputs, labels in dataloader:
@@ -39,7 +37,7 @@ class Reporting(TinyTraining):
 
 @pytest.mark.slow
 def test_models_that_learn_are_trained_before_those_that_do_not(lab: Lab) -> None:
-    """From the curves of sub-epochs, which are in the log; and weights are those of a replay."""
+    """The score uses the curves in the log; the weights equal a replay."""
     experiment = lab.prepared()
     space = {"lr": [0.0, 0.3], "alike": [1, 2, 3], "batch_size": [4]}
     result = experiment.run_fit(

@@ -1,4 +1,4 @@
-"""Fields of any length on a real cluster: preprocessed, trained on, validated and predicted, beside other fields."""
+"""Ragged fields on a real cluster: ETL, training, validation and prediction."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ pytestmark = pytest.mark.slow
 
 
 class CaptionETL(ETLSpec):
-    """A picture and words in; words, boxes and a label out. A row has as many words as the rest of its id by 4."""
+    """A picture and words as input; words, boxes and a label as output. A row has id mod 4 words."""
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
         count = row["id"] % 4
         words = np.arange(count, dtype=np.int64) + row["id"]
         boxes = np.full((count, 2), row["x"], np.float32)
@@ -29,14 +28,12 @@ class CaptionETL(ETLSpec):
 
 
 class Captioning(TinyTraining):
-    """Averages what it knows of a row's words; whatever does not fit the ids of the rows is an error."""
+    """Averages a row's words; raises if a value does not match the row's id."""
 
     def create_models(self, hyperparams: Any) -> list[Any]:
-        """See `SubEpochSpec`."""
         return [nn.ModuleDict({"known": nn.Embedding(64, 4), "head": nn.Linear(4, 3)})]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         loss = torch.zeros(())
         for inputs, (boxes, labels) in dataloader:
             counts = [number % 4 for number in dataloader.ids]
@@ -49,13 +46,12 @@ class Captioning(TinyTraining):
         return {"loss": loss.item()}
 
     def scores(self, network: Any, words: Any) -> torch.Tensor:
-        """Of the mean of a row's words."""
+        """Score the mean of a row's words."""
         vectors = words.with_values(network["known"](words.values)).padded()
         mean = vectors.sum(1) / words.lengths.clamp(min=1)[:, None]
         return network["head"](mean)  # type: ignore[no-any-return]
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         loss = [
             float(nn.functional.cross_entropy(self.scores(models[0], inputs["words"]), labels))
             for inputs, (_, labels) in dataloader
@@ -63,7 +59,6 @@ class Captioning(TinyTraining):
         return {"loss": sum(loss)}
 
     def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
-        """See `SubEpochSpec`."""
         for inputs, (boxes, _) in dataloader:
             words = inputs["words"]
             yield {
@@ -75,7 +70,7 @@ class Captioning(TinyTraining):
 
 
 def test_captions_are_trained_on_and_predicted(lab: Lab) -> None:
-    """Whatever a row had comes back under its id; of what has a shape, as ever."""
+    """Predictions return each row's values under its id; fields with a fixed shape work as before."""
     experiment = lab.experiment()
     experiment.run_etl(CaptionETL(), progress=False)
     result = lab.result(lab.fit(experiment, Captioning(), tags="ab", epochs=2), experiment)

@@ -1,4 +1,4 @@
-"""`cerebro replay`: a chosen run, in the environment of its code, on a machine that has part of its data."""
+"""`cerebro replay` in the environment of the run's code, with part of the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.e2e.test_user_code import upload, write_wheel
 
 
 def replay(*arguments: str, **environment: str) -> tuple[int, str]:
-    """Exit status and what was said. Runs where this test's own modules cannot be imported, as a user's notebook's."""
+    """Run `cerebro replay`; return exit status and output. Test modules cannot be imported, as in a user's notebook."""
     command = [sys.executable, "-P", "-m", "cerebro.cli", "replay", *arguments]
     done = subprocess.run(
         command,
@@ -33,10 +33,9 @@ def replay(*arguments: str, **environment: str) -> tuple[int, str]:
 
 
 class Greeting(TinyTraining):
-    """Needs a package that requirements.txt names, a module that was uploaded, and a file beside it."""
+    """Needs a package from requirements.txt, an uploaded module, and a file next to it."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         import e2e_greeting  # type: ignore[import-not-found]  # only where the requirements are installed
         import e2e_uploaded  # type: ignore[import-not-found]  # only among the uploaded files
 
@@ -47,7 +46,7 @@ class Greeting(TinyTraining):
 
 @pytest.mark.slow
 def test_a_run_is_replayed_in_the_environment_of_its_code(lab: Lab, tmp_path: Path) -> None:
-    """The newest finished fit, or the one that is named."""
+    """The newest finished fit by default, or the named one."""
     folder = upload(tmp_path / "code", "./e2e_greeting-1.0-py3-none-any.whl")
     write_wheel(folder)
     (folder / "e2e_number.txt").write_text("3")
@@ -61,16 +60,15 @@ def test_a_run_is_replayed_in_the_environment_of_its_code(lab: Lab, tmp_path: Pa
 
 
 class Scaled(TinyETL):
-    """Reads an object, which is where workers read it or gone."""
+    """Reads an object that workers can read and that may be deleted later."""
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
         values, label = super().row_preprocessor(row, mode, object_dir)
         return values * float(Path(object_dir, "scale.txt").read_text()), label
 
 
 def pod(lab: Lab, root: Path, worker: str) -> Mapping[str, str]:
-    """The environment in a worker's pod: the volumes that all share, and its own for shards."""
+    """Return the environment of a worker's pod: shared volumes, and its own shard volume."""
     root.mkdir()
     for name in ("shared", "checkpoints", "code"):
         (root / name).symlink_to(getattr(lab.volumes, name))
@@ -85,8 +83,10 @@ def pod(lab: Lab, root: Path, worker: str) -> Mapping[str, str]:
 
 @pytest.mark.slow
 def test_partitions_that_lie_elsewhere_are_made_again(lab: Lab, tmp_path: Path) -> None:
-    """In a worker's pod, and outside the cluster, proved by their checksums; nothing of it stays. With other objects a
-    partition is another one, without them it cannot be made, and that is said."""
+    """In a worker's pod and outside the cluster; checksums prove the result, and no file remains.
+
+    Changed or missing objects are reported.
+    """
     objects = tmp_path / "objects"
     objects.mkdir()
     (objects / "scale.txt").write_text("0.5")

@@ -1,4 +1,4 @@
-"""The cluster as a whole ends, politely or not, and is started again; and what `cerebro down` leaves: nothing."""
+"""The whole cluster stops or is killed and starts again; `cerebro down` leaves no process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_run_outlives_its_cluster(own_lab: MakeLab) -> None:
-    """Stopped in the middle of a sub-epoch, then killed in the middle of another: each time the next start goes on."""
+    """The cluster is stopped in one sub-epoch and killed in another; each restart continues the run."""
     lab = own_lab()
     experiment = lab.prepared()
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1), ("b", 3)]), tags="ab")
@@ -46,12 +46,12 @@ def test_a_run_outlives_its_cluster(own_lab: MakeLab) -> None:
 
 
 def restart(lab: Lab) -> None:
-    """Start again, as a user would: without cleaning anything first."""
+    """Start the cluster again without any cleanup."""
     cluster.start(lab.home.path, workers=2, tensorboard=False, timeout_s=HANG_S)
 
 
 def test_down_leaves_nothing(own_lab: MakeLab) -> None:
-    """While user code runs, `cerebro down` ends every process and frees every port and all shared memory."""
+    """During user code, `cerebro down` ends every process and frees all ports and shared memory."""
     shared_memory = set(Path("/dev/shm").iterdir())
     lab = own_lab()
     experiment = lab.experiment()

@@ -1,4 +1,4 @@
-"""A whole cluster whose sandbox is on: nothing that handlers do is refused, and a careless user's code is."""
+"""With the sandbox on, handlers work and careless user code is refused."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ pytestmark = [
 
 
 class CarelessTraining(TinyTraining):
-    """Empties a folder that is not its own."""
+    """Deletes the files of a folder outside its own."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
         self.folder = folder
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """As ever, after a mistake."""
+        """Train normally after the mistake."""
         for path in Path(self.folder).rglob("*.pt"):
             path.unlink()
         return super().train(models, checkpoint, dataloader, hyperparams)
 
 
 class CarelessETL(TinyETL):
-    """Writes beside what it reads."""
+    """Writes next to its input files."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
         self.folder = folder
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
-        """As ever, after a mistake."""
+        """Preprocess normally after the mistake."""
         Path(self.folder, "cache").write_text("x")
         return super().row_preprocessor(row, mode, object_dir)
 
@@ -48,9 +48,10 @@ class CarelessETL(TinyETL):
 def test_everything_works_in_the_sandbox_and_a_careless_experiment_harms_no_other(
     own_lab: MakeLab, tmp_path: Path
 ) -> None:
-    """Preprocessing, training, tests and predictions of two experiments with the same code, whose weights are those of
-    a training in one process. Then code that removes the first one's checkpoints fails and says why, and they are
-    there."""
+    """Two experiments with the same code preprocess, train, test and predict with the weights of a single process.
+
+    Then code that deletes the first one's checkpoints fails with a reason, and they still exist.
+    """
     (tmp_path / "temporary").mkdir()
     lab = own_lab(workers=2, CEREBRO_SANDBOX="on", TMPDIR=str(tmp_path / "temporary"), HOME=str(tmp_path))
     first = lab.prepared(locators=lab.tables(train=40, valid=12, predict=6))

@@ -1,5 +1,4 @@
-"""Sub-epochs that go on in their middle on a real cluster: stopped, killed, on a worker that ends, to the same
-weights."""
+"""Sub-epochs resume from savepoints and reach the same weights."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ pytestmark = pytest.mark.slow
 
 
 class Halting(TinyTraining):
-    """Can go on from savepoints; knocks at the gate before batches of the third sub-epoch of some models.
+    """Supports savepoints; stops at the gate before given batches of the third sub-epoch.
 
     Args:
-        batches: tag of a model -> which.
+        batches: tag of a model -> batch numbers.
     """
 
     def __init__(self, *, gate: int, batches: dict[str, list[int]]) -> None:
@@ -31,7 +30,7 @@ class Halting(TinyTraining):
         self.batches = batches
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """As of `TinyTraining`; what it keeps by hand is put into the checkpoint before a savepoint."""
+        """Train as `TinyTraining`; its manual momentum is put into the checkpoint before a savepoint."""
         (network,) = models
         weights, first = list(network.parameters()), dataloader.step
         momenta = checkpoint.get("momenta") or [torch.zeros_like(weight) for weight in weights]
@@ -52,14 +51,16 @@ class Halting(TinyTraining):
 
 
 def until_asked(lab: Lab, worker: str, task: str) -> None:
-    """Wait until the process of a task knows that it is to leave it."""
+    """Wait until the task's process has the leave request."""
     said = f"the process was asked to leave {task}"
     until(lambda: said in lab.home.log(worker).read_text(), f"{worker} says: {said}")
 
 
 def test_a_stopped_and_killed_sub_epoch_goes_on_in_its_middle(lab: Lab, prepared: str) -> None:
-    """Its model is stopped before the third batch of a sub-epoch, resumed, and its process killed: the first two
-    batches and the one at hand are trained once, and the weights are those of a plain training."""
+    """The model is stopped before the third batch, resumed, and its process killed.
+
+    The first two batches and the current one are trained once, and the weights equal a plain training.
+    """
     experiment = lab.attach(prepared)
     spec = Halting(gate=lab.gate.port, batches={"b": [2, 3]})
     fit = lab.fit(experiment, spec)
@@ -92,8 +93,7 @@ def test_a_stopped_and_killed_sub_epoch_goes_on_in_its_middle(lab: Lab, prepared
 
 
 def test_a_worker_that_ends_saves_its_sub_epoch(lab: Lab, prepared: str) -> None:
-    """Nothing that it had trained is trained again by the process that comes next. Another model holds the other worker
-    meanwhile."""
+    """The next process repeats no batch. Another model occupies the other worker."""
     experiment = lab.attach(prepared)
     spec = Halting(gate=lab.gate.port, batches={"a": [0], "b": [1]})
     fit = lab.fit(experiment, spec)

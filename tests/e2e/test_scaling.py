@@ -1,4 +1,4 @@
-"""More and fewer workers in a run, with workers in pairs as in pods: nothing is lost, and the bits are the same."""
+"""Scaling worker pairs during a run loses no data and changes no bit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.e2e.specs import TinyTraining
 
 
 def scale(lab: Lab, workers: int) -> None:
-    """``cerebro scale``."""
+    """Run ``cerebro scale``."""
     options = argparse.Namespace(home=str(lab.home.path), workers=workers, timeout=DEADLINE_S, pause=False)
     assert cli_scale.run_scale(options) == 0
 
 
 def shards(lab: Lab, volume: str, partition: int) -> list[bytes]:
-    """The shards of a training partition on a volume, in order; their names carry a random part."""
+    """List the shards of a training partition in order; their names have a random part."""
     (folder,) = lab.home.shards(volume).glob(f"datasets/*/train/partition-{partition:04d}")
     found = [path.read_bytes() for path in sorted(folder.glob("shard-*.arrow"))]
     assert found
@@ -28,14 +28,17 @@ def shards(lab: Lab, volume: str, partition: int) -> list[bytes]:
 
 
 def trained_by(run: Run, worker: str) -> set[int]:
-    """Partitions that a worker trained on."""
+    """Return the partitions that a worker trained on."""
     visits = (visit for model in run.models.values() for visit in model.visits)
     return {visit.partition for visit in visits if visit.worker == worker}
 
 
 @pytest.mark.slow
 def test_a_partition_whose_pod_is_gone_is_made_anew_with_the_same_bits(pods: Lab) -> None:
-    """`cerebro scale` in a run: the pod that is left makes it from the same rows; the weights are a replay's."""
+    """`cerebro scale` removes a pod during a run.
+
+    The other pod rebuilds its partition from the same rows, and the weights equal a replay.
+    """
     experiment = pods.prepared()
     log = pods.log(experiment)
     fit = pods.fit(experiment, TinyTraining(gate=pods.gate.port, holds=[("a", 1)]), tags="ab")
@@ -55,10 +58,10 @@ def test_a_partition_whose_pod_is_gone_is_made_anew_with_the_same_bits(pods: Lab
 
 @pytest.mark.slow
 def test_a_pod_that_joins_in_a_run_works_in_it(pods: Lab) -> None:
-    """It has no data: it gets a copy, with the same bits, and trains on it."""
+    """It gets a replica with the same bits and trains on it."""
     experiment = pods.prepared()
     log = pods.log(experiment)
-    # Nobody gets past a first sub-epoch before the copy is there: then it cannot be too late for it.
+    # First sub-epochs wait for the replica, so it cannot come too late.
     spec = TinyTraining(gate=pods.gate.port, holds=[(tag, 0) for tag in "abcd"])
     fit = pods.fit(experiment, spec, tags="abcd", epochs=2)
     pods.gate.knock()

@@ -1,4 +1,4 @@
-"""Searches in a real cluster: models are drawn, extended and stopped while workers train."""
+"""Searches suggest, extend and stop models while workers train."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ SPACE = {"lr": loguniform(1e-3, 1e-1), "batch_size": 5}
 
 
 def run_of(lab: Lab, experiment: Any) -> Run:
-    """Its newest fit run."""
+    """Return its newest fit run."""
     return [run for run in lab.log(experiment).state().runs.values() if run.kind == "fit"][-1]
 
 
 def check_complete(run: Run) -> None:
-    """Every model was trained as far as it was granted, unless the search has stopped it; each partition once in each
-    epoch."""
+    """Check that every model used its resource unless stopped, with each partition once per epoch."""
     assert run.search is not None
     for model in run.models.values():
         assert model.completed_epochs == model.epochs or model.id in run.search.verdicts
@@ -54,8 +53,10 @@ def check_complete(run: Run) -> None:
 
 
 def test_a_search_draws_by_tpe_and_survives_its_controller_and_a_worker(own_lab: MakeLab) -> None:
-    """ASHA with TPE, whose values are drawn beside the controller. The controller and a worker are killed meanwhile: no
-    draw is lost or made twice, and every model is trained as far as it was granted."""
+    """ASHA with TPE.
+
+    The controller and a worker are killed: no suggestion is lost or repeated, and every model trains to its resource.
+    """
     lab = own_lab(workers=2)
     experiment = lab.prepared()
     fit = lab.spawn(
@@ -89,8 +90,9 @@ def test_a_search_draws_by_tpe_and_survives_its_controller_and_a_worker(own_lab:
 
 
 def test_a_clone_of_a_search_begins_with_its_parents_file(lab: Lab) -> None:
-    """Population-based training: the first sub-epoch of a clone was given the checkpoint that its parent had written,
-    whose checksum was looked at when it was read."""
+    """Population-based training: the first sub-epoch of a clone reads its parent's checkpoint and verifies the
+    checksum.
+    """
     experiment = lab.prepared()
     result = experiment.run_fit(
         TinyTraining(), SPACE, epochs=2, search=PBT(population=4, perturb={"lr": [0.8, 1.25]}), **SETTINGS
@@ -107,8 +109,9 @@ def test_a_clone_of_a_search_begins_with_its_parents_file(lab: Lab) -> None:
 
 
 def test_of_a_search_the_best_models_have_files_and_no_other(own_lab: MakeLab) -> None:
-    """ASHA with 12 models, whose controller is killed in the middle: on the disk is what the log says is kept, of two
-    models. One of them is extended, cloned with its weights and tested; the others say that they cannot be."""
+    """ASHA with 12 models, and a controller that is killed midway: the volume has exactly the logged checkpoints of two
+    models. One is extended, cloned warm and tested; the others refuse with a reason.
+    """
     lab = own_lab(workers=2)
     experiment = lab.prepared()
     fit = lab.spawn(
@@ -144,7 +147,7 @@ def test_of_a_search_the_best_models_have_files_and_no_other(own_lab: MakeLab) -
 
 
 def check_files(lab: Lab, experiment: Any, run: Run, models: set[str]) -> None:
-    """On the disk is what is said to be kept, byte for byte, and nothing else."""
+    """Check that the volume has exactly the logged files, byte for byte."""
     found = {path for path in (lab.volumes.checkpoints / experiment.name).rglob("*") if path.is_file()}
     kept = {
         visit.file: visit.checksum
@@ -160,8 +163,10 @@ def check_files(lab: Lab, experiment: Any, run: Run, models: set[str]) -> None:
 
 
 def test_a_warm_clones_first_sub_epoch_reads_its_parents_checkpoint(lab: Lab) -> None:
-    """Made by hand: what the worker is told to read has the name and the checksum of what the parent's last sub-epoch
-    has committed, and so do the bytes on the disk. A worker reads nothing that has another one."""
+    """A manual clone: the name and checksum in the worker's task equal the parent's last commit, and so does the file.
+
+    A worker reads no file with another checksum.
+    """
     experiment = lab.prepared()
     experiment.run_fit(TinyTraining(), [{"lr": 0.01, "batch_size": 5}], epochs=2, **SETTINGS)
     clone = experiment.clone("m00", {"lr": 0.02}, warm=True, at="last", epochs=3)

@@ -28,7 +28,7 @@ def test_it_passes_on_a_cluster_that_works_and_leaves_no_data(
 def test_it_says_what_to_do_when_it_takes_too_long(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit ends it wherever it is, with exit status 1; its data are gone, too."""
+    """The limit ends it at any step with exit status 1, and its data is removed."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(home))
     assert main(["selftest", "--home", str(home), "--timeout", "0.2"]) == 1

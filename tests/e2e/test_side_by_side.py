@@ -1,4 +1,4 @@
-"""Two people on one cluster: nobody waits for the other's end."""
+"""Two people use one cluster at the same time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_another_experiment_goes_on_beside_a_run(lab: Lab, prepared: str) -> None:
-    """A sub-epoch of one run is held in the middle. Meanwhile another experiment preprocesses on the other worker; then
-    both end as they would have alone."""
+    """One run's sub-epoch is blocked while another experiment preprocesses on the other worker.
+
+    Both end with the results of a run alone.
+    """
     first = lab.attach(prepared)
     held = lab.fit(first, TinyTraining(gate=lab.gate.port, holds=[("a", 1)]), tags="a")
     lab.gate.knock()
@@ -30,8 +32,10 @@ def test_another_experiment_goes_on_beside_a_run(lab: Lab, prepared: str) -> Non
 
 
 def test_an_earlier_fit_is_tested_while_another_one_trains(lab: Lab, prepared: str) -> None:
-    """From another notebook, to the numbers of a test that is alone. Models that train cannot be tested; the fit ends
-    as it would have alone."""
+    """From another notebook, with the numbers of a separate test.
+
+    Models in training cannot be tested; the fit ends as it would alone.
+    """
     mine, other = lab.attach(prepared), lab.attach(prepared)
     first = lab.result(lab.fit(mine, TinyTraining(), tags="ab", epochs=1), mine)
     alone = mine.run_test(["m00", "m01"], split="valid", progress=False)

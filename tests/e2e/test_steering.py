@@ -1,4 +1,4 @@
-"""Stop, resume, retry, reschedule and delete on a real cluster: what users steer leaves no trace in the weights."""
+"""Stop, resume, retry, reschedule and delete do not change the weights."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_stopped_model_goes_on_as_if_it_had_not_been(lab: Lab, prepared: str) -> None:
-    """In the middle of a sub-epoch: it is given back, the worker trains the others meanwhile; resumed, the model ends
-    with the weights of a plain training."""
+    """The sub-epoch is preempted and the worker trains other models; resumed, the model ends with the weights of a
+    plain training.
+    """
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 2)]))
     knock = lab.gate.knock()
@@ -44,7 +45,7 @@ def test_a_stopped_model_goes_on_as_if_it_had_not_been(lab: Lab, prepared: str) 
 
 
 def test_a_stopped_run_goes_on_under_another_scheduler(lab: Lab, prepared: str) -> None:
-    """All its models do, each from its last checkpoint; who did what is in the log."""
+    """Each model continues from its last checkpoint; the log names the user of each command."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1)]))
     lab.gate.knock()
@@ -70,7 +71,7 @@ def test_a_stopped_run_goes_on_under_another_scheduler(lab: Lab, prepared: str) 
 
 
 def test_a_failed_model_is_retried_once_its_cause_is_gone(lab: Lab, prepared: str, tmp_path: Path) -> None:
-    """Its run has ended meanwhile and is open again, for this model alone."""
+    """Its run had ended and reopens for this model only."""
     experiment = lab.attach(prepared)
     mended = tmp_path / "mended"
     spec = TinyTraining(trouble={"b": f"raise until {mended}"})
@@ -88,7 +89,7 @@ def test_a_failed_model_is_retried_once_its_cause_is_gone(lab: Lab, prepared: st
 
 
 def test_a_deleted_experiment_leaves_nothing_and_its_name_is_free(lab: Lab) -> None:
-    """Files, shards on workers and the log go; a new experiment of that name trains as if there had been none."""
+    """Files, shards and log are deleted; a new experiment with that name starts fresh."""
     locators = lab.tables()
     experiment = lab.experiment(locators)
     name = experiment.name
@@ -109,7 +110,7 @@ def test_a_deleted_experiment_leaves_nothing_and_its_name_is_free(lab: Lab) -> N
 
 
 def left(lab: Lab, name: str) -> list[str]:
-    """Folders and files below the cluster's home that are called after an experiment."""
+    """List folders and files below the cluster's home named after an experiment."""
     return [
         found
         for root in (lab.home.volumes, lab.home.logs)
@@ -120,7 +121,7 @@ def left(lab: Lab, name: str) -> list[str]:
 
 
 def until(holds: Callable[[], bool], lab: Lab) -> None:
-    """Wait, by the cluster's notifications, until something holds."""
+    """Wait for a condition by the cluster's notifications."""
     for _ in range(600):
         if holds():
             return

@@ -1,4 +1,4 @@
-"""Trials in a real cluster: a way is tried beside training, and a later run takes over what was found."""
+"""Trials of parallel plans during training; a later run uses their results."""
 
 from __future__ import annotations
 
@@ -22,18 +22,16 @@ from tests.e2e.specs import FEATURES
 pytestmark = pytest.mark.slow
 
 BATCH_S, EPOCHS = 0.25, 1000
-"""Seconds of a batch, and so many epochs that a trial is worth its time until the run is stopped."""
+"""Seconds per batch, and enough epochs that a trial pays off until the run is stopped."""
 
 
 class Slow(SubEpochSpec):
-    """A small network whose batches take their time."""
+    """A small network with slow batches."""
 
     def create_models(self, hyperparams: Any) -> list[Any]:
-        """See `SubEpochSpec`."""
         return [nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 3))]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """See `SubEpochSpec`."""
         (network,) = models
         optimizer = torch.optim.SGD(network.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
@@ -51,9 +49,9 @@ def is_trained(event: Event, run: str) -> bool:
 
 
 def started(lab: Lab, experiment: Any) -> Any:
-    """A fit by one device or by two, of which one way has to be tried."""
+    """Start a fit with plans for one and two devices; one plan needs a trial."""
     techniques: list[str | Technique] = ["single", Ddp(unused_parameters=False, checkpointing=False)]
-    mine = Experiment.attach(experiment.name)  # the test's own is not for another thread
+    mine = Experiment.attach(experiment.name)  # the test's own client must not be used from another thread
     return lab.spawn(
         lambda: mine.run_fit(
             Slow(),
@@ -75,8 +73,10 @@ def stopped(lab: Lab, experiment: Any, fit: Any) -> None:
 
 
 def test_what_one_run_has_tried_the_next_one_knows(own_lab: MakeLab) -> None:
-    """A fit with named techniques tries the way of two devices, its ranks verify it, and `cerebro trials` tells what
-    was found. The next fit of the same code takes it over by way of its log, and tries nothing."""
+    """The ranks verify the two-device plan, and `cerebro trials` shows the result.
+
+    The next fit of the same code reuses it from the log without a trial.
+    """
     if cores.available() < 2:
         pytest.skip("two devices need two cores")
     lab = own_lab(workers=1, CEREBRO_DEVICES="2")

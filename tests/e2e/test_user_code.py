@@ -1,4 +1,4 @@
-"""Mistakes in user code fail the model that makes them, or the run, in the user's own words; packages it needs."""
+"""Mistakes in user code fail only their model or run, with the user's error; requirements are installed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
-    """An exception, an exit and a loss that is no number: three models fail, the fourth is trained. Another run ends
-    because its only model hangs."""
+    """An exception, an exit and a NaN loss fail three models, and the fourth trains.
+
+    Another run ends because its only model hangs.
+    """
     experiment = lab.attach(prepared)
     spec = TinyTraining(gate=lab.gate.port, trouble={"r": "raise", "h": "hang", "x": "exit", "n": "nan"})
     result = lab.result(lab.fit(experiment, spec, tags="rxng", limits=Limits(max_attempts=2)), experiment)
@@ -31,7 +33,7 @@ def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
     assert result.best.id == "m03"
     run = lab.check(experiment, result.run)
     assert str(run.state) == "finished"
-    # In a separate run: on a slow machine a limit of two seconds would end the other models as well.
+    # In a separate run, since on a slow machine the limit of two seconds would also end the other models.
     with pytest.raises(RunFailedError, match=r"no batch for \d+ s"):
         lab.result(
             lab.fit(experiment, spec, tags="h", limits=Limits(hang_timeout_s=2, max_attempts=1)), experiment
@@ -39,7 +41,7 @@ def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
 
 
 def test_a_run_whose_models_all_fail_says_why(lab: Lab, prepared: str) -> None:
-    """The cause once, with user code's frames; a line in `status`; the experiment is usable afterwards."""
+    """The error has the cause once, with the user's frames; `status` has a line, and the experiment stays usable."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(trouble={"a": "raise", "b": "raise"}), tags="ab")
     told = "all 2 models failed: ZeroDivisionError: a mistake in user code"
@@ -55,10 +57,9 @@ def test_a_run_whose_models_all_fail_says_why(lab: Lab, prepared: str) -> None:
 
 
 class GreetingETL(ETLSpec):
-    """Uses a package that requirements.txt names, and a module that was uploaded."""
+    """Uses a package from requirements.txt and an uploaded module."""
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
         import e2e_greeting  # type: ignore[import-not-found]  # only where the requirements are installed
         import e2e_uploaded  # type: ignore[import-not-found]  # only among the uploaded files
 
@@ -66,7 +67,7 @@ class GreetingETL(ETLSpec):
 
 
 def write_wheel(folder: Path) -> str:
-    """A package of one module, built by hand because nothing may be downloaded; returns its file name."""
+    """Build a wheel with one module by hand, without downloads; return its file name."""
     name = "e2e_greeting-1.0-py3-none-any.whl"
     about = "e2e_greeting-1.0.dist-info"
     with zipfile.ZipFile(folder / name, "w") as wheel:
@@ -78,7 +79,7 @@ def write_wheel(folder: Path) -> str:
 
 
 def upload(folder: Path, requirements: str) -> Path:
-    """A code folder with these requirements."""
+    """Write a code folder with these requirements."""
     folder.mkdir()
     (folder / "requirements.txt").write_text(f"--no-index\n{requirements}\n")
     (folder / "e2e_uploaded.py").write_text("VALUE = 2\n")
@@ -86,7 +87,7 @@ def upload(folder: Path, requirements: str) -> Path:
 
 
 def test_requirements_are_installed_for_user_code(lab: Lab, tmp_path: Path) -> None:
-    """User code imports what requirements.txt names, and what was uploaded beside it."""
+    """User code imports a package from requirements.txt and an uploaded module."""
     folder = upload(tmp_path / "code", "./e2e_greeting-1.0-py3-none-any.whl")
     write_wheel(folder)
     experiment = lab.experiment(lab.tables(train=8), code=folder)
@@ -95,7 +96,6 @@ def test_requirements_are_installed_for_user_code(lab: Lab, tmp_path: Path) -> N
 
 
 def test_requirements_that_fail_are_told_in_pips_words(lab: Lab, tmp_path: Path) -> None:
-    """The run fails with what pip said."""
     experiment = lab.experiment(lab.tables(train=8), code=upload(tmp_path / "code", "./nope"))
     result = lab.spawn(lambda: experiment.run_etl(GreetingETL(), progress=False))
     with pytest.raises(RunFailedError, match=r"(?s)requirements\.txt .* pip said:.*nope"):

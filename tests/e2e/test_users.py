@@ -1,4 +1,4 @@
-"""Two people in two browsers, on services that each have a token of their own: all of them do their work with it."""
+"""Two people in two browsers, on services that each have their own token."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shared:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, role: Role, *command: str, **variables: str) -> None:
-        """A service, with its own token and no other."""
+        """Start a service with its own token only."""
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("CEREBRO_")},
             "CEREBRO_SERVER": self.service.address,
@@ -60,7 +60,7 @@ class Shared:
             )
 
     def person(self, name: str, *projects: str) -> str:
-        """The token of a new member."""
+        """Create a member and return its token."""
         client = self.service.client(OPERATOR)
         made = client.make_token(TokenRequest(name=name, projects=projects))
         client.close()
@@ -107,13 +107,13 @@ def _handlers() -> tuple[str, ...]:
 
 @pytest.fixture
 def windows(browser: Browser) -> Iterator[Windows]:
-    """One for each person."""
+    """Open one browser window per person."""
     with window(browser) as one, window(browser) as other:
         yield one, other
 
 
 def sign_in(context: BrowserContext, place: Shared, token: str, complaints: Complaints) -> Page:
-    """A person's page."""
+    """Sign in and return the page."""
     page = complaints.listen(context.new_page())
     page.goto(f"{place.page}/experiments")
     page.get_by_label("Your token").fill(token)
@@ -125,8 +125,10 @@ def sign_in(context: BrowserContext, place: Shared, token: str, complaints: Comp
 def test_two_people_in_two_browsers(
     windows: Windows, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ada's data are preprocessed and her models trained by services that may do no more than their part; she steers
-    them, Bob of another project reads them and is offered nothing; the history says who did it."""
+    """Services with minimal rights preprocess and train Ada's experiment.
+
+    Ada controls it, Bob of another project can only read it, and the history names both.
+    """
     monkeypatch.setenv("CEREBRO_CACHE", str(tmp_path / "cache"))
     ada, bob = (
         shared.person("ada", "vision"),

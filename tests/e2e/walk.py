@@ -1,4 +1,4 @@
-"""A user at the page with a notebook beside it: the steps that tests of the page on a real cluster are made of."""
+"""Steps of a user at the page with a notebook, for tests on a real cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Walk:
-    """A user at the page, and beside it the user's notebook."""
+    """A user at the page, with the user's notebook."""
 
     lab: Lab
     page: Page
@@ -31,12 +31,12 @@ class Walk:
         self.page.goto(self.address + path)
 
     def tab(self, name: str) -> None:
-        """Open a tab of the experiment, as a reader does."""
+        """Open a tab of the experiment by its link."""
         self.page.locator("nav.tabs").get_by_role("link", name=name, exact=True).click()
         self.page.wait_for_load_state()
 
     def shows(self, text: str | re.Pattern[str], within: str = "main") -> Locator:
-        """Wait until the page says so, without loading it anew."""
+        """Wait until the page shows the text, without a reload."""
         from playwright.sync_api import expect
 
         place = self.page.locator(within)
@@ -44,18 +44,18 @@ class Walk:
         return place
 
     def row(self, text: str, within: str = "main") -> Locator:
-        """The table's row with that heading."""
+        """Return the table row with that heading."""
         return self.page.locator(f"{within} tr", has=self.page.get_by_role("rowheader", name=text)).first
 
     def says(self, place: Locator, text: str | re.Pattern[str]) -> None:
-        """Wait until a part of the page says so."""
+        """Wait until a part of the page shows the text."""
         from playwright.sync_api import expect
 
         expect(place).to_contain_text(text, timeout=WAIT_MS, use_inner_text=True)
 
     @property
     def points(self) -> int:
-        """Points that the learning curves have as they are drawn."""
+        """Count the points of the drawn learning curves."""
         return int(
             self.page.evaluate(
                 """() => (document.querySelector("#curves .js-plotly-plot")?.data || [])
@@ -65,7 +65,7 @@ class Walk:
 
 
 def image(level: int) -> bytes:
-    """A grey PNG of 8 x 8 pixels."""
+    """Make a grey 8 x 8 PNG."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return (
@@ -78,7 +78,7 @@ def image(level: int) -> bytes:
 
 
 def write_data(folder: Path, rows: int, first: int = 0) -> tuple[str, str]:
-    """A table whose rows name images, and the folder of those."""
+    """Write a table of image names and the folder of images."""
     objects = folder / "images"
     objects.mkdir(parents=True)
     for number in range(3):
