@@ -1,4 +1,4 @@
-"""Runs of which the older sub-epochs are archived."""
+"""Runs with compacted sub-epochs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.state.histories import History
 
 
 class Undisturbed(History):
-    """A run whose sub-epochs fail and lose their checkpoints, and that no user ends."""
+    """A run with failures and lost checkpoints, but without user commands that end it."""
 
     def _wish(self) -> bool:
         return False
@@ -20,13 +20,13 @@ class Undisturbed(History):
 
 
 def epochs_of_all(run: Run) -> int:
-    """Epochs that all models have trained that go on."""
+    """Return the number of epochs that all continuing models have completed."""
     return min((m.completed_epochs for m in run.models.values() if not m.is_cut_short), default=0)
 
 
 @cache
 def archived(seed: int) -> History:
-    """A run that archives at each epoch's end."""
+    """Return a run that compacts after each epoch."""
     made = Undisturbed(Random(seed), validated=False, epochs=20, has_gangs=True, workers=3, models=5)
     made.state.archive_after = made.run.archive_after = 0  # type: ignore[attr-defined, unused-ignore]
     while made.run.is_open and len(made.log) < 900:

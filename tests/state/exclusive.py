@@ -1,4 +1,4 @@
-"""Exclusive access, judged from the logs alone: no device of a worker's incarnation runs two attempts at once."""
+"""Check from logs that no device of a worker incarnation runs two attempts at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cerebro.contract.events import (
 
 
 class Place(NamedTuple):
-    """Of one attempt at a time; a device of -1 is the lane of the tasks without a device."""
+    """A resource for one attempt at a time; device -1 is the executor for tasks without a device."""
 
     worker: str
     incarnation: str
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 class Span(NamedTuple):
-    """An attempt that ran, by the times of the log."""
+    """The run time of an attempt, by the times of the log."""
 
     began: float
     ended: float
@@ -37,8 +37,10 @@ class Span(NamedTuple):
 
 
 def spans(experiment: str, log: Iterable[Event]) -> Iterable[tuple[Place, Span]]:
-    """Each device that an attempt ran on, and when. Which incarnation it was given to, the cluster's events before the
-    assignment tell: each log has them among its own."""
+    """Yield each device slot that an attempt used, with its time span.
+
+    The worker's incarnation comes from the cluster events before the assignment in the same log.
+    """
     lives: dict[str, str] = {}
     given: dict[tuple[str, int], tuple[str, tuple[int, ...]]] = {}
     began: dict[tuple[str, int], TaskStarted] = {}
@@ -68,10 +70,9 @@ def _on_each(
 
 
 def assert_exclusive(logs: Mapping[str, Sequence[Event]]) -> int:
-    """Over all experiments; returns how many attempts ran.
+    """Check all experiments together and return the number of attempts.
 
-    Args:
-        logs: experiment -> its log, the cluster's events in it.
+    `logs` maps each experiment to its log, including cluster events.
     """
     found: defaultdict[Place, list[Span]] = defaultdict(list)
     for name, log in logs.items():

@@ -1,5 +1,4 @@
-"""Fit runs as they might go: sub-epochs, failures, lost workers, and users who stop, resume and retry, all at
-random."""
+"""Random fit runs with failures, lost workers, and users who stop, resume and retry."""
 
 from __future__ import annotations
 
@@ -42,13 +41,15 @@ PARALLEL_PLANS = (
     ParallelPlan(technique="fsdp", size=2),
 )
 STARTS = (0.0, 0.0, 0.5, 1e9, -1.0, float("nan"))
-"""Seconds that a process took to start, as a worker may tell them."""
+"""Process start times in seconds that a worker may report, some invalid."""
 
 
 class History(Story):
-    """A fit run of some workers and some models that anything may happen to; partition `p` is on worker `p`. A worker
-    has one device or several, and joins again with as many as chance has it. With gangs, a sub-epoch may be on any set
-    of partitions."""
+    """A random fit run; worker `p` holds partition `p`.
+
+    A worker has one or more devices, and rejoins with a random number of devices. With gangs, a sub-epoch may
+    use any set of partitions.
+    """
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class History(Story):
         self._files = 0
 
     def step(self) -> None:
-        """Something that is legal now."""
+        """Apply one random legal change."""
         parallel_plans: list[Callable[[], bool]] = [
             *[self._work] * 12,
             self._trouble,
@@ -89,7 +90,7 @@ class History(Story):
             pass
 
     def _work(self) -> bool:
-        """The next sub-epoch or validation is assigned, or an open task is started or committed."""
+        """Assign the next sub-epoch or validation, or start or commit an open task."""
         if self.run.open and self.random.random() < 0.7:
             task = self.random.choice(self.run.open_tasks())
             worker = int((task.worker or "").removeprefix("worker-"))
@@ -137,7 +138,7 @@ class History(Story):
         return True
 
     def _others(self, key: TaskKey, devices: tuple[int, ...], able: list[int]) -> Iterator[Member]:
-        """Some workers above the first that could train the model on their partitions as well, on as many devices."""
+        """Return workers above the first that could join a gang with as many devices."""
         for partition in self.model(key.model or "").remaining:
             if partition > (key.partition or 0) and partition in able and self.random.random() < 0.5:
                 alike = [free for free in self._free(partition) if len(free) == len(devices)]
@@ -150,7 +151,7 @@ class History(Story):
         return bool(self._free(number))
 
     def _free(self, number: int) -> list[tuple[int, ...]]:
-        """Devices of a worker that have room for one more task; two of them together, now and then."""
+        """Return the free device slots of a worker, sometimes as a pair."""
         worker = self.state.workers[f"worker-{number}"]
         free = [d for d in range(worker.devices) if worker.is_alive and len(worker.in_lane(d)) < QUEUE_DEPTH]
         pairs = [(free[0], free[1])] if len(free) > 1 else []
@@ -173,7 +174,7 @@ class History(Story):
         )
 
     def _trouble(self) -> bool:
-        """An open task fails, or is taken back."""
+        """Fail or revoke an open task."""
         if not self.run.open:
             return False
         task = self.random.choice(self.run.open_tasks())
@@ -191,7 +192,7 @@ class History(Story):
         return True
 
     def _wish(self) -> bool:
-        """A user wants something of a model, sensible or not."""
+        """Send a random user command for a model, valid or not."""
         model = self.random.choice(["m00", "m01", "m02"])
         commands: list[ClientEvent] = [
             ModelStopRequested(run="fit-1", model=model),
@@ -202,7 +203,7 @@ class History(Story):
         return True
 
     def _steer(self) -> bool:
-        """The run is stopped, ends, or is resumed."""
+        """Stop, finish or resume the run."""
         if (
             self.run.is_open
             and not self.run.open
@@ -217,7 +218,7 @@ class History(Story):
         return True
 
     def _crew(self) -> bool:
-        """A worker is lost, and what it had taken back, or is there again."""
+        """Lose a worker and revoke its tasks, or let it rejoin."""
         number = self.random.choice(self._numbers)
         worker = self.state.workers[f"worker-{number}"]
         if not worker.is_alive:

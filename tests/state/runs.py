@@ -1,4 +1,4 @@
-"""Fit runs at chosen times: told by hand, or dispatched at random."""
+"""Fit runs with chosen event times, scripted or dispatched at random."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tests.state.stories import Story, sub_epoch
 
 
 class TimedStory(Story):
-    """A story whose events happen when told; the fit's first sub-epoch may start at `zero`."""
+    """A story with explicit event times; the fit's first sub-epoch starts at `zero` or later."""
 
     zero = 1000.0
 
     def at(self, seconds: float, *events: Event) -> None:
-        """Events at so many seconds after `zero`."""
+        """Apply events at `zero` + `seconds`."""
         for event in events:
             self.time = self.zero + seconds - 1.0
             self.tell(event)
 
     def begins(self, key: TaskKey, worker: int, seconds: float) -> None:
-        """An attempt is assigned and starts."""
+        """Assign and start an attempt."""
         attempt, where = self.attempt(key), f"worker-{worker}"
         self.at(seconds, TaskAssigned(task=str(key), attempt=attempt, worker=where))
         self.at(seconds, TaskStarted(task=str(key), attempt=attempt, worker=where))
 
     def ends(self, key: TaskKey, worker: int, seconds: float, start_s: float = 0.0) -> None:
-        """The newest attempt is committed, whose process took `start_s` to start."""
+        """Commit the newest attempt, whose process took `start_s` to start."""
         attempt = self.attempt(key) - 1
         name = str(key).replace("/", "-")
         checkpoint = CheckpointRef(name=name, checksum="-", size=1) if key.kind == "train" else None
@@ -39,20 +39,22 @@ class TimedStory(Story):
         self.at(seconds, committed)
 
     def runs(self, key: TaskKey, worker: int, start: float, end: float, start_s: float = 0.0) -> None:
-        """An attempt from start to end, nothing between."""
+        """Run an attempt from `start` to `end`."""
         self.begins(key, worker, start)
         self.ends(key, worker, end, start_s)
 
     def report(self, epoch: int) -> None:
-        """The controller's note of an epoch."""
+        """Append the controller's epoch report."""
         self.tell(epoch_report(self.state, self.run, epoch))
 
 
 def dispatched(
     random: Random, *, models: int, partitions: int, epochs: int, delay: float = 0.0, start_s: float = 0.0
 ) -> TimedStory:
-    """A whole run, partition `p` on worker `p`, that takes any sub-epoch that may start; pauses of up to `delay`
-    seconds. Each worker's first sub-epoch waits up to `start_s` for its process."""
+    """Dispatch a whole run greedily; worker `p` holds partition `p`.
+
+    Pauses last up to `delay` seconds. Each worker's first sub-epoch waits up to `start_s` for its process.
+    """
     story = TimedStory(workers=partitions)
     run = story.fit(models=models, partitions=partitions, epochs=epochs)
     agenda: list[tuple[float, int, TaskKey | None]] = [

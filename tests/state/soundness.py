@@ -1,4 +1,4 @@
-"""What holds after every event of every log: the invariants of model hopping, as the state shows them."""
+"""Invariants of model hopping that hold after each event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from cerebro.state import ExperimentState, ModelState, Run, TaskState
 
 
 def assert_sound(state: ExperimentState) -> None:
-    """The invariants that hold after every event."""
     open_tasks = {str(t.key): t for run in state.runs.values() for t in run.open_tasks()}
     at_workers = {
         (key, worker.name, devices)
@@ -50,7 +49,7 @@ def assert_sound(state: ExperimentState) -> None:
 
 
 def assert_counted(run: Run) -> None:
-    """What the fold counts is what there is."""
+    """Check that the fold's counters equal recounted values."""
     counts, models = run.counts, run.models.values()
     assert counts.sub_epochs == sum(len(model.visits) for model in models)
     assert counts.active == sum(model.state is ModelState.ACTIVE for model in models)

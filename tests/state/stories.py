@@ -1,4 +1,4 @@
-"""Logs of fit runs, told event by event: shared by the tests of the state and of what is made from it."""
+"""Logs of fit runs, built event by event."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHA = "0" * 64
 
 
 def etl_plan(workers: int, splits: Mapping[str, int]) -> EtlPlan:
-    """Splits (name -> rows per partition), a partition per worker."""
+    """Return a plan with one partition per worker; `splits` gives the rows per partition."""
     return EtlPlan(
         dataset=DATASET,
         splits={
@@ -41,7 +41,7 @@ def etl_plan(workers: int, splits: Mapping[str, int]) -> EtlPlan:
 def joined(
     number: int, *, incarnation: str = "a", partitions: tuple[int, ...] | None = None, devices: int = 1
 ) -> WorkerJoined:
-    """A worker that holds the partition of its number, or those given."""
+    """A worker with the partition of its number, or with `partitions`."""
     held = (number,) if partitions is None else partitions
     return WorkerJoined(
         worker=f"worker-{number}",
@@ -54,12 +54,11 @@ def joined(
 
 
 def lost(number: int, *, incarnation: str = "a", reason: str = "silent") -> WorkerLost:
-    """That worker is away."""
     return WorkerLost(worker=f"worker-{number}", incarnation=incarnation, reason=reason)
 
 
 class Story:
-    """The state of an experiment and the log that led to it; every event is applied as it is told."""
+    """The state of an experiment, and its log. Each event is applied at once."""
 
     def __init__(self, *, workers: int = 2, devices: int = 1) -> None:
         self.state = ExperimentState(name="one")
@@ -69,7 +68,7 @@ class Story:
             self.tell(joined(number, devices=devices))
 
     def tell(self, *events: Event) -> None:
-        """Apply events, numbered and a second apart; what the state refuses is not in the log."""
+        """Apply events, numbered and one second apart. A refused event does not enter the log."""
         for event in events:
             self.time += 1.0
             numbered = event.model_copy(update={"seq": self.state.seq + 1, "time": self.time})
@@ -85,7 +84,6 @@ class Story:
         splits: Mapping[str, int] | None = None,
         run: str = "etl-1",
     ) -> None:
-        """A finished ETL run."""
         plan = etl_plan(workers, splits or {"train": 10, "valid": 4})
         self.tell(
             RunRequested(run=run, request=EtlRequest(code=SHA, code_fingerprint=SHA)),
@@ -115,7 +113,7 @@ class Story:
         max_attempts: int = 3,
         parallel_plans: tuple[ParallelPlan, ...] = (),
     ) -> Run:
-        """A started fit run, ``fit-1``."""
+        """Start the fit run ``fit-1``."""
         given = hyperparams or {f"m{n:02}": {"batch_size": 1, "lr": 0.1 * (n + 1)} for n in range(models)}
         self.tell(
             RunRequested(
@@ -144,11 +142,9 @@ class Story:
 
     @property
     def run(self) -> Run:
-        """The fit run."""
         return self.state.runs["fit-1"]
 
     def model(self, name: str = "m00") -> Model:
-        """A model of it."""
         return self.run.models[name]
 
     def train(
@@ -161,7 +157,7 @@ class Story:
         worker: int | None = None,
         **metrics: float,
     ) -> None:
-        """A committed sub-epoch; its checkpoint is named for model, sub-epoch number and attempt."""
+        """Commit a sub-epoch. Its checkpoint's name has the model, sub-epoch number and attempt."""
         key = TaskKey(run="fit-1", kind="train", model=model, epoch=epoch, partition=partition)
         attempt = self.attempt(key)
         name = f"{model}-u{len(self.model(model).visits)}-a{attempt}"
@@ -174,19 +170,18 @@ class Story:
         self.do(key, partition if worker is None else worker, result)
 
     def validate(self, epoch: int, *, model: str = "m00", worker: int = 0, **metrics: float) -> None:
-        """A committed validation."""
         key = TaskKey(run="fit-1", kind="valid", model=model, epoch=epoch)
         self.do(key, worker, TaskResult(rows=4, metrics=metrics or {"loss": 1.0}))
 
     def epoch(self, epoch: int, *, model: str = "m00", partitions: int = 2, **metrics: float) -> None:
-        """A model's whole epoch, each sub-epoch with the same metrics."""
+        """Commit a model's whole epoch, with the same metrics for each sub-epoch."""
         for partition in range(partitions):
             self.train(epoch, partition, model=model, rows=10, worker=None, **metrics)
 
     # --- tasks -----------------------------------------------------------------------------------
 
     def attempt(self, key: TaskKey) -> int:
-        """Number of the next attempt."""
+        """Return the number of the next attempt."""
         return self.state.runs[key.run].task(key).attempt + 1
 
     def assign(
@@ -197,7 +192,7 @@ class Story:
         parallel_plan: ParallelPlan | None = None,
         others: tuple[Member, ...] = (),
     ) -> int:
-        """Give a task to a worker, or to a gang that it leads; returns the attempt."""
+        """Assign a task to a worker, or to a gang with this leader; return the attempt."""
         attempt = self.attempt(key)
         is_sub_epoch = key.kind == "train" and key.model in self.state.runs[key.run].models
         event = TaskAssigned(
@@ -219,18 +214,17 @@ class Story:
         devices: tuple[int, ...] = (0,),
         parallel_plan: ParallelPlan | None = None,
     ) -> int:
-        """Assign and start; returns the attempt."""
+        """Assign and start a task; return the attempt."""
         attempt = self.assign(key, worker, devices, parallel_plan)
         self.tell(TaskStarted(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
         return attempt
 
     def do(self, key: TaskKey, worker: int, result: TaskResult) -> None:
-        """Assign, start, commit."""
         self.start(key, worker)
         self.commit(key, worker, result)
 
     def commit(self, key: TaskKey, worker: int, result: TaskResult | None = None) -> None:
-        """The newest attempt has brought a result; if none is given, a checkpoint."""
+        """Commit the newest attempt with `result`, or with a checkpoint by default."""
         attempt = self.attempt(key) - 1
         made = result or TaskResult(
             rows=10,
@@ -242,7 +236,6 @@ class Story:
     def fail(
         self, key: TaskKey, worker: int, kind: FailureKind, message: str = "boom", needs: int = 0
     ) -> None:
-        """Assign, start, fail."""
         self.break_off(key, worker, self.start(key, worker), kind, message, needs)
 
     def break_off(
@@ -254,16 +247,14 @@ class Story:
         message: str = "boom",
         needs: int = 0,
     ) -> None:
-        """An attempt comes to nothing."""
+        """Fail an attempt."""
         failure = Failure(kind=kind, message=message, traceback="Traceback", needs_bytes=needs)
         self.tell(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
 
 
 def sub_epoch(epoch: int, partition: int, model: str = "m00") -> TaskKey:
-    """Key of a training sub-epoch."""
     return TaskKey(run="fit-1", kind="train", model=model, epoch=epoch, partition=partition)
 
 
 def validation(epoch: int, model: str = "m00") -> TaskKey:
-    """Key of a validation."""
     return TaskKey(run="fit-1", kind="valid", model=model, epoch=epoch)

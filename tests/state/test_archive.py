@@ -1,4 +1,4 @@
-"""Long runs archive the visits of old epochs: all that is decided and shown of them is as if they were there."""
+"""Compaction of old epochs does not change decisions or reports."""
 
 from __future__ import annotations
 
@@ -42,12 +42,11 @@ def test_what_is_archived_is_missed_by_nobody(
     after: int,
     reports: int,
 ) -> None:
-    """The fold that archives says of models, of what can be assigned, and of the schedule the same as one that keeps
-    all; as long as no model loses more checkpoints in a row than sub-epochs are kept of it. One that keeps beside what
-    it archives goes on all the same.
+    """The compacting fold agrees with a complete fold about models, assignable tasks and the schedule, as
+    long as no model loses more checkpoints in a row than the fold keeps. A fold that keeps a copy of
+    compacted sub-epochs agrees too.
 
-    Args:
-        reports: after so many epochs a model is added, and nothing is reported any more.
+    `reports` is the number of epochs before a model is added; after that, no epoch is reported.
     """
     history = History(
         Random(seed),
@@ -68,7 +67,7 @@ def test_what_is_archived_is_missed_by_nobody(
         known = len(history.log)
         history.step()
         tell_of_epochs(history, reports)
-        # That is the end of it in the fold that archives.
+        # The compacting fold cannot continue from here.
         is_same = is_same and not any(
             "in the log alone" in (m.failure.message if m.failure else "")
             for m in history.run.models.values()
@@ -87,7 +86,7 @@ def test_what_is_archived_is_missed_by_nobody(
 
 
 def tell_of_epochs(history: History, reports: int) -> None:
-    """As the controller does, until a model is added after so many."""
+    """Report epochs as the controller does; after `reports` epochs, add a model."""
     run = history.run
     if run.is_open and run.has_known_models and len(run.epochs) == reports:
         new = NewModel(hyperparams={"lr": 0.5, "batch_size": 1}, epochs=EPOCHS)
@@ -98,13 +97,13 @@ def tell_of_epochs(history: History, reports: int) -> None:
 
 
 def assert_kept_beside(beside: Run, whole: Run) -> None:
-    """Every sub-epoch is at hand."""
+    """Check that all sub-epochs are available."""
     for model, other in zip(beside.models.values(), whole.models.values(), strict=True):
         assert repr(list(model.visits)) == repr(list(other.visits))  # NaN is NaN
 
 
 def assert_same(one: Run, whole: Run) -> None:
-    """But for the visits that are archived."""
+    """Compare all data except compacted sub-epochs."""
     assert one.trained_s == pytest.approx(whole.trained_s)
     assert (one.newest_commit, one.ends, one.starts) == (whole.newest_commit, whole.ends, whole.starts)
     assert one.counts == whole.counts
@@ -122,7 +121,7 @@ def assert_same(one: Run, whole: Run) -> None:
 
 
 def assert_same_epochs(run: Run, model: Model, other: Model) -> None:
-    """What is told of each, and where the next sub-epoch is."""
+    """Compare the metrics of each epoch and the position of the next sub-epoch."""
     assert isinstance(run.plan, FitPlan)
     for epoch in range(1, model.completed_epochs + 1):
         assert repr(model.training_metrics(epoch)) == repr(other.training_metrics(epoch))  # NaN is NaN
@@ -138,7 +137,7 @@ def assert_same_epochs(run: Run, model: Model, other: Model) -> None:
 
 
 def assert_same_schedule(one: ExperimentState, whole: ExperimentState, now: float) -> None:
-    """Idle time among it."""
+    """Compare the schedules, including idle time."""
     first, second = schedule_now(one, one.runs["fit-1"], now), schedule_now(whole, whole.runs["fit-1"], now)
     assert (first is None) == (second is None)
     if first is not None and second is not None:
@@ -146,7 +145,7 @@ def assert_same_schedule(one: ExperimentState, whole: ExperimentState, now: floa
 
 
 def test_a_visit_that_is_archived_says_where_it_is() -> None:
-    """It is no index that is out of range; the ends of epochs are at hand."""
+    """Access raises a specific error, not IndexError; the last sub-epochs of epochs stay available."""
     history = History(Random(1), validated=False, epochs=EPOCHS)
     history.state.archive_after = history.run.archive_after = 0
     while not any(model.visits.archived > 2 for model in history.run.models.values()):
@@ -163,7 +162,7 @@ def test_a_visit_that_is_archived_says_where_it_is() -> None:
 
 
 def test_a_task_that_is_archived_is_committed() -> None:
-    """Who asks for it is not told that it is still to be done; its attempts are in the log alone."""
+    """Its task counts as done; only the log has its attempts."""
     run = archived(0).run
     model = next(each for each in run.models.values() if each.archived_epochs > 2)
     for partition in model.partitions:
@@ -177,7 +176,7 @@ def test_a_task_that_is_archived_is_committed() -> None:
 def test_what_is_kept_of_epochs_follows_from_all_of_them(
     seed: int, validated: bool, after: int | None
 ) -> None:
-    """The best epoch of each metric, and those whose validation is awaited, whenever somebody asks."""
+    """The fold keeps the best epoch of each metric and the epochs that await validation."""
     history = History(Random(seed), validated=validated, epochs=EPOCHS)
     history.state.archive_after = history.run.archive_after = after
     for _ in range(200):

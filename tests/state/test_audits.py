@@ -1,4 +1,4 @@
-"""Which sub-epochs are audited, what they need until then, and what redos come to: the fold alone."""
+"""Verification: drawn sub-epochs, required checkpoints, and results of re-executions."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def checkpoint(name: str) -> CheckpointRef:
 
 
 class Audited(Story):
-    """A fit of which all sub-epochs are audited, on workers that hold all partitions; states are told by their
-    digests."""
+    """A fit that verifies each sub-epoch, on workers that hold all partitions.
+
+    Digests identify states.
+    """
 
     def __init__(self, *, workers: int = 3, partitions: int = 2) -> None:
         super().__init__(workers=workers)
@@ -48,14 +50,14 @@ class Audited(Story):
             worker.replicas |= {(DATASET, partition) for partition in range(partitions)}
 
     def trains(self, key: TaskKey, worker: int, *, attempt: int = 1) -> None:
-        """A sub-epoch, from its assignment to its commit."""
+        """Assign, start and commit a sub-epoch."""
         model = self.run.models[key.model or ""]
         name = f"one/fit-1/{model.id}/u{len(model.visits):05}-a{attempt}.pt"
         result = TaskResult(rows=5, cores=2, metrics={"loss": 0.5}, checkpoint=checkpoint(name))
         self._done(key, worker, attempt, result)
 
     def redo(self, key: TaskKey, worker: int, *, digest: str = "0" * 16, differs: bool = False) -> None:
-        """The next redo of a sub-epoch."""
+        """Execute the next re-execution of a sub-epoch."""
         audit = self.run.audits.get(key)
         assert audit is not None
         names = ("state['models'][0]['weight']",) if differs else ()
@@ -72,12 +74,12 @@ class Audited(Story):
         return found
 
 
-# --- which -----------------------------------------------------------------------------------------
+# --- Selection ---
 
 
 @given(st.integers(0, 1 << 40), st.floats(0, 1), st.floats(0, 1))
 def test_what_is_drawn_follows_from_seed_run_and_sub_epoch(seed: int, share: float, more: float) -> None:
-    """Asked again it is the same; a larger share draws all that a smaller one does; 0 draws nothing, 1 everything."""
+    """The draw is reproducible; a larger share includes a smaller one; 0 draws nothing and 1 everything."""
     keys = [sub_epoch(epoch, partition) for epoch in range(1, 5) for partition in range(5)]
     drawn = [is_drawn(seed, key, share) for key in keys]
     assert drawn == [is_drawn(seed, key, share) for key in keys]
@@ -88,7 +90,7 @@ def test_what_is_drawn_follows_from_seed_run_and_sub_epoch(seed: int, share: flo
 
 
 def test_what_nobody_had_time_for_comes_to_nothing_once_its_epoch_is_archived() -> None:
-    """Where it was in the training is in the log alone: nobody is asked to do it, and nothing is kept for it."""
+    """Only the log still has its position, so the fold drops the verification."""
     story = Audited()
     story.run.archive_after = 0
     for epoch, partition in ((1, 0), (1, 1), (2, 0), (2, 1)):
@@ -102,13 +104,13 @@ def test_what_nobody_had_time_for_comes_to_nothing_once_its_epoch_is_archived() 
 
 
 def test_about_the_share_is_drawn() -> None:
-    """One in a hundred of ten thousand, give or take three standard deviations."""
+    """One in a hundred of ten thousand, within three standard deviations."""
     keys = [sub_epoch(epoch, partition) for epoch in range(1, 101) for partition in range(100)]
     assert 70 <= sum(is_drawn(3, key, 0.01) for key in keys) <= 130
 
 
 def test_a_sub_epoch_is_audited_only_where_somebody_else_could_do_it() -> None:
-    """And not while another one of its model waits: that bounds what is kept for audits."""
+    """A model has one pending verification at a time, which limits the stored checkpoints."""
     story = Audited()
     for worker in ("worker-1", "worker-2"):
         story.state.workers[worker].replicas = {(DATASET, 1)}
@@ -123,11 +125,11 @@ def test_a_sub_epoch_is_audited_only_where_somebody_else_could_do_it() -> None:
     }
 
 
-# --- what is needed --------------------------------------------------------------------------------
+# --- Required checkpoints ---
 
 
 def test_checkpoints_of_an_audit_are_kept_until_it_is_done() -> None:
-    """Both that it began with and that it left, however far the model is trained; no longer."""
+    """The fold keeps the input and output checkpoint while the model trains, and no longer."""
     story = Audited(partitions=4)
     for partition in range(4):
         story.trains(sub_epoch(1, partition), 0)
@@ -143,8 +145,8 @@ def test_checkpoints_of_an_audit_are_kept_until_it_is_done() -> None:
 
 
 def test_the_end_of_a_run_ends_its_audits() -> None:
-    """What was not done needs no checkpoints; what differs stays told. Once it goes on, other sub-epochs are
-    audited."""
+    """Pending verifications release their checkpoints; found differences stay. A resumed run verifies other
+    sub-epochs."""
     story = Audited()
     story.trains(sub_epoch(1, 0), 0)
     story.redo(sub_epoch(1, 0), 1, differs=True)
@@ -160,7 +162,7 @@ def test_the_end_of_a_run_ends_its_audits() -> None:
 
 
 def test_a_sub_epoch_that_is_done_again_is_audited_no_more() -> None:
-    """Its checkpoint was lost. A redo that is under way means nothing to what takes its place, and harms nothing."""
+    """Its checkpoint was lost. A re-execution under way does not affect the new sub-epoch."""
     story = Audited()
     story.trains(sub_epoch(1, 0), 0)
     redo: dict[str, Any] = {
@@ -172,7 +174,7 @@ def test_a_sub_epoch_that_is_done_again_is_audited_no_more() -> None:
     lost = Failure(kind=FailureKind.CHECKPOINT, message="gone")
     story.tell(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))
     assert not story.model().visits
-    story.tell(TaskAssigned(**redo), TaskStarted(**redo))  # it was on its way
+    story.tell(TaskAssigned(**redo), TaskStarted(**redo))  # the re-execution was already queued
     outcome = AuditOutcome(is_exact=True, differences=("state",), digest="1" * 16)
     story.tell(TaskCommitted(**redo, result=TaskResult(audit=outcome)))
     story.trains(sub_epoch(1, 0), 0, attempt=2)
@@ -184,7 +186,7 @@ def test_a_sub_epoch_that_is_done_again_is_audited_no_more() -> None:
 
 
 def test_who_has_done_the_sub_epoch_is_not_asked_again() -> None:
-    """The fold refuses it, whoever decides."""
+    """The fold refuses the assignment."""
     story = Audited()
     story.trains(sub_epoch(1, 0), 0)
     key = str(story.audit(sub_epoch(1, 0)).next_key)
@@ -194,11 +196,11 @@ def test_who_has_done_the_sub_epoch_is_not_asked_again() -> None:
         story.tell(TaskAssigned(task="fit-1/audit/m00/e2/p1/redo-1", attempt=1, worker="worker-1"))
 
 
-# --- what comes of it ------------------------------------------------------------------------------
+# --- Results ---
 
 
 def test_a_redo_is_nothing_to_its_model() -> None:
-    """No visit, no checkpoint, no validation follows from it."""
+    """It adds no visit, checkpoint or validation."""
     story = Audited()
     story.trains(sub_epoch(1, 0), 0)
     visits, kept = list(story.model().visits), story.model().busy
@@ -209,7 +211,7 @@ def test_a_redo_is_nothing_to_its_model() -> None:
 
 @pytest.mark.parametrize("limit", [8 << 30, 0])
 def test_an_audit_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None:
-    """A container that is killed for memory, as the controller finds: its limit is known or not."""
+    """The controller reports a container killed for memory, with or without a known limit."""
     story = Audited()
     story.trains(sub_epoch(1, 0), 0)
     key = story.audit(sub_epoch(1, 0)).next_key
@@ -233,7 +235,8 @@ def test_an_audit_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None
     ],
 )
 def test_a_third_worker_tells_who_is_wrong(second: str, differs: bool, wrong: str, words: str) -> None:
-    """Whom two others contradict; nobody, if all three differ. Both doubted ones check their machines at once."""
+    """The worker that disagrees with two others is at fault; with three different results, none. Both
+    disputed workers check their hardware at once."""
     story = Audited()
     story.trains(sub_epoch(1, 0), 0)
     story.redo(sub_epoch(1, 0), 1, digest="b" * 16, differs=True)
@@ -266,7 +269,7 @@ def made(*redos: Redo, resumed_rows: int = 0) -> Audit:
 
 
 def test_what_a_savepoint_lacks_is_no_fault_of_a_machine() -> None:
-    """A sub-epoch that went on from one differs from two that did not: the code is told of, not the worker."""
+    """A sub-epoch resumed from a savepoint differs from two full ones: the report blames the code."""
     redo = Redo("worker-1", True, ("state['models'][0]['weight']",), "b" * 16, {})
     wrong, words = judged(made(redo, redo._replace(worker="worker-2"), resumed_rows=3))
     assert wrong == ""
@@ -274,7 +277,7 @@ def test_what_a_savepoint_lacks_is_no_fault_of_a_machine() -> None:
 
 
 def test_metrics_that_a_third_one_cannot_tell_apart_blame_nobody() -> None:
-    """On GPUs the third one may be close to both."""
+    """On GPUs the third result may be close to both."""
     first = Redo("worker-1", False, ("loss",), "", {"loss": 1.0015})
     second = Redo("worker-2", False, (), "", {"loss": 1.0008})
     wrong, words = judged(made(first, second))
@@ -282,7 +285,7 @@ def test_metrics_that_a_third_one_cannot_tell_apart_blame_nobody() -> None:
 
 
 def test_only_processors_of_a_kind_are_compared_to_the_bit() -> None:
-    """Neither GPUs, nor processors of which nothing is known, nor different ones."""
+    """GPUs, unknown processors and different processors are compared with a tolerance."""
 
     def worker(kind: str, *kinds: str) -> Worker:
         return Worker(

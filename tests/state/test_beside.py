@@ -1,4 +1,4 @@
-"""Runs of one experiment beside each other: which go on, which wait for which, and what may be opened again."""
+"""Concurrent runs of one experiment: which run, which wait, and which may be reopened."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ETL = EtlRequest(code=SHA, code_fingerprint=SHA)
 
 
 def evaluation(number: int, *models: str, fit: str = "fit-1") -> RunRequested:
-    """A test of these models, or of the best."""
+    """Request a test of these models, or of the best one."""
     return RunRequested(
         run=f"test-{number}", request=EvaluateRequest(kind="test", fit=fit, models=models, split="test")
     )
 
 
 def half_trained() -> Story:
-    """Of two models the first is finished, and the other one trains."""
+    """The first of two models is finished; the other one trains."""
     story = Story()
     story.fit(partitions=1, epochs=1)
     story.train(1, 0)
@@ -43,17 +43,16 @@ def half_trained() -> Story:
 
 
 def going(story: Story) -> list[str]:
-    """Ids of the runs that wait for no other one."""
+    """Return the ids of runs that wait for no other run."""
     return [run.id for run in going_on(story.state.runs)]
 
 
 def waits(story: Story, run: str) -> str:
-    """Why a run waits."""
     return waiting_for(story.state, story.state.runs[run])
 
 
 def test_a_finished_model_is_tested_while_others_train() -> None:
-    """Nothing changes it any more; what is not finished, or not known, waits for the end of the run, and says so."""
+    """Other models must wait until the run finishes, and the waiting reason says so."""
     story = half_trained()
     story.tell(evaluation(1, "m00"), evaluation(2, "m00", "m01"), evaluation(3))
     assert going(story) == ["fit-1", "test-1"]
@@ -65,7 +64,7 @@ def test_a_finished_model_is_tested_while_others_train() -> None:
 
 
 def test_the_models_of_a_run_that_has_ended_are_tested_beside_any_other_run() -> None:
-    """Be it preprocessing, a fit, or another test; and the end of one is not the end of another."""
+    """The other run may be ETL, a fit or another test. Each finishes independently."""
     story = half_trained()
     fit = RunRequested(run="fit-2", request=story.run.request)
     story.tell(RunFinished(run="fit-1", outcome="stopped"), fit, evaluation(1, "m01"), evaluation(2))
@@ -81,7 +80,7 @@ COMMANDS = [RunResumed(run="fit-1"), ModelResumed(run="fit-1", model="m01")]
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.type)
 def test_a_run_is_opened_again_unless_an_open_one_reads_what_it_would_change(command: ClientEvent) -> None:
-    """What is tested must stay as it is until the test has ended."""
+    """A tested model must not change until the test has finished."""
     story = half_trained()
     command = command.model_copy(update={"beside": True})
     story.tell(RunFinished(run="fit-1", outcome="stopped"), evaluation(1, "m00"), evaluation(2, "m01"))
@@ -97,8 +96,8 @@ def test_a_run_is_opened_again_unless_an_open_one_reads_what_it_would_change(com
 
 @given(random=st.randoms(use_true_random=False))
 def test_nobody_reads_what_another_one_changes(random: Random) -> None:
-    """Whatever is requested, ends and is opened again: at most one run preprocesses or trains; who tests a model of an
-    open fit tests one that is finished; and who goes on goes on to its end."""
+    """At most one run changes data or models. A test of an open fit reads only finished models, and a started
+    run continues."""
     story = Story()
     story.fit(models=3, partitions=1, epochs=1)
     before: set[str] = set()

@@ -1,4 +1,4 @@
-"""The best model over all fits with one metric and data set; the state of an experiment."""
+"""The best model over all fits with one metric and data set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.dispatcher.stories import CODE, Story
 def two_fits(
     *, metric: str = "accuracy", mode: str = "max", valid: tuple[int, ...] = (), dataset: str = "d1"
 ) -> Story:
-    """A first fit with a best accuracy of 0.9405 on data set d1, and a second one with 0.9205."""
+    """A fit with a best accuracy of 0.9405 on data set d1, and a second fit with 0.9205."""
     story = Story("twice")
     story.workers_join()
     story.etl()
@@ -51,7 +51,7 @@ def test_fits_are_compared_only_by_the_same_metric_mode_and_split() -> None:
     assert chosen(two_fits(metric="loss", mode="min")) == ("fit-2", "m00", 1)
     assert chosen(two_fits(metric="loss", mode="min"), "fit-1") == ("fit-1", "m00", 2)
     assert chosen(two_fits(mode="min")) == ("fit-2", "m00", 1)
-    assert chosen(two_fits(valid=(0,))) is None  # its first validation is yet to come
+    assert chosen(two_fits(valid=(0,))) is None  # not validated yet
 
 
 def test_fits_on_rows_of_different_preprocessing_are_not_compared() -> None:
@@ -60,7 +60,7 @@ def test_fits_on_rows_of_different_preprocessing_are_not_compared() -> None:
 
 
 def test_a_fit_ended_if_a_model_was_not_trained_to_its_end() -> None:
-    """A fit is finished only with all its models."""
+    """A fit is finished only if all its models are."""
     story = Story("partly")
     story.workers_join()
     story.etl()

@@ -1,4 +1,4 @@
-"""Time in which a run stood still is nobody's: neither makespan nor idle time, however it came about."""
+"""Interruptions count neither as makespan nor as idle time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DOWN_S = 70.0
 
 
 def interrupted(*, is_noticed_at_once: bool) -> TimedStory:
-    """One model on worker 0, worker 1 is idle; after 4 s both end, and 70 s later both are there again.
+    """A run with one model whose workers are both lost after 4 s and return 70 s later.
 
-    Worker 0: m00 0-2, given back 2-4; m00 74-76. That they went is noticed at once, or when they are back.
+    Worker 0: m00 0-2, revoked 2-4; m00 74-76. The loss is noticed at once or on return.
     """
     story = TimedStory()
     story.fit(models=1, partitions=2, epochs=1)
@@ -41,20 +41,21 @@ def now(story: TimedStory, seconds: float) -> ScheduleNow:
 
 @pytest.mark.parametrize("is_noticed_at_once", [True, False])
 def test_time_without_any_worker_does_not_count(is_noticed_at_once: bool) -> None:
-    """The break begins when work was last done, for idle workers are missed late; it ends when one of them is back."""
+    """The break starts with the last work, because idle workers are missed late. It ends when a worker
+    returns."""
     story = interrupted(is_noticed_at_once=is_noticed_at_once)
     assert story.run.breaks == [(story.zero + 4.0, story.zero + 4.0 + DOWN_S)]
     story.runs(sub_epoch(1, 1), 1, 74.0, 76.0)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     found = now(story, 200.0)
     assert (found.makespan_s, found.lower_bound_s, found.gap) == (6.0, 4.0, 0.5)
-    # Of each present life: worker 0 and worker 1 for the last 2 s, worker 1 at work.
+    # Both workers during the last 2 s, with worker 1 busy.
     assert (found.idle_s, found.device_s) == (2.0, 8.0)
     assert breaks.begun(story.run) == story.run.started + DOWN_S
 
 
 def test_a_worker_that_stays_keeps_the_clock_going() -> None:
-    """It waits, and that is idle time: for the partition of the one that is lost."""
+    """It waits for the lost worker's partition, which is idle time."""
     story = TimedStory()
     story.fit(models=1, partitions=2, epochs=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
@@ -66,7 +67,7 @@ def test_a_worker_that_stays_keeps_the_clock_going() -> None:
 
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_a_question_that_is_answered_meanwhile_is_no_work(*, is_answered: bool) -> None:
-    """A container for ETL answers a user's own procedure; nobody is there to train."""
+    """An ETL worker answers a user's own procedure while no training worker is alive."""
     question = TaskKey(run="fit-1", kind="search", question="orders-0")
     story = TimedStory(workers=3)
     story.fit(models=1, partitions=2, epochs=1)

@@ -1,4 +1,4 @@
-"""The fold of the cluster's log, and what an experiment's fold makes of the same events."""
+"""The fold of the cluster log, and the effect of its events on an experiment's fold."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ def remove(worker: str) -> WorkerRemoved:
 
 
 def cluster(*events: ClusterEvent) -> ClusterState:
-    """The fold of these."""
     state = ClusterState()
     for event in events:
         state.apply(event.model_copy(update={"seq": state.seq + 1}))
@@ -84,7 +83,7 @@ def told(worker: Worker) -> object:
 
 @given(st.lists(changes, max_size=30))
 def test_an_experiment_knows_the_workers_that_the_cluster_knows(changes: list[ClusterEvent]) -> None:
-    """Whatever happens to workers: what the cluster's fold takes, the experiment's does, and both say the same."""
+    """Both folds accept the same events and agree."""
     whole, part = ClusterState(), ExperimentState(name="one")
     for change in changes:
         event = change.model_copy(update={"seq": whole.seq + 1})
@@ -110,7 +109,7 @@ def test_an_experiment_knows_the_workers_that_the_cluster_knows(changes: list[Cl
 def test_the_clusters_log_says_nothing_twice(
     before: list[ClusterEvent], event: ClusterEvent, match: str
 ) -> None:
-    """It is written by one decision, on the fold of all of it: what does not fit is a fault, and changes nothing."""
+    """One writer decides on the complete fold, so an inconsistent event is an error and changes nothing."""
     state = cluster(*before)
     known = {name: told(worker) for name, worker in state.workers.items()}
     with pytest.raises(IllegalEventError, match=match):
@@ -119,7 +118,7 @@ def test_the_clusters_log_says_nothing_twice(
 
 
 def test_a_volume_gains_and_loses_partitions() -> None:
-    """All of its workers do."""
+    """The change applies to all workers of the volume."""
     state = cluster(
         join("w0", "a", 1, volume="v"),
         join("w1", volume="v"),
@@ -129,11 +128,11 @@ def test_a_volume_gains_and_loses_partitions() -> None:
     assert [worker.replicas for worker in state.workers.values()] == [{("d", 2)}, {("d", 2)}, {("d", 1)}]
 
 
-# --- in an experiment --------------------------------------------------------------------------------
+# --- In an experiment ---
 
 
 def test_a_process_that_was_only_silent_goes_on_with_its_task() -> None:
-    """Unless it was taken back meanwhile."""
+    """It keeps the task unless the controller has revoked the attempt."""
     story = Story()
     story.fit()
     story.start(sub_epoch(1, 0), 0)
@@ -144,7 +143,7 @@ def test_a_process_that_was_only_silent_goes_on_with_its_task() -> None:
 
 
 def test_what_happens_in_the_cluster_changes_nothing_of_a_run_that_has_ended() -> None:
-    """The next one finds the workers as they are then."""
+    """The next run uses the workers that exist then."""
     story = Story()
     story.etl()
     before = {name: told(worker) for name, worker in story.state.workers.items()}
@@ -161,7 +160,7 @@ def test_what_happens_in_the_cluster_changes_nothing_of_a_run_that_has_ended() -
 def test_after_a_break_an_experiment_knows_the_workers_that_the_cluster_knows(
     changes: list[ClusterEvent],
 ) -> None:
-    """All that are there, and of those that were removed the ones that it has known."""
+    """It knows all present workers, and its own removed workers."""
     story, whole = Story(), ClusterState()
     story.etl()
     own = dict(story.state.workers)
@@ -180,7 +179,7 @@ def test_after_a_break_an_experiment_knows_the_workers_that_the_cluster_knows(
 
 
 def test_an_experiment_that_nobody_works_on_does_not_grow_with_the_cluster() -> None:
-    """However many workers come and go meanwhile: it keeps those that there are."""
+    """It stores only present workers, even after a thousand joins and losses."""
     story = Story()
     story.etl()
     for number in range(1000):
@@ -191,7 +190,7 @@ def test_an_experiment_that_nobody_works_on_does_not_grow_with_the_cluster() -> 
 
 
 def test_two_attempts_on_one_device_are_found_in_the_logs() -> None:
-    """By who judges exclusive access in other tests: of two experiments, on one incarnation, at one time."""
+    """The check for exclusive access finds a conflict between two experiments."""
 
     def log(began: float, worker: WorkerJoined) -> list[object]:
         named = {"task": "fit-1/train/m00/e1/p0", "attempt": 1, "worker": "w0"}

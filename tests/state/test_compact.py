@@ -1,4 +1,4 @@
-"""Named tuples as bytes come back as they were."""
+"""Named tuples survive conversion to bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def visits(draw: st.DrawFn) -> Visit:
 
 @given(st.lists(visits(), max_size=5), st.integers(0, 5))
 def test_a_pinned_visit_is_what_it_was(found: list[Visit], archived: int) -> None:
-    """Each field of it, with its type."""
+    """Each field keeps its value and type."""
     archived = min(archived, len(found))
     kept = Visits(kept=list(found))
     kept.archive(archived, range(archived))
@@ -85,7 +85,7 @@ def summaries(draw: st.DrawFn) -> EpochSummary:
 
 @given(st.lists(summaries(), max_size=5), st.integers(0, 5))
 def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epochs: int) -> None:
-    """All of them, and the first ones; a mean is found without the rest."""
+    """All summaries and their prefix sums; a mean needs only part of the data."""
     kept = Summaries()
     for summary in found:
         kept.append(summary)
@@ -109,7 +109,7 @@ def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epoc
 
 
 def test_a_number_out_of_all_reason_is_told_as_the_largest() -> None:
-    """A worker may tell any: the fold is not to break when an epoch is archived."""
+    """A worker may report any number; compaction must not fail."""
     kept = Visits(kept=[_visit(peak_bytes=2**70, rows=-(2**70))])
     kept.archive(1, {0})
     assert (kept[0].peak_bytes, kept[0].rows) == (2**63 - 1, -(2**63))

@@ -1,4 +1,5 @@
-"""Data sets are complete once every partition is committed; evaluations have a task per model and partition."""
+"""Data sets are complete once all partitions are committed; evaluations have a task per model and
+partition."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tests.state.stories import DATASET, Story, joined, lost
 
 
 def test_a_data_set_is_complete_once_every_partition_is_committed() -> None:
-    """Its rows are known per split and partition; training partitions are held by who made them."""
+    """The state has the rows per split and partition, and the maker holds each training partition."""
     story = Story()
     story.etl(splits={"train": 10, "valid": 4})
     dataset = story.state.newest_dataset()
@@ -22,7 +23,7 @@ def test_a_data_set_is_complete_once_every_partition_is_committed() -> None:
 
 
 def test_the_same_data_set_again_has_nothing_to_do() -> None:
-    """Unless a training partition has no holder any more: that one is made anew."""
+    """A training partition without a holder is the exception: it is rebuilt."""
     story = Story()
     story.etl()
     again = story.state.runs["etl-1"]
@@ -40,7 +41,7 @@ def test_the_same_data_set_again_has_nothing_to_do() -> None:
 
 
 def test_a_test_run_has_a_task_per_model() -> None:
-    """All partitions at once, so that no metric has to be made of others; it is complete when all are committed."""
+    """One task reads all partitions, so metrics need no aggregation."""
     story = Story()
     plan = EvaluatePlan(
         kind="test",

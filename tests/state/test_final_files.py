@@ -1,4 +1,4 @@
-"""Which checkpoints of finished models have to be there, and which of them are gone."""
+"""Required checkpoints of finished models, and detection of missing ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.state.stories import Story
 
 
 def trained() -> Story:
-    """Two models, one of which is finished."""
+    """Two models; one of them is finished."""
     story = Story()
     story.fit(models=2)
     story.epoch(1)
@@ -22,8 +22,8 @@ def trained() -> Story:
 
 
 def test_a_finished_model_needs_its_last_state_and_its_best() -> None:
-    """One file where both are the same; nothing of a model that is trained on, which notices by itself, nor of an
-    experiment that is being deleted."""
+    """This is one file if both are the same. Training models find losses themselves, and an experiment under
+    deletion needs nothing."""
     story = trained()
     model = story.run.models["m00"]
     found = list(final_files(story.state))
@@ -35,7 +35,7 @@ def test_a_finished_model_needs_its_last_state_and_its_best() -> None:
 
 
 def test_what_is_not_there_or_empty_is_lost(tmp_path: Path) -> None:
-    """Of a volume that cannot be looked at nothing is known."""
+    """An unreadable volume gives no information."""
     files = [FinalFile("fit-1", f"m0{number}", f"one/fit-1/m0{number}/u.pt") for number in range(4)]
     for file, content in zip(files, ("state", "", None, None), strict=True):
         if content is not None:
@@ -48,7 +48,7 @@ def test_what_is_not_there_or_empty_is_lost(tmp_path: Path) -> None:
 
 
 def test_what_to_do_is_said() -> None:
-    """The file, and a command that is one."""
+    """The text names the file and a valid command."""
     said = lost_text("one", FinalFile("fit-1", "m03", "one/fit-1/m03/u.pt"))
     assert "one/fit-1/m03/u.pt" in said
     assert "`cerebro clone one m03 --run fit-1`" in said

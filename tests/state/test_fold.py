@@ -1,4 +1,4 @@
-"""The fold of any log: what it takes in, what it refuses, and that a refusal leaves no trace."""
+"""The fold of arbitrary logs: accepted events, refused events, and no side effects of a refusal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KEYS = [
 
 @st.composite
 def commands(draw: st.DrawFn) -> Any:
-    """What a user may ask for, whether it makes sense or not."""
+    """Generate a user command, valid or not."""
     run = draw(st.sampled_from(["fit-1", "fit-1", "fit-1", "fit-2", "fit-9"]))
     model = draw(st.sampled_from(["m00", "m01", "m99"]))
     return draw(
@@ -73,7 +73,7 @@ def commands(draw: st.DrawFn) -> Any:
 
 @st.composite
 def events(draw: st.DrawFn, state: ExperimentState) -> Any:
-    """An event that might follow, or might not: most name the attempt and worker that the state expects."""
+    """Generate an event, legal or not; most have the expected attempt and worker."""
     kind = draw(st.sampled_from([*["task"] * 8, "run", "worker", "worker", "command"]))
     if kind == "run":
         run = draw(st.sampled_from(["fit-1", "fit-1", "fit-2", "fit-9"]))
@@ -121,13 +121,13 @@ def events(draw: st.DrawFn, state: ExperimentState) -> Any:
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), validated=st.booleans())
 def test_an_illegal_event_raises_and_changes_nothing(data: st.DataObject, validated: bool) -> None:
-    """Any event, in any state, is either applied or refused whole, and with the one error that is made for it."""
+    """The fold applies any event in full, or refuses it with `IllegalEventError`."""
     story = Story()
     story.fit(validated=validated)
     state = story.state
     for _ in range(data.draw(st.integers(5, 40))):
         event = data.draw(events(state))
-        # Compared as text: every field shows there, and copying the state each time takes ten times as long.
+        # Compare as text: it shows all fields, and a deep copy takes ten times as long.
         before, seq = repr(state), state.seq
         try:
             state.apply(event)
@@ -140,14 +140,14 @@ def test_an_illegal_event_raises_and_changes_nothing(data: st.DataObject, valida
 
 
 def assert_late_wishes_change_nothing(state: ExperimentState, before: str) -> None:
-    """The newest event's command, if it was one and came too late, shows in the list alone."""
+    """A late command appears only in the list of commands."""
     if state.commands and state.commands[-1].seq == state.seq and state.commands[-1].is_late:
         unheard = dataclasses.replace(state, seq=state.seq - 1, commands=state.commands[:-1])
         assert repr(unheard) == before
 
 
 def test_the_same_log_folds_to_the_same_state() -> None:
-    """A fold from the start equals the state that grew with the log."""
+    """A fold from the start equals the incremental state."""
     story = Story()
     story.etl()
     story.fit(validated=True)
@@ -158,7 +158,7 @@ def test_the_same_log_folds_to_the_same_state() -> None:
 
 @pytest.mark.parametrize("seq", [1, 2, 4, 99])
 def test_a_gap_in_the_log_is_refused(seq: int) -> None:
-    """Neither an event twice nor one too far on."""
+    """Both a repeated and a skipped sequence number."""
     story = Story()
     before = copy.deepcopy(story.state)
     with pytest.raises(IllegalEventError, match="follows event 2"):
@@ -173,7 +173,7 @@ TRAINED = TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=CheckpointRef(nam
 def test_a_state_that_was_torn_in_the_middle_of_an_event_is_made_whole(
     monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """It says that it is torn, takes nothing in any more, and is folded anew up to the event before."""
+    """The state is marked torn, refuses events, and is folded again up to the event before."""
     story = Story()
     story.etl()
     story.fit()

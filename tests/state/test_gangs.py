@@ -1,4 +1,4 @@
-"""Sub-epochs on sets of partitions: what a gang of workers may be given, and what is left where one of them is lost."""
+"""Sub-epochs on sets of partitions: valid gangs, and recovery when a gang loses a worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.state.test_hopping import refused
 
 
 def gang(*partitions: int, model: str = "m00", epoch: int = 1) -> TaskKey:
-    """Key of a sub-epoch on these partitions."""
+    """Return the key of a sub-epoch on these partitions."""
     return sub_epoch(epoch, partitions[0], model)._replace(others=partitions[1:])
 
 
@@ -34,7 +34,7 @@ def four() -> Story:
 
 
 def test_an_epoch_is_complete_when_all_partitions_are_visited_in_whatever_sets() -> None:
-    """And the next sub-epoch's place in training is counted in the batches of all of them."""
+    """The batches of all members count for the model's training position."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
     story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
@@ -56,7 +56,7 @@ def test_an_epoch_is_complete_when_all_partitions_are_visited_in_whatever_sets()
 
 
 def test_a_visit_is_work_of_each_worker_of_the_gang() -> None:
-    """Device-seconds are counted at all of them, and the sub-epoch is one span of the model."""
+    """Device-seconds count for each member; the model has one span."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
     story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
@@ -71,7 +71,7 @@ def test_a_visit_is_work_of_each_worker_of_the_gang() -> None:
 
 
 def test_a_gang_is_workers_that_hold_a_partition_each() -> None:
-    """Those that the key names, in their order; no worker for two of them."""
+    """Its members follow the key's order, and no worker has two partitions."""
     story = four()
     story.tell(joined(1, partitions=(1, 2)))
     refused(story, assigned(gang(0, 2)), "reads other partitions")
@@ -84,7 +84,7 @@ def test_a_gang_is_workers_that_hold_a_partition_each() -> None:
 
 
 def test_a_gang_has_each_of_its_workers_alone() -> None:
-    """It starts when it is its turn at all of them; until it ends, it takes its place at all of them."""
+    """It starts when it is first in the queue of each member, and occupies all members until it finishes."""
     story = four()
     story.start(sub_epoch(1, 2, "m01"), 2)
     story.assign(gang(0, 2), 0, others=(member(2),))
@@ -102,7 +102,7 @@ def test_a_gang_has_each_of_its_workers_alone() -> None:
 
 
 def test_a_gang_loses_its_attempt_as_a_whole() -> None:
-    """Then the model may be trained in another set."""
+    """Then the model may train with another set."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
     story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
@@ -117,7 +117,7 @@ def test_a_gang_loses_its_attempt_as_a_whole() -> None:
 
 
 def test_a_lost_checkpoint_takes_back_the_whole_set() -> None:
-    """The sub-epoch is due once more, under its key."""
+    """The sub-epoch is due again, under the same key."""
     story = four()
     story.assign(gang(0, 1, 2, 3), 0, others=(member(1), member(2), member(3)))
     story.tell(TaskStarted(task=str(gang(0, 1, 2, 3)), attempt=1, worker="worker-0"))

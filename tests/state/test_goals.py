@@ -1,4 +1,4 @@
-"""What a fit has cost so far, and what is said of its goal."""
+"""The cost of a fit, and messages about its goal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.state.stories import Story, lost
 
 
 def begun(goal: Goal = Goal()) -> Story:  # noqa: B008 - it is immutable
-    """Two workers that were there before the first run, and a fit."""
+    """A fit, and two workers that joined before the first run."""
     story = Story(workers=2)
     story.etl()
     story.fit(models=2, epochs=1)
@@ -21,7 +21,7 @@ def begun(goal: Goal = Goal()) -> Story:  # noqa: B008 - it is immutable
 
 
 def test_workers_that_were_there_before_count_from_the_beginning() -> None:
-    """Until they are lost; pauses are no part of it."""
+    """They count until they are lost, without the run's pauses."""
     story = begun()
     run = story.state.runs["fit-1"]
     assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(2.0)
@@ -36,7 +36,7 @@ def test_workers_that_were_there_before_count_from_the_beginning() -> None:
 
 
 def test_a_budget_is_spent_once() -> None:
-    """Who resumes the run has it go on without one."""
+    """A resumed run continues without a budget."""
     story = begun(Goal(worker_hours=1.0))
     run = story.state.runs["fit-1"]
     assert spent(story.state, run, run.started + 1000) == ""
@@ -46,7 +46,7 @@ def test_a_budget_is_spent_once() -> None:
 
 
 def test_what_is_said_of_a_forecast() -> None:
-    """When it ends, what more workers would change, and what the goal takes."""
+    """The expected finish, the effect of more workers, and the requirements of the goal."""
     story = begun(Goal(finish_by=50_000.0))
     story.tell(
         ForecastMade(
@@ -73,7 +73,7 @@ def test_what_is_said_of_a_forecast() -> None:
 
 @pytest.mark.parametrize(("late_s", "said"), [(40.0, ["ended 40 s later"]), (-5.0, [])])
 def test_a_run_that_ends_after_its_time_is_told_by_how_much(late_s: float, said: list[str]) -> None:
-    """Although nobody had forecast anything; one that kept to it has nothing to tell."""
+    """No forecast is necessary; a run that met its deadline gets no message."""
     story = begun(Goal(finish_by=1.0))
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     run = story.state.runs["fit-1"]

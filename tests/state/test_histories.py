@@ -1,4 +1,4 @@
-"""Whatever happens to a run, the invariants hold, and what the state counts as it goes is what counting anew gives."""
+"""Random histories: the invariants hold, and incremental counts equal recounted ones."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_any_history_is_sound_and_counted_right(
     workers: int,
     has_gangs: bool,
 ) -> None:
-    """With models and runs stopped, resumed and retried in between, and sub-epochs on one partition or on any set of
-    them; and the log alone tells the same."""
+    """Models and runs stop, resume and retry, with and without gangs; replaying the log gives the same
+    state."""
     history = History(
         Random(seed),
         validated=validated,
@@ -67,14 +67,14 @@ def test_any_history_is_sound_and_counted_right(
 
 
 def assert_stopped_models_can_go_on(run: Run) -> None:
-    """No sub-epoch of a model that may be resumed is given up: it could never be assigned again."""
+    """A resumable model must not have a failed sub-epoch, which could never be assigned again."""
     for task in run.tasks.values():
         if task.key.kind == "train" and task.state is TaskState.FAILED:
             assert run.models[task.key.model or ""].state is ModelState.FAILED
 
 
 def assert_counted(history: History) -> None:
-    """Sums, extremes, means and best epochs are those of the visits there are; attempts are those of the log."""
+    """Check sums, extremes, means and best epochs against the visits, and attempts against the log."""
     run, now = history.run, history.time
     seconds: defaultdict[str, float] = defaultdict(float)
     for sub_epoch in committed(run):
@@ -109,7 +109,7 @@ def assert_counted(history: History) -> None:
 
 
 def assert_attempts_are_those_of_the_log(history: History) -> None:
-    """Each once, with its worker, its times and what came of it."""
+    """Check the worker, times and outcome of each attempt."""
     started: dict[tuple[str, int], float] = {}
     ended: dict[tuple[str, int], float] = {}
     told, redone = {}, Counter[str]()
@@ -147,7 +147,7 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
 
 
 def naive_scores(model: Model, *, validated: bool) -> dict[int, float]:
-    """Epoch -> loss, straight from the definition."""
+    """Compute each epoch's loss straight from the definition."""
     found = {}
     for epoch in range(1, model.epochs + 1):
         visits = [visit for visit in model.visits if visit.epoch == epoch]
@@ -166,7 +166,7 @@ def naive_scores(model: Model, *, validated: bool) -> dict[int, float]:
 
 
 def naive_best(known: dict[int, float], mode: str) -> int | None:
-    """The earliest of the best."""
+    """Return the earliest of the best epochs."""
     best = None
     for epoch, value in known.items():
         if best is None or (value < known[best] if mode == "min" else value > known[best]):

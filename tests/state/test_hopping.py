@@ -1,4 +1,4 @@
-"""The invariants of model hopping (isolation, completeness, data that does not move): what breaks them is refused."""
+"""The fold refuses violations of model hopping: isolation, completeness, and data that never moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.state.stories import DATASET, Story, joined, lost, sub_epoch
 
 
 def refused(story: Story, event: Event, match: str) -> None:
-    """The event is illegal and without effect."""
     before = copy.deepcopy(story.state)
     with pytest.raises(IllegalEventError, match=match):
         story.tell(event)
@@ -26,7 +25,6 @@ def assigned(key: TaskKey, worker: int, attempt: int = 1, devices: tuple[int, ..
 
 
 def test_a_model_is_at_one_worker_at_a_time() -> None:
-    """Isolation."""
     story = Story()
     story.fit()
     story.assign(sub_epoch(1, 0), 0)
@@ -34,7 +32,7 @@ def test_a_model_is_at_one_worker_at_a_time() -> None:
 
 
 def test_a_model_visits_each_partition_once_per_epoch() -> None:
-    """Completeness: neither a partition again, nor one of the epoch to come."""
+    """Neither a repeated partition nor one of the next epoch is legal."""
     story = Story()
     story.fit()
     story.train(1, 0)
@@ -46,14 +44,13 @@ def test_a_model_visits_each_partition_once_per_epoch() -> None:
 
 
 def test_a_sub_epoch_goes_to_a_worker_that_holds_its_partition() -> None:
-    """Data does not move."""
     story = Story()
     story.fit()
     refused(story, assigned(sub_epoch(1, 0), 1), "does not hold")
 
 
 def test_a_worker_takes_at_most_one_task_ahead() -> None:
-    """One runs, one waits; the one that waits does not overtake."""
+    """One task runs and one waits; the waiting task cannot overtake."""
     story = Story(workers=1)
     story.fit(models=3, partitions=1)
     story.assign(sub_epoch(1, 0, "m00"), 0)
@@ -66,7 +63,7 @@ def test_a_worker_takes_at_most_one_task_ahead() -> None:
 
 
 def test_each_device_takes_one_and_one_ahead() -> None:
-    """Side by side on one worker; a task of several devices waits for all of them, one without devices for none."""
+    """A task with several devices waits for all of them; a task without devices waits for none."""
     story = Story(workers=1, devices=2)
     story.fit(models=6, partitions=1)
     story.start(sub_epoch(1, 0, "m00"), 0, (0,))
@@ -85,7 +82,7 @@ def test_each_device_takes_one_and_one_ahead() -> None:
 
 
 def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:
-    """What it had is nobody's to do, and stays open until it is taken back."""
+    """Its tasks stay open until the controller revokes them."""
     story = Story()
     story.fit()
     story.start(sub_epoch(1, 0), 0)

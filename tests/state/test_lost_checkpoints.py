@@ -1,4 +1,4 @@
-"""Checkpoints that a validation, a test or a prediction cannot read: who has them made again, and who gives up."""
+"""Checkpoints that a validation, test or prediction cannot read: re-execution or failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 
 
 def decided(story: Story) -> list[str]:
-    """What the controller does next, as text."""
+    """Return the controller's next decisions as text."""
     workers = {
         name: WorkerView(
             incarnation=worker.incarnation,
@@ -33,7 +33,7 @@ def decided(story: Story) -> list[str]:
 
 
 def between_epochs() -> Story:
-    """One model after its first of two epochs, whose last checkpoint the validation could not read."""
+    """One model after its first of two epochs, with an unreadable last checkpoint."""
     story = Story()
     story.fit(models=1, validated=True)
     story.epoch(1)
@@ -42,7 +42,7 @@ def between_epochs() -> Story:
 
 
 def test_a_validation_between_epochs_is_done_once_the_sub_epoch_is_done_again() -> None:
-    """The next sub-epoch starts from the same checkpoint, finds it damaged, and the one before is redone."""
+    """The next sub-epoch reads the same damaged checkpoint, so the previous sub-epoch runs again."""
     story = between_epochs()
     story.fail(sub_epoch(2, 0), 0, FailureKind.CHECKPOINT)
     assert story.model().remaining == (1,)
@@ -56,7 +56,7 @@ def test_a_validation_between_epochs_is_done_once_the_sub_epoch_is_done_again() 
 
 
 def test_a_checkpoint_lost_before_there_is_any_ends_the_model() -> None:
-    """A first sub-epoch reads none; one that says so is user code's own error and must not stop the controller."""
+    """A first sub-epoch reads no checkpoint, so this is an error of user code."""
     story = Story()
     story.fit()
     story.fail(sub_epoch(1, 0), 0, FailureKind.CHECKPOINT)
@@ -64,7 +64,7 @@ def test_a_checkpoint_lost_before_there_is_any_ends_the_model() -> None:
 
 
 def test_a_test_run_fails_with_the_damaged_checkpoint() -> None:
-    """Its fit run has ended, so nothing can be done again: the run ends, and says what to do."""
+    """Its fit run has ended, so no sub-epoch can run again. The message suggests a fix."""
     story = Story()
     story.fit(models=1, epochs=1)
     story.epoch(1)

@@ -1,4 +1,4 @@
-"""Inspections and trials tell something, and end nothing: what becomes of them is known of the run."""
+"""Inspections and trials add information to a run and never end it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ OUTCOME = TrialOutcome(batch_s=0.5, sigma=0.03, batches=10, is_verified=True)
 
 
 def started(story: Story, key: TaskKey, devices: tuple[int, ...] = ()) -> dict[str, object]:
-    """An attempt of it runs at worker 0; what names it."""
+    """Start an attempt at worker 0; return its identifying fields."""
     named = {"task": str(key), "attempt": story.run.task(key).attempt + 1, "worker": "worker-0"}
     story.tell(TaskAssigned.model_validate({**named, "devices": devices}), TaskStarted.model_validate(named))
     return named
 
 
 def inspected(*parallel_plans: ParallelPlan) -> Story:
-    """A fit on workers of two devices, whose models were inspected."""
+    """An inspected fit on workers with two devices."""
     story = Story(devices=2)
     story.fit(parallel_plans=parallel_plans)
     named = started(story, INSPECT)
@@ -59,7 +59,7 @@ def inspected(*parallel_plans: ParallelPlan) -> Story:
     "kind", [k for k in FailureKind if k not in ("preempted", "storage_full", "checkpoint", "device")]
 )
 def test_a_trial_that_fails_strikes_its_parallel_plan_off_at_once_and_ends_no_run(kind: FailureKind) -> None:
-    """Whatever the failure is: there is no second attempt, no model and no run fails of it, no worker is kept free."""
+    """A failed trial has no second attempt, fails no model or run, and reserves no worker."""
     story = inspected()
     named = started(story, DDP, (0, 1))
     story.tell(TaskFailed.model_validate({**named, "failure": Failure(kind=kind, message="no memory")}))
@@ -73,7 +73,7 @@ def test_a_trial_that_fails_strikes_its_parallel_plan_off_at_once_and_ends_no_ru
 def test_no_trial_is_assigned_of_a_parallel_plan_that_is_not_known_or_to_other_devices_than_it_takes() -> (
     None
 ):
-    """A group that the inspection does not name, a way that its group lacks, one device for a way of two."""
+    """An unknown group, an unknown parallel plan, or the wrong number of devices."""
     story = inspected()
     other = DDP._replace(group="g01")
     for key, devices in ((other, (0, 1)), (DDP._replace(parallel_plan="fsdp-2"), (0, 1)), (DDP, (0,))):
@@ -82,7 +82,8 @@ def test_no_trial_is_assigned_of_a_parallel_plan_that_is_not_known_or_to_other_d
 
 
 def test_outcomes_of_earlier_runs_are_taken_over_and_own_ones_stay() -> None:
-    """They are marked as such; a way that is not known is refused, and so is telling before the inspection."""
+    """They are marked as earlier results. Unknown parallel plans and results before the inspection are
+    refused."""
     story = inspected()
     named = started(story, DDP, (0, 1))
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=OUTCOME)}))
@@ -100,7 +101,7 @@ def test_outcomes_of_earlier_runs_are_taken_over_and_own_ones_stay() -> None:
 
 
 def test_what_trials_have_shown_is_told_of_each_parallel_plan() -> None:
-    """Also of ways that the plan does not list; a trial that came to nothing gives the reason."""
+    """The result includes parallel plans that the run does not list, and the reason of a failed trial."""
     story = inspected()
     named = started(story, DDP, (0, 1))
     assert not has_more_than_one(story.run, story.model())
@@ -128,7 +129,7 @@ def test_what_trials_have_shown_is_told_of_each_parallel_plan() -> None:
     [("gradient", True), ("not_applicable", True), ("device_memory", True), ("failure", False), ("", False)],
 )
 def test_a_trial_that_proves_something_strikes_its_parallel_plan_off(cause: Cause, strikes: bool) -> None:
-    """For all models of the group that go on; a crash, or memory of a machine, proves nothing."""
+    """A wrong gradient rules it out for all models of the group; a crash or lack of host memory does not."""
     story = inspected(SINGLE, ParallelPlan(technique="ddp", size=2))
     named = started(story, DDP, (0, 1))
     outcome = TrialOutcome(reason="the gradient is another one", cause=cause)
@@ -140,7 +141,7 @@ def test_a_trial_that_proves_something_strikes_its_parallel_plan_off(cause: Caus
 
 
 def test_what_a_trial_shows_holds_for_no_model_that_has_changed_since() -> None:
-    """With another batch size a way may fit that did not; its own sub-epochs tell."""
+    """With another batch size a ruled-out parallel plan may fit."""
     ddp = ParallelPlan(technique="ddp", size=2)
     story = inspected(SINGLE, ddp)
     story.tell(ModelChanged(run="fit-1", model="m00", hyperparams={"batch_size": 2}))

@@ -1,4 +1,4 @@
-"""What is learned of the memory that a task needs, and what giving it up means."""
+"""Learned memory needs of tasks, and tasks that no worker can run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def story_of(*limits: int) -> Story:
-    """Memory ran out in as many attempts at a sub-epoch: at a process of which the agent tells, with so much."""
+    """A sub-epoch that ran out of memory once per limit, as the agent reports."""
     story = Story()
     story.fit()
     for limit in limits:
@@ -35,7 +35,7 @@ def story_of(*limits: int) -> Story:
 def test_what_ran_out_of_memory_never_fits_where_there_is_as_little(
     limit: int, peak: int, of_model: int
 ) -> None:
-    """Nor anywhere with less; and it fits where there is half as much again, if it took no more than there was."""
+    """The need exceeds the limit, and 1.5 times the limit is enough unless the peak was larger."""
     need = Lack(place="host", limit_bytes=limit, peak_bytes=peak).need_bytes(of_model)
     assert not has_room(limit, need)
     assert need >= 1.1 * max(peak, of_model)
@@ -45,7 +45,7 @@ def test_what_ran_out_of_memory_never_fits_where_there_is_as_little(
 
 @pytest.mark.parametrize("place", ["host", "device"])
 def test_the_largest_of_what_was_seen_counts(place: MemoryPlace) -> None:
-    """Of each memory for itself; of what does not say whose it was, or how much there was, nothing is learned."""
+    """Each memory type counts separately; reports without type or limit are ignored."""
     known = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place=place, limit_bytes=8, peak_bytes=7)
     less = known.model_copy(update={"limit_bytes": 4, "peak_bytes": 9})
     unknown = [known.model_copy(update={"place": None}), known.model_copy(update={"limit_bytes": 0})]
@@ -56,7 +56,8 @@ def test_the_largest_of_what_was_seen_counts(place: MemoryPlace) -> None:
 
 
 def test_only_an_attempt_that_was_alone_proves_anything() -> None:
-    """Others may have taken the memory of the first one. What a larger limit shows costs no attempt."""
+    """Other tasks may have used memory during the first attempt. Learning from a larger limit costs no
+    attempt."""
     first, second = story_of(8), story_of(8, 8)
     assert first.run.task(KEY).lacks == ()
     assert second.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
@@ -65,7 +66,7 @@ def test_only_an_attempt_that_was_alone_proves_anything() -> None:
 
 
 def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:
-    """And nothing else; a user can have it tried again, alone."""
+    """The run continues, and a user can retry the model alone."""
     story = story_of(8, 8)
     story.tell(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
     model = story.run.models["m00"]
@@ -84,7 +85,8 @@ def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:
 
 
 def test_giving_up_what_was_has_no_effect() -> None:
-    """Another attempt has begun, the task is unknown, or its model was stopped: no log is unreadable for that."""
+    """The event is ignored if a new attempt started, the task is unknown, or the model was stopped, so that
+    logs stay readable."""
     story = story_of(8, 8)
     story.start(KEY, 0)
     for attempt in (2, 3):

@@ -1,5 +1,4 @@
-"""What the state says of models: means, best epochs, checkpoints that are still needed, sub-epochs that are done
-again."""
+"""State of models: means, best epochs, required checkpoints and re-executed sub-epochs."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from tests.state.stories import Story, sub_epoch, validation
 def model_of(
     metrics: list[list[dict[str, float]]], *, rows: list[list[int]] | None = None, epochs: int | None = None
 ) -> Model:
-    """A model with visits: metrics (and rows) per epoch and partition."""
+    """Return a model with visits: metrics (and rows) per epoch and partition."""
     size = len(metrics[0])
     model = Model(id="m00", hyperparams={}, epochs=epochs or len(metrics), partitions=tuple(range(size)))
     for epoch, sub_epochs in enumerate(metrics, start=1):
@@ -39,11 +38,11 @@ def model_of(
     return model
 
 
-# --- means -------------------------------------------------------------------------------------------
+# --- Means ---
 
 
 def test_an_epoch_is_the_mean_of_its_sub_epochs_weighted_by_rows() -> None:
-    """A small partition counts little; epochs are not mixed."""
+    """Small partitions have little weight, and epochs do not mix."""
     model = model_of(
         [[{"loss": 1.0}, {"loss": 4.0}], [{"loss": 8.0}, {"loss": 8.0}]], rows=[[30, 10], [30, 10]]
     )
@@ -55,7 +54,7 @@ def test_an_epoch_is_the_mean_of_its_sub_epochs_weighted_by_rows() -> None:
 @settings(deadline=None)
 @given(sub_epochs=st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=8))
 def test_a_weighted_mean_lies_between_its_values(sub_epochs: list[tuple[int, float]]) -> None:
-    """And equals what all rows together give."""
+    """It equals the mean over all rows."""
     model = model_of([[{"x": value} for _, value in sub_epochs]], rows=[[rows for rows, _ in sub_epochs]])
     mean = model.training_metrics(1)["x"]
     flat = sum(rows * value for rows, value in sub_epochs) / sum(rows for rows, _ in sub_epochs)
@@ -64,18 +63,18 @@ def test_a_weighted_mean_lies_between_its_values(sub_epochs: list[tuple[int, flo
     assert min(values) - 1e-6 <= mean <= max(values) + 1e-6
 
 
-# --- the best epoch ----------------------------------------------------------------------------------
+# --- Best epoch ---
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", 2), ("max", 3)])
 def test_the_direction_is_honoured(mode: str, best: int) -> None:
-    """No guess from the metric's name: the same numbers, another direction, another epoch."""
+    """The metric's name is not used to guess the direction."""
     model = model_of([[{"accuracy": value}] for value in (0.5, 0.2, 0.9, 0.3)])
     assert model.best_epoch("accuracy", mode, validated=False) == best
 
 
 def test_validation_decides_where_there_is_one() -> None:
-    """Training values do not count then, not even while a validation is missing; NaN never does."""
+    """Training values do not replace a missing validation, and NaN never wins."""
     model = model_of([[{"loss": 3.0}], [{"loss": 2.0}], [{"loss": 1.0}]])
     model.validate(1, {"loss": 0.5})
     model.validate(2, {"loss": float("nan")})
@@ -86,7 +85,7 @@ def test_validation_decides_where_there_is_one() -> None:
 
 @pytest.mark.parametrize(("mode", "best"), [("min", "m00"), ("max", "m01")])
 def test_the_best_model_is_the_one_with_the_best_epoch(mode: Literal["min", "max"], best: str) -> None:
-    """Among all models; one that failed later still counts with the epochs it finished."""
+    """A failed model counts with its completed epochs."""
     story = Story()
     story.fit(models=3, mode=mode)
     story.epoch(1, model="m00", loss=1.0)
@@ -97,12 +96,12 @@ def test_the_best_model_is_the_one_with_the_best_epoch(mode: Literal["min", "max
     assert model.id == best
 
 
-# --- checkpoints -------------------------------------------------------------------------------------
+# --- Checkpoints ---
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", "u3"), ("max", "u1")])
 def test_the_best_epoch_is_needed(mode: str, best: str) -> None:
-    """Its end, whichever direction the metric has."""
+    """The metric's direction determines the epoch."""
     values = (9.0, 1.0, 5.0, 5.0)
     model = model_of([[{"loss": value}, {"loss": value}] for value in values])
     assert model.needed_checkpoints("loss", mode, validated=False) == {best, "u6", "u7"}
@@ -120,7 +119,7 @@ def test_the_best_epoch_is_needed(mode: str, best: str) -> None:
 def test_what_may_still_be_read_is_never_given_up(
     values: list[float], partitions: int, popped: int, mode: str, validated: set[int], is_validated: bool
 ) -> None:
-    """For any history: the last two, each epoch not validated yet, and the best epoch are among the needed ones."""
+    """These are the last two, each epoch that awaits validation, and the best epoch."""
     model = model_of([[{"loss": value}] * partitions for value in values])
     for _ in range(min(popped, len(model.visits) - 1)):
         model.take_back()
@@ -137,11 +136,11 @@ def test_what_may_still_be_read_is_never_given_up(
     assert len(needed) <= 3 + (model.completed_epochs if is_validated else 0)
 
 
-# --- where a model stands ----------------------------------------------------------------------------
+# --- Progress ---
 
 
 def test_epoch_and_remaining_partitions_follow_from_the_visits() -> None:
-    """Nothing else records them."""
+    """No other record stores them."""
     story = Story()
     story.fit()
     assert (story.model().epoch, story.model().remaining) == (1, (0, 1))
@@ -155,7 +154,7 @@ def test_epoch_and_remaining_partitions_follow_from_the_visits() -> None:
 
 
 def test_what_a_worker_gives_back_when_it_ends_is_no_failure() -> None:
-    """The attempt is revoked, with its worker's words; the task has no failure and goes before others."""
+    """The attempt is revoked with the worker's message; the task has no failure and gets priority."""
     story = Story()
     story.fit()
     story.fail(sub_epoch(1, 0), 0, FailureKind.PREEMPTED, "SIGTERM: worker-0 was asked to end")
@@ -166,11 +165,11 @@ def test_what_a_worker_gives_back_when_it_ends_is_no_failure() -> None:
     assert story.state.workers["worker-0"].is_ending
 
 
-# --- lost checkpoints --------------------------------------------------------------------------------
+# --- Lost checkpoints ---
 
 
 def test_a_lost_checkpoint_has_the_sub_epoch_before_done_again() -> None:
-    """Its visit is taken back and it gets the next number; the sub-epoch that found out is charged no attempt."""
+    """Its visit is removed and the number increases; the sub-epoch that found the loss is not charged."""
     story = Story()
     story.fit()
     story.train(1, 0)
@@ -185,7 +184,7 @@ def test_a_lost_checkpoint_has_the_sub_epoch_before_done_again() -> None:
 
 
 def test_a_checkpoint_that_is_lost_again_and_again_ends_the_model() -> None:
-    """A volume that loses everything must not keep a run going for ever; no other model is touched."""
+    """A volume that loses all files must not keep a run alive forever; other models are unaffected."""
     story = Story()
     story.fit()
     for _ in range(MAX_REOPENED):
@@ -199,7 +198,7 @@ def test_a_checkpoint_that_is_lost_again_and_again_ends_the_model() -> None:
 
 
 def test_a_validation_reopens_the_last_sub_epoch_of_a_trained_model() -> None:
-    """Nobody else would find out that the final checkpoint is lost."""
+    """No other task would notice the loss of the final checkpoint."""
     story = Story()
     story.fit(validated=True, epochs=1)
     story.epoch(1)
@@ -211,7 +210,7 @@ def test_a_validation_reopens_the_last_sub_epoch_of_a_trained_model() -> None:
 
 
 def test_a_validation_of_an_older_epoch_is_given_up_alone() -> None:
-    """Training has gone on from there: what is lost is one validation, not the model."""
+    """Training has continued past it, so the model loses only one validation."""
     story = Story()
     story.fit(validated=True, max_attempts=2)
     story.epoch(1)
@@ -224,7 +223,7 @@ def test_a_validation_of_an_older_epoch_is_given_up_alone() -> None:
     assert len(story.model().visits) == 4
 
 
-# --- keys --------------------------------------------------------------------------------------------
+# --- Keys ---
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,7 @@ def test_a_validation_of_an_older_epoch_is_given_up_alone() -> None:
     ],
 )
 def test_keys_read_back_as_they_are_written(text: str) -> None:
-    """`str` and `parse` are each other's inverse."""
+    """`parse` is the inverse of `str`."""
     assert str(TaskKey.parse(text)) == text
 
 
@@ -256,6 +255,5 @@ def test_keys_read_back_as_they_are_written(text: str) -> None:
     ],
 )
 def test_what_is_no_key_is_refused(text: str) -> None:
-    """Rather than read as something else."""
     with pytest.raises(ValueError):
         TaskKey.parse(text)

@@ -1,4 +1,4 @@
-"""Ways of a model: ruled out by what attempts show, never again chosen, and told of where none is left."""
+"""Parallel plans of a model: ruled out by attempts, never chosen again, reported when none remains."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ CRASH = Failure(kind=FailureKind.CRASH, message="killed")
 
 
 def story(*parallel_plans: ParallelPlan, max_attempts: int = 3) -> Story:
-    """A fit of two models by these ways, on workers of two devices."""
+    """A fit of two models with these parallel plans, on workers with two devices."""
     made = Story(devices=2)
     made.fit(parallel_plans=parallel_plans, max_attempts=max_attempts)
     return made
 
 
 def attempt(made: Story, parallel_plan: ParallelPlan, failure: Failure | None = None) -> None:
-    """The first sub-epoch of the first model is tried by a way: it fails so, or is committed."""
+    """Try the first model's first sub-epoch with a parallel plan; it fails, or is committed."""
     devices = tuple(range(parallel_plan.size))
     key = sub_epoch(1, 0)
     number = made.start(
@@ -51,13 +51,13 @@ def attempt(made: Story, parallel_plan: ParallelPlan, failure: Failure | None = 
 
 
 def labels(made: Story) -> list[str]:
-    """The ways that are left of the first model."""
+    """Return the parallel plans that the first model may still use."""
     return [parallel_plan.label for parallel_plan in left(made.run, made.model())]
 
 
 @pytest.mark.parametrize("failure", [NOT_APPLICABLE, DEVICE])
 def test_a_parallel_plan_that_cannot_be_used_is_ruled_out_and_counts_as_no_attempt(failure: Failure) -> None:
-    """Although the run allows a single attempt: the sub-epoch is done by another way, with all its attempts."""
+    """Another parallel plan executes the sub-epoch, with the full number of attempts."""
     made = story(*PARALLEL_PLANS, max_attempts=1)
     attempt(made, SINGLE, failure)
     assert labels(made) == ["checkpointing", "ddp-2", "fsdp(reshard=False)-2"]
@@ -76,7 +76,7 @@ def test_a_parallel_plan_that_cannot_be_used_is_ruled_out_and_counts_as_no_attem
 
 
 def test_a_worker_that_was_killed_for_memory_tells_the_same() -> None:
-    """Its tasks are taken back; the one that ran counts as out of the machine's memory."""
+    """The running task counts as out of host memory; queued tasks are revoked."""
     made = story(SINGLE, CHECKPOINTING)
     for _ in range(2):
         number = made.start(sub_epoch(1, 0), 0)
@@ -94,7 +94,7 @@ def test_a_worker_that_was_killed_for_memory_tells_the_same() -> None:
 
 
 def test_a_model_without_a_parallel_plan_left_fails_and_tells_of_each() -> None:
-    """With the reason, the largest memory seen and what could be done; the other model goes on."""
+    """The failure lists each reason, the peak memory and a fix; the other model continues."""
     made = story(SINGLE, CHECKPOINTING, DDP, max_attempts=2)
     attempt(made, CHECKPOINTING, NOT_APPLICABLE)
     attempt(made, SINGLE, DEVICE)
@@ -119,7 +119,7 @@ def test_a_model_without_a_parallel_plan_left_fails_and_tells_of_each() -> None:
 
 
 def test_a_parallel_plan_that_does_not_apply_and_is_the_only_one_ends_its_model_at_once() -> None:
-    """To try it again would give the same; with its own words, for there is no table of one."""
+    """A retry would give the same result. The failure is the plan's own message, without a table."""
     made = story(DDP)
     attempt(made, DDP, NOT_APPLICABLE)
     assert made.model().state is ModelState.FAILED
@@ -127,7 +127,7 @@ def test_a_parallel_plan_that_does_not_apply_and_is_the_only_one_ends_its_model_
 
 
 def test_who_retries_a_model_without_a_parallel_plan_left_has_all_tried_anew() -> None:
-    """Workers may have changed. What is ruled out of a model that failed otherwise stays so."""
+    """Workers may have changed. A model that failed for another reason keeps its ruled-out plans."""
     made = story(SINGLE, CHECKPOINTING)
     attempt(made, SINGLE, NOT_APPLICABLE)
     made.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
@@ -140,7 +140,7 @@ def test_who_retries_a_model_without_a_parallel_plan_left_has_all_tried_anew() -
 
 
 def test_a_parallel_plan_has_as_many_devices_as_it_says() -> None:
-    """An assignment that disagrees is no event of this log."""
+    """The fold refuses an assignment with another number of devices."""
     made = story(SINGLE, DDP)
     event = TaskAssigned(
         task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", devices=(0,), parallel_plan=DDP
@@ -157,7 +157,7 @@ FAILURES = (NOT_APPLICABLE, DEVICE, HOST, CRASH)
 def test_whatever_fails_a_model_has_a_parallel_plan_left_or_has_failed(
     seed: int, max_attempts: int, places: bool
 ) -> None:
-    """What is ruled out stays so, and is only what an attempt by it has shown; the log alone tells the same."""
+    """Only an attempt's own plan is ruled out, permanently, and replaying the log gives the same state."""
     random = Random(seed)
     made = story(*PARALLEL_PLANS, max_attempts=max_attempts)
     struck: dict[str, MemoryPlace | None] = {}
@@ -181,7 +181,7 @@ def test_whatever_fails_a_model_has_a_parallel_plan_left_or_has_failed(
 
 
 def test_what_there_is_to_say_of_parallel_plans() -> None:
-    """How many models are trained by which, and why ways are ruled out; nothing where all run as they are written."""
+    """The lines count models per parallel plan and give reasons; with one plan there is nothing to report."""
     made = story(SINGLE, CHECKPOINTING, DDP)
     assert lines(made.run) == []
     attempt(made, SINGLE, DEVICE)
@@ -208,8 +208,8 @@ def test_what_there_is_to_say_of_parallel_plans() -> None:
 def test_what_user_code_raises_by_a_parallel_plan_strikes_the_parallel_plan_off_while_another_is_left(
     kind: FailureKind,
 ) -> None:
-    """It may be for the way, as where a module cannot be replicated. By the way in which user code is written it is the
-    user's, and ends the model; so it is by the last way that is left."""
+    """The plan may be the cause, for example if a module cannot be replicated. With the user's own loop or
+    the last plan, the error ends the model."""
     failure = Failure(kind=kind, message="no such module", is_by_parallel_plan=True)
     made = story(DDP, FSDP, SINGLE, max_attempts=1)
     attempt(made, DDP, failure)
@@ -227,7 +227,7 @@ def test_what_user_code_raises_by_a_parallel_plan_strikes_the_parallel_plan_off_
 
 
 def test_a_parallel_plan_that_crashes_is_ruled_out_with_the_last_attempt() -> None:
-    """A process may have been unlucky; what crashes as often as a run allows goes on by another way."""
+    """One crash may be bad luck; after the last permitted attempt another plan takes over."""
     made = story(DDP, SINGLE, max_attempts=2)
     crash = CRASH.model_copy(update={"is_by_parallel_plan": True})
     attempt(made, DDP, crash)

@@ -1,4 +1,4 @@
-"""Attempts of a stretch of a log are those that the fold of all of it has."""
+"""Attempts read from part of a log equal those in the complete fold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = 20
 
 
 class Store:
-    """A log of which the oldest part is in segments; counts what is read."""
+    """A log with its oldest part in segments; counts the reads."""
 
     def __init__(self, log: Sequence[Event], cuts: Sequence[int] = (), lost: int | None = None) -> None:
         self._log, self.asked = log, 0
@@ -43,7 +43,7 @@ class Store:
         self._lost = self._segments[lost] if lost is not None else None
 
     def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
-        """A page; as kvs_api, none of one that reaches into a lost segment."""
+        """Return a page; like kvs_api, raise if the page reaches into a lost segment."""
         self.asked += 1
         page = self._log[after : after + PAGE]
         if self._lost and page and page[0].seq <= self._lost.last and page[-1].seq >= self._lost.first:
@@ -51,7 +51,7 @@ class Store:
         return page
 
     def segments(self, experiment: str) -> SegmentsAnswer:
-        """Those before the part that is in the database."""
+        """Return the segments before the part in the database."""
         return SegmentsAnswer(segments=tuple(self._segments))
 
 
@@ -73,7 +73,7 @@ def read(store: Store, log: Sequence[Event], since: float, until: float, **more:
 
 
 def told(tried: TaskAttempt) -> tuple[object, ...]:
-    """All but when it was assigned, which the fold forgets of most sub-epochs, and what it was asked."""
+    """Return comparable fields, without the assignment time, which the fold forgets for most sub-epochs."""
     attempt = tried.attempt
     return (
         str(tried.key),
@@ -99,7 +99,7 @@ def overlapping(
 def test_a_window_has_the_attempts_that_the_fold_has(
     seed: int, has_parallel_plans: bool, has_gangs: bool, data: st.DataObject
 ) -> None:
-    """Of any log, cut into segments anywhere: with the same visits, but for sub-epochs that are taken back later."""
+    """For any log and any segments; only sub-epochs that are reopened later may differ."""
     made = history(seed, has_parallel_plans=has_parallel_plans, has_gangs=has_gangs)
     log = made.log
     cuts = sorted(data.draw(st.sets(st.integers(1, len(log) - 1), max_size=5), label="cuts"))
@@ -126,12 +126,14 @@ def assert_same(
     assert found.keys() == expected.keys()
     for name, each in found.items():
         if each.visit != expected[name].visit:
-            assert expected[name].visit is None  # taken back, and nothing that was read goes on from there
+            assert (
+                expected[name].visit is None
+            )  # reopened later, and no later sub-epoch depends on this visit
             assert (each.key.epoch, each.key.partitions) in made.model(each.key.model or "").taken_back
 
 
 def test_what_began_before_the_stretch_is_completed_from_its_commit() -> None:
-    """The start is as long before the end as the commit says; devices are not known then."""
+    """The commit gives the duration, so the start time is known, but not the devices."""
     log = history(7).log
     whole = PastAttempts(run="fit-1")
     whole.take(attempt_events(log))
@@ -150,7 +152,7 @@ def test_what_began_before_the_stretch_is_completed_from_its_commit() -> None:
 
 
 def test_a_window_that_is_too_long_is_read_from_its_end() -> None:
-    """It says from when on."""
+    """The result says where it starts."""
     log = history(3, steps=400).log
     window = read(Store(log), log, log[0].time, log[-1].time, most=3 * PAGE)
     assert window.is_cut
@@ -161,7 +163,7 @@ def test_a_window_that_is_too_long_is_read_from_its_end() -> None:
 
 
 def test_what_a_window_costs_does_not_grow_with_the_log() -> None:
-    """Of a log eight times as long as many pages are read."""
+    """A log eight times as long needs as many page reads."""
     asked = []
     for steps in (600, 4800):
         log: list[Event] = []
@@ -180,7 +182,7 @@ def test_what_a_window_costs_does_not_grow_with_the_log() -> None:
 
 
 def test_a_segment_that_is_lost_is_told_of_and_the_rest_is_read() -> None:
-    """Its own pages are missing, and those that reach into it."""
+    """Pages that reach into the lost segment are missing too."""
     log = history(11, steps=400).log
     cuts = (5 * PAGE, 8 * PAGE, 11 * PAGE)
     store = Store(log, cuts, lost=1)
@@ -200,7 +202,7 @@ def test_a_segment_that_is_lost_is_told_of_and_the_rest_is_read() -> None:
 
 
 def test_pages_are_read_once() -> None:
-    """The same window again asks for nothing but what is not complete."""
+    """A repeated read fetches only incomplete pages."""
     log = history(13, steps=300).log
     store = Store(log, (6 * PAGE,))
     pages, known = LogPages(store), Log("one", 0.0, len(log))

@@ -1,4 +1,4 @@
-"""Steps of a model's training, counted over sub-epochs: whatever the sizes of partitions and the order of visits."""
+"""Training steps, counted over sub-epochs of any sizes and in any order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 def test_the_steps_of_all_sub_epochs_follow_each_other_to_the_last(
     rows: list[int], size: int, epochs: int, seed: int
 ) -> None:
-    """In each task as it is assigned, and from the log afterwards: the same."""
+    """Assigned tasks and the log give the same positions."""
     story, random = Story(workers=len(rows)), Random(seed)
     story.fit(epochs=epochs, partitions=len(rows), hyperparams={"m00": {"batch_size": size}})
     sizes = dict(enumerate(rows))

@@ -1,4 +1,4 @@
-"""Priorities: one number for runs and models, with names that logs have had from the beginning."""
+"""Priorities: one number for runs and models, with the names from old logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.state.stories import Story
 
 @given(st.integers(-MOST, MOST))
 def test_a_priority_is_read_as_it_is_shown_and_stored(priority: int) -> None:
-    """By its name where it has one; and each counts four times as much as the next lower one."""
+    """Each step is four times the next lower weight."""
     assert parse(shown(priority)) == parse(priority) == parse(str(priority)) == priority
     event = PriorityChanged(run="fit-1", model="m00", priority=priority)
     assert PriorityChanged.model_validate_json(event.model_dump_json()) == event
@@ -26,7 +26,6 @@ def test_a_priority_is_read_as_it_is_shown_and_stored(priority: int) -> None:
 
 @pytest.mark.parametrize("value", ["urgent", "", None, True, 1.0, float("nan"), MOST + 1, "-10", "--1"])
 def test_what_is_none_is_refused_with_what_there_is(value: object) -> None:
-    """In one sentence."""
     with pytest.raises(
         BadRequestError, match="choose one of low, normal, high, or a whole number from -9 to 9"
     ):
@@ -34,7 +33,7 @@ def test_what_is_none_is_refused_with_what_there_is(value: object) -> None:
 
 
 def test_a_run_and_its_models_are_prioritised_apart() -> None:
-    """One event: with a model it is of the model, without of the run. What is so already is late."""
+    """An event with a model changes the model, without a model the run. A repeated value is late."""
     story = Story()
     story.fit()
     for event in (

@@ -1,4 +1,4 @@
-"""What a process takes to start is told apart, and is no time of a sub-epoch: makespan, bound and gap leave it out."""
+"""Process start-up is measured separately and excluded from makespan, bound and gap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMPORTS_S = 8.0
 def started_cold(start_s: float) -> TimedStory:
     """Two models on two workers, one epoch; each worker's first sub-epoch waits for its process.
 
-    Without that, worker 0: m00 0-2, m01 2-4. Worker 1: m01 0-1, idle until m00 is there, m00 2-4.
+    Without the wait, worker 0: m00 0-2, m01 2-4. Worker 1: m01 0-1, idle until m00 arrives, m00 2-4.
     """
     story = TimedStory()
     story.fit(epochs=1)
@@ -35,7 +35,7 @@ def started_cold(start_s: float) -> TimedStory:
 
 @pytest.mark.parametrize("start_s", [0.0, IMPORTS_S])
 def test_a_run_that_begins_with_imports_is_as_well_scheduled_as_one_that_does_not(start_s: float) -> None:
-    """Makespan, bound, gap and idle time are the same; what the processes took is told beside them."""
+    """Makespan, bound, gap and idle time are equal; start-up time is reported separately."""
     story = started_cold(start_s)
     report = epoch_report(story.state, story.run, 1)
     assert (report.makespan_s, report.lower_bound_s) == pytest.approx((4.0, 4.0))
@@ -57,7 +57,7 @@ def test_a_run_that_begins_with_imports_is_as_well_scheduled_as_one_that_does_no
 def test_the_validator_says_what_the_report_says(
     seed: int, models: int, partitions: int, delay: float
 ) -> None:
-    """Whatever processes took to start, at any moment of the run: no bound above the makespan, no rule broken."""
+    """For any start-up times and at any moment, the bound is at most the makespan and no rule is broken."""
     made = dispatched(
         Random(seed), models=models, partitions=partitions, epochs=2, delay=delay, start_s=IMPORTS_S
     )

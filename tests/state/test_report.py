@@ -1,4 +1,4 @@
-"""How well a run is scheduled, as the log tells it."""
+"""Schedule quality of a run, computed from its log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUNS = st.builds(
 
 
 def two_models() -> TimedStory:
-    """Two models on two workers, two epochs: m00 takes 4 s a sub-epoch, m01 1 s; an epoch each is done.
+    """Two models on two workers and two epochs; m00 takes 4 s per sub-epoch, m01 1 s; one epoch each is done.
 
     Worker 0: m00 0-4, m01 4-5, idle, m01 5-6 (epoch 2). Worker 1: m01 0-1, idle 1-4, m00 4-8.
     """
@@ -55,7 +55,7 @@ def facts(report: EpochCompleted) -> tuple[float, float, dict[str, float]]:
 @settings(deadline=None)
 @given(seconds=st.lists(st.integers(1, 500), max_size=2))
 def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[int]) -> None:
-    """One model on one worker: the makespan is the bound and what failed attempts took."""
+    """With one model on one worker, the makespan is the bound plus the failed attempts."""
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=1)
     now = 0.0
@@ -74,7 +74,8 @@ def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[i
 
 
 def test_a_worker_is_idle_only_while_it_is_there() -> None:
-    """A lost worker until it was lost; one that joins, or comes back, from then on; one that holds nothing never."""
+    """A lost worker counts until its loss, a joining worker from its join, a worker without partitions
+    never."""
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=1)
     story.at(-1.0, joined(3, partitions=()))
@@ -97,7 +98,7 @@ def test_a_worker_is_idle_only_while_it_is_there() -> None:
 
 
 def test_a_failed_models_sub_epochs_took_time_too() -> None:
-    """The epoch lasts to the last commit of any model, all that ran until then counts, no bound exceeds a makespan."""
+    """The epoch lasts until the last commit of any model, and no bound exceeds the makespan."""
     story = TimedStory()
     story.fit(partitions=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 1.0)
@@ -110,7 +111,7 @@ def test_a_failed_models_sub_epochs_took_time_too() -> None:
 
 
 def test_a_run_without_a_sub_epoch_has_no_schedule() -> None:
-    """Neither before its first sub-epoch nor if all its models failed at once."""
+    """Either no sub-epoch has started, or all models failed at once."""
     story = TimedStory()
     story.fit(models=1)
     assert schedule_now(story.state, story.run, story.time) is None
@@ -122,7 +123,7 @@ def test_a_run_without_a_sub_epoch_has_no_schedule() -> None:
 
 
 def test_sub_epochs_that_run_count_up_to_now() -> None:
-    """The makespan goes on, the bound knows what runs, and idle time is of all workers."""
+    """The makespan grows, the bound includes running sub-epochs, and idle time covers all workers."""
     story = two_models()
     story.begins(sub_epoch(2, 0), 0, 8.0)
     found = schedule_now(story.state, story.run, story.zero + 10.0)
@@ -135,7 +136,7 @@ def test_sub_epochs_that_run_count_up_to_now() -> None:
 
 
 def test_the_words_say_makespan_bound_idle_time_and_plan() -> None:
-    """A line each for the schedule and the plan that is followed."""
+    """One line describes the schedule, another the active plan."""
     story = two_models()
     plan = SchedulePlanned(
         run="fit-1",
@@ -158,7 +159,7 @@ def test_the_words_say_makespan_bound_idle_time_and_plan() -> None:
 @given(RUNS)
 @settings(deadline=None, max_examples=40)
 def test_no_run_beats_its_bound(story: TimedStory) -> None:
-    """Nor does an epoch; makespans and bounds grow from epoch to epoch."""
+    """The same is true for each epoch; makespans and bounds never shrink."""
     reports = story.run.epochs
     assert len(reports) == max(model.epochs for model in story.run.models.values())
     for report in reports:
@@ -169,8 +170,7 @@ def test_no_run_beats_its_bound(story: TimedStory) -> None:
 @given(RUNS)
 @settings(deadline=None, max_examples=40)
 def test_every_second_of_a_worker_is_either_work_or_idle(story: TimedStory) -> None:
-    """Over the epochs, idle time, sub-epochs and what of their processes' start lies within fill each worker's
-    makespan."""
+    """Idle time, sub-epochs and start-up time add up to each worker's makespan."""
     makespan = story.run.epochs[-1].makespan_s
     for worker in story.state.workers:
         idle = sum(report.idle_s[worker] for report in story.run.epochs)
@@ -185,7 +185,7 @@ def test_every_second_of_a_worker_is_either_work_or_idle(story: TimedStory) -> N
 @given(RUNS)
 @settings(deadline=None, max_examples=40)
 def test_the_log_alone_is_judged_by_the_validator(story: TimedStory) -> None:
-    """Folded anew, a complete run's visits break no rule; makespan and bound are those of the last epoch's report."""
+    """A replayed run breaks no rule; makespan and bound equal the last epoch report."""
     run = fold("one", story.log).runs["fit-1"]
     report = validate(*schedule_of(run), actual=True)
     assert report.violations == ()
@@ -194,13 +194,13 @@ def test_the_log_alone_is_judged_by_the_validator(story: TimedStory) -> None:
 
 
 def taken(*spans: tuple[int, float, float], zero: float, until: float) -> DevicesTaken:
-    """Others had these workers' first devices, from and to so many seconds after `zero`."""
+    """Other runs used the first device of these workers during these spans."""
     found = tuple(TakenSpan(f"worker-{worker}", 0, zero + since, zero + end) for worker, since, end in spans)
     return DevicesTaken(run="fit-1", until=zero + until, spans=found)
 
 
 def test_what_other_runs_had_is_absence() -> None:
-    """No idle time, in reports as well; what the run did itself still fits."""
+    """It is not idle time, and the run's own work still fits."""
     story = two_models()
     before = schedule_now(story.state, story.run, story.zero + 8.0)
     assert before is not None
@@ -217,7 +217,7 @@ def test_what_other_runs_had_is_absence() -> None:
 
 
 def test_the_bound_is_of_the_devices_that_others_left() -> None:
-    """One model on one worker, 4 s of it after others had the worker for 6 s: nothing could have ended before 10 s."""
+    """One model on one worker that others used for 6 s: the run cannot finish before 10 s."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
@@ -234,8 +234,7 @@ def test_the_bound_is_of_the_devices_that_others_left() -> None:
 
 @given(st.lists(st.tuples(st.floats(1, 20), st.floats(25, 50)), min_size=1, max_size=40))
 def test_what_others_have_all_the_time_is_one_span(notes: list[tuple[float, float]]) -> None:
-    """Though it is told once a minute; so a long run beside another one is judged as quickly as a short one. What they
-    had in between is kept as it is."""
+    """Notes arrive once a minute, and merging keeps long runs cheap to judge. Gaps between spans stay."""
     story = TimedStory(workers=2)
     story.fit(models=2)
     story.runs(sub_epoch(1, 0), 0, 0.0, 1.0)
@@ -259,7 +258,7 @@ def test_what_others_have_all_the_time_is_one_span(notes: list[tuple[float, floa
 def test_more_that_others_have_never_makes_the_bound_less(
     given_: list[tuple[int, float, float]], work: dict[int, float], devices: int
 ) -> None:
-    """And it is never less than without others, nor more than if they had all of it at the beginning."""
+    """The bound is between the one without others and the one with all their time at the start."""
     run = Run(id="fit-1", request=two_models().run.request, first_work=0.0)
     busy = {f"worker-{number}": seconds for number, seconds in work.items()}
     places = dict.fromkeys(busy, devices)

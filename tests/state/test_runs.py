@@ -1,4 +1,4 @@
-"""Runs move by their table of transitions, end once nothing of them is open, and queue by age."""
+"""Run states: transitions, finish conditions and queue order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.state.stories import Story, sub_epoch
 
 
 def run_in(state: RunState) -> Story:
-    """A story whose fit run is in a state."""
     story = Story()
     story.fit()
     if state is RunState.QUEUED:
@@ -40,7 +39,7 @@ def run_in(state: RunState) -> Story:
 @pytest.mark.parametrize("state", list(RunState))
 @pytest.mark.parametrize("kind", ["RunStarted", "RunPaused", "RunResumed", "RunStopRequested", "RunFinished"])
 def test_runs_move_by_the_table_and_no_other_parallel_plan(state: RunState, kind: str) -> None:
-    """Each pair of state and event: the table's target, no effect for a command that came too late, else a refusal."""
+    """Each pair of state and event leads to the table's target, no effect if late, or a refusal."""
     story, plan = run_in(state), run_in(RunState.RUNNING).run.plan
     event: Event = {
         "RunStarted": RunStarted(run="fit-1", plan=plan) if plan else RunResumed(run="fit-1"),
@@ -61,7 +60,7 @@ def test_runs_move_by_the_table_and_no_other_parallel_plan(state: RunState, kind
 
 
 def test_a_run_does_not_end_while_tasks_are_open() -> None:
-    """Its attempts are taken back first."""
+    """The controller revokes its attempts first."""
     story = Story()
     story.fit()
     story.start(sub_epoch(1, 0), 0)
@@ -70,7 +69,7 @@ def test_a_run_does_not_end_while_tasks_are_open() -> None:
 
 
 def test_the_oldest_open_run_is_the_active_one() -> None:
-    """A later request waits for the end of the one before."""
+    """A later request waits."""
     story = Story()
     story.fit()
     story.tell(RunRequested(run="fit-2", request=story.run.request))

@@ -1,4 +1,4 @@
-"""Savepoints in the fold: where a sub-epoch goes on, and when it starts from its beginning after all."""
+"""Savepoints in the fold: which sub-epochs resume, and which restart."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.state.stories import Story, joined, lost, sub_epoch, validation
 
 KEY = sub_epoch(1, 0)
 BATCHES = 6
-"""Of a sub-epoch in these histories."""
+"""Batches of a sub-epoch."""
 
 
 def savepoint(batch: int, name: str = "") -> Savepoint:
-    """One before this batch."""
+    """Return a savepoint before this batch."""
     reference = CheckpointRef(name=name or f"s{batch}", checksum="-", size=1)
     return Savepoint(checkpoint=reference, batch=batch, rows=batch)
 
@@ -39,7 +39,7 @@ def story() -> Story:
 
 
 def saved(told: Story, batch: int, *, key: TaskKey = KEY, worker: int = 0) -> None:
-    """The open attempt has a savepoint."""
+    """Record a savepoint of the open attempt."""
     attempt = told.attempt(key) - 1
     told.tell(
         SubEpochSaved(task=str(key), attempt=attempt, worker=f"worker-{worker}", savepoint=savepoint(batch))
@@ -47,7 +47,7 @@ def saved(told: Story, batch: int, *, key: TaskKey = KEY, worker: int = 0) -> No
 
 
 def saved_at(batch: int) -> Story:
-    """That fit, where the first attempt of the sub-epoch has a savepoint."""
+    """A fit whose first attempt has a savepoint at this batch."""
     told = story()
     told.start(KEY, 0)
     saved(told, batch)
@@ -55,19 +55,19 @@ def saved_at(batch: int) -> Story:
 
 
 def revoked(told: Story, key: TaskKey = KEY, loss: FailureKind | None = None) -> None:
-    """The open attempt is taken back from worker 0."""
+    """Revoke the open attempt from worker 0."""
     attempt = told.attempt(key) - 1
     told.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-0", reason="gone", loss=loss))
 
 
 def newest(told: Story, key: TaskKey = KEY) -> int:
-    """The batch that the sub-epoch goes on at; 0: it begins anew."""
+    """Return the batch where the sub-epoch resumes, or 0 for a restart."""
     found = told.model().savepoint_of(str(key))
     return found.batch if found else 0
 
 
 def test_a_sub_epoch_goes_on_from_its_newest_savepoint() -> None:
-    """After a crash, the loss of its worker, the worker's end, a stop: whatever took the attempt away."""
+    """After a crash, a lost worker, a worker shutdown or a stop."""
     told = saved_at(2)
     saved(told, 4)
     revoked(told, loss=FailureKind.CRASH)
@@ -84,7 +84,7 @@ def test_a_sub_epoch_goes_on_from_its_newest_savepoint() -> None:
 
 
 def test_a_sub_epoch_that_has_a_savepoint_goes_first() -> None:
-    """Whatever took the attempt away: were its model trained elsewhere meanwhile, the savepoint would be worthless."""
+    """If the model trained elsewhere first, the savepoint would be useless."""
     told = story()
     told.start(KEY, 0)
     told.break_off(KEY, 0, 1, FailureKind.CRASH)
@@ -100,7 +100,7 @@ def test_a_sub_epoch_that_has_a_savepoint_goes_first() -> None:
 
 
 def test_a_commit_makes_savepoints_worthless() -> None:
-    """Also that of another sub-epoch of the model: it was taken of weights that the model has left behind."""
+    """A commit of another sub-epoch counts too, because it replaces the model's weights."""
     told = saved_at(3)
     told.commit(KEY, 0)
     assert told.model().saved is None
@@ -115,7 +115,7 @@ def test_a_commit_makes_savepoints_worthless() -> None:
 
 
 def test_a_model_that_became_non_finite_starts_its_sub_epoch_anew() -> None:
-    """The numbers that a savepoint has may be the bad ones."""
+    """The savepoint may contain the bad numbers."""
     told = saved_at(3)
     told.break_off(KEY, 0, 1, FailureKind.NON_FINITE)
     assert told.model().state is ModelState.FAILED
@@ -125,7 +125,7 @@ def test_a_model_that_became_non_finite_starts_its_sub_epoch_anew() -> None:
 
 @pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.OUT_OF_MEMORY])
 def test_a_savepoint_that_two_attempts_died_on_is_dropped(kind: FailureKind) -> None:
-    """The third starts from the beginning. The one that took it does not count, nor does one that got further."""
+    """The third attempt restarts. The attempt that saved it, and attempts that got further, do not count."""
     told = Story()
     told.fit(models=1, max_attempts=9)
     told.start(KEY, 0)
@@ -146,7 +146,7 @@ def test_a_savepoint_that_two_attempts_died_on_is_dropped(kind: FailureKind) -> 
 
 
 def test_user_code_that_raises_after_a_savepoint_gets_one_attempt_from_the_beginning() -> None:
-    """Perhaps only the savepoint does not suit it. From the beginning its error is its own, as ever."""
+    """The savepoint may be the cause. After a restart the error counts as usual."""
     told = saved_at(2)
     told.break_off(KEY, 0, 1, FailureKind.PREEMPTED)
     told.fail(KEY, 0, FailureKind.USER_ERROR)
@@ -156,7 +156,7 @@ def test_user_code_that_raises_after_a_savepoint_gets_one_attempt_from_the_begin
 
 
 def test_work_that_goes_on_is_not_counted_as_done_again() -> None:
-    """A sub-epoch that starts from its beginning once more is."""
+    """A restarted sub-epoch counts."""
     told = saved_at(2)
     revoked(told)
     told.start(KEY, 0)
@@ -169,7 +169,7 @@ def test_work_that_goes_on_is_not_counted_as_done_again() -> None:
 
 
 def test_only_a_running_sub_epoch_has_savepoints() -> None:
-    """Of the attempt that runs, at its worker."""
+    """The savepoint must come from the running attempt at its worker."""
     told = story()
     told.assign(KEY, 0)
     with pytest.raises(IllegalEventError, match="while it is assigned"):
@@ -190,7 +190,7 @@ def test_only_a_running_sub_epoch_has_savepoints() -> None:
         saved(told, 2, key=validation(1))
 
 
-# --- what is asked for -------------------------------------------------------------------------------
+# --- Preemption ---
 
 
 def asked(told: Story, key: TaskKey = KEY) -> None:
@@ -199,7 +199,7 @@ def asked(told: Story, key: TaskKey = KEY) -> None:
 
 
 def test_a_worker_that_gives_back_what_it_was_asked_for_stays() -> None:
-    """One that gives a task back unasked is about to end."""
+    """A worker that releases a task without a request is shutting down."""
     told = story()
     told.start(KEY, 0)
     asked(told)
@@ -211,7 +211,7 @@ def test_a_worker_that_gives_back_what_it_was_asked_for_stays() -> None:
     assert told.state.workers["worker-0"].is_ending
 
 
-# --- exactly once ------------------------------------------------------------------------------------
+# --- Exactly once ---
 
 steps = st.lists(
     st.tuples(st.sampled_from(["begin", "train", "save", "die", "preempt", "lose", "stop", "lost", "corrupt"]),
@@ -221,14 +221,14 @@ steps = st.lists(
 
 
 class Lineage(Story):
-    """One model on three workers, that all hold every partition. Each file is known by what went into it."""
+    """One model on three workers with all partitions. Each file records the batches in its weights."""
 
     def __init__(self) -> None:
         super().__init__(workers=0)
         self.tell(*(joined(number, partitions=(0, 1, 2)) for number in range(3)))
         self.fit(models=1, partitions=3, epochs=2, max_attempts=1000)
         self.files: dict[str, tuple[tuple[int, int, int], ...]] = {"": ()}
-        """Name -> (epoch, partition, batch) that its weights were trained on."""
+        """Maps a file to the (epoch, partition, batch) entries its weights were trained on."""
         self.weights: tuple[tuple[int, int, int], ...] = ()
         self.done = 0
         self.key: TaskKey | None = None
@@ -247,7 +247,7 @@ class Lineage(Story):
             self.end(what)
 
     def begin(self, number: int) -> None:
-        """As a worker does with the body of the task: it loads, and goes on from there."""
+        """Load the task's state and continue, as a worker does."""
         remaining = self.model().remaining
         self.key, self.worker = sub_epoch(self.model().epoch, remaining[number % len(remaining)]), number
         found = self.model().savepoint_of(str(self.key))
@@ -314,7 +314,7 @@ class Lineage(Story):
 @settings(deadline=None, max_examples=60)
 @given(story=steps)
 def test_every_batch_of_every_epoch_is_trained_once(story: list[tuple[str, int]]) -> None:
-    """Whatever saves, kills, moves, stops and lost checkpoints come, in the weights that are committed at the end."""
+    """The committed weights contain each batch once, despite failures, moves, stops and lost checkpoints."""
     told = Lineage()
     for what, number in story:
         told.step(what, number)

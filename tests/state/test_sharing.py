@@ -1,4 +1,4 @@
-"""Where an open run stands: shares add up, projects count as one, and who waits is told why."""
+"""Queue positions of open runs: fair shares, projects, and waiting reasons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ weighted = st.dictionaries(
 
 @given(weighted)
 def test_what_all_are_due_is_the_whole(runs: dict[int, tuple[str, float]]) -> None:
-    """Whatever their number, weights and projects; and nobody is due nothing."""
+    """For any weights and projects, each share is positive."""
     found = due_shares(runs)
     assert sum(found.values()) == pytest.approx(1)
     assert found.keys() == runs.keys()
@@ -35,7 +35,7 @@ def test_what_all_are_due_is_the_whole(runs: dict[int, tuple[str, float]]) -> No
 
 @given(weighted, st.sampled_from(["", "p", "q"]))
 def test_runs_of_a_project_count_as_one(runs: dict[int, tuple[str, float]], project: str) -> None:
-    """A project is due as much with one run as with any number of the same weight; a priority counts within it."""
+    """A project's share does not depend on its number of runs; priorities count within it."""
     alike = {key: (name, 1.0 if name == project else weight) for key, (name, weight) in runs.items()}
     found, members = due_shares(alike), [key for key, (name, _) in alike.items() if name == project]
     if members:
@@ -52,7 +52,6 @@ def test_runs_of_a_project_count_as_one(runs: dict[int, tuple[str, float]], proj
 
 
 def attended(experiment: str, devices: int = 0, *, priority: int = NORMAL, **more: bool) -> AttendedRun:
-    """A fit run."""
     return AttendedRun(
         experiment=experiment,
         run="fit-1",
@@ -65,14 +64,17 @@ def attended(experiment: str, devices: int = 0, *, priority: int = NORMAL, **mor
 def queue(
     names: str, *runs: AttendedRun, open_runs: int = 8, devices: int = 4, waiting: Sequence[int] = ()
 ) -> QueueAnswer:
-    """Open runs of these experiments, oldest first; `waiting`: positions of those that wait for another of theirs."""
+    """Return open runs of these experiments, oldest first.
+
+    `waiting` has the positions of runs that wait for another run of their experiment.
+    """
     entries = tuple(QueueEntry(experiment=name, run="fit-1") for name in names.split())
     told = Attended(runs=runs, devices=devices, waiting=tuple(entries[number] for number in waiting))
     return QueueAnswer(runs=entries, open_runs=open_runs, attended=told)
 
 
 def test_a_run_says_what_it_is_due_and_has() -> None:
-    """In words, with a priority that is not the usual one."""
+    """The line mentions only unusual priorities."""
     found = queue_positions(queue("one two", attended("one", 3), attended("two", 1, priority=HIGH)))
     assert [each.line for each in found] == [
         "runs now: due 20% of the cluster, has 3 of 4 devices",
@@ -82,7 +84,7 @@ def test_a_run_says_what_it_is_due_and_has() -> None:
 
 
 def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
-    """It has a place in the queue, and is due nothing yet. Those that were begun go on, also if they are too many."""
+    """It has a queue position and no share. Started runs continue even if there are too many."""
     given = queue("one two three four", attended("two"), attended("one"), open_runs=2)
     found = queue_positions(given)
     assert [each.position for each in found] == [
@@ -102,7 +104,7 @@ def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
 
 
 def test_a_run_that_waits_for_another_of_its_experiment_is_in_nobodys_parallel_plan() -> None:
-    """It takes no place, neither in the queue nor of those that are open, however much room there is."""
+    """It occupies no position in the queue or among the open runs."""
     given = queue("one blocked two three", attended("one"), attended("two"), open_runs=2, waiting=[1])
     one, blocked, two, three = queue_positions(given)
     assert [each.position for each in (one, two)] == ["runs now"] * 2
@@ -115,7 +117,7 @@ def test_a_run_that_waits_for_another_of_its_experiment_is_in_nobodys_parallel_p
 
 
 def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
-    """In the order of their turns; one that has what it is due, or could use no more, does not wait."""
+    """The order is by turn. A run with its full share, or with no further use for devices, does not wait."""
     given = queue(
         "one two three four",
         attended("three", could_use_more=True),
@@ -131,7 +133,7 @@ def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
 
 
 def test_a_run_that_is_alone_waits_for_nobody() -> None:
-    """Whatever it could use: no other run has a device. Nor is one in the way that has none itself."""
+    """No other run has a device, so no run blocks it."""
     (alone,) = queue_positions(queue("one", attended("one", could_use_more=True)))
     assert alone.reason == ""
     gone = queue("one", attended("two", 4), attended("one", could_use_more=True))
@@ -142,7 +144,7 @@ def test_a_run_that_is_alone_waits_for_nobody() -> None:
 
 @given(st.integers(0, 4), st.integers(1, 3))
 def test_what_a_run_has_is_what_its_log_says(sub_epochs: int, devices: int) -> None:
-    """Not what the controller told two seconds ago; nor does it wait then for what it has."""
+    """The log is newer than the controller's last report."""
     story = Story(workers=2, devices=devices)
     story.fit(models=4, partitions=2)
     for number in range(min(sub_epochs, 2 * devices)):
@@ -164,8 +166,8 @@ def test_what_a_run_has_is_what_its_log_says(sub_epochs: int, devices: int) -> N
 def test_each_open_run_stands_somewhere(
     queued: list[int], begun: list[int], waiting: set[int], most: int
 ) -> None:
-    """Once, in the order of the queue; places count from 1 among those that wait, and no more begin than may. Those
-    that wait for their own experiment change nothing for the others."""
+    """Positions of waiting runs count from 1, and the limit holds. Runs that wait for their own experiment do
+    not affect others."""
     names = [f"e{number}" for number in queued]
     runs = [attended(f"e{number}") for number in begun]
     blocked = [at for at, number in enumerate(queued) if number in waiting - set(begun)]

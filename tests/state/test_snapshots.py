@@ -1,4 +1,4 @@
-"""Snapshots of folds: a fold from a snapshot and the rest of the log is that of the whole log; nothing else gets in."""
+"""Snapshots of folds: a snapshot plus the rest of the log equals the complete fold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.state.histories import History
 def test_a_fold_from_a_snapshot_and_the_rest_is_that_of_the_whole_log(
     seed: int, at: float, validated: bool, devices: int, has_parallel_plans: bool, has_gangs: bool
 ) -> None:
-    """Of whatever happens in a run, and wherever the snapshot was made; and it can be made again from there."""
+    """A second snapshot from the restored state works too."""
     history = History(
         Random(seed),
         validated=validated,
@@ -64,7 +64,7 @@ def test_a_fold_from_a_snapshot_and_the_rest_is_that_of_the_whole_log(
 
 
 def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
-    """Where two values differ. What is no number is equal to itself here, though it is not the same object."""
+    """Yield the paths where two values differ. NaN equals NaN here."""
     if type(one) is not type(other):
         yield where
     elif is_dataclass(one) and not isinstance(one, type):
@@ -87,7 +87,7 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
 
 
 def test_what_is_one_object_stays_one() -> None:
-    """An open task is among the tasks of its run: what happens to it is seen in both places."""
+    """An open task is also in the run's tasks, so a change must show in both."""
     history = History(Random(4), validated=True, epochs=2)
     while not history.run.open:
         history.step()
@@ -97,8 +97,6 @@ def test_what_is_one_object_stays_one() -> None:
 
 
 class Store:
-    """Holds one snapshot."""
-
     def __init__(self, content: bytes | None) -> None:
         self.content = content
         self.asked: list[tuple[str, str]] = []
@@ -129,7 +127,7 @@ class Evil:
     ],
 )
 def test_what_is_no_fold_is_not_believed_and_runs_nothing(content: bytes) -> None:
-    """It costs time: the log is folded from its beginning."""
+    """The reader falls back to folding the log from its first event."""
     store = Store(content)
     assert restored(store, "one") == ExperimentState(name="one")
     assert restored_cluster(store) == ClusterState()

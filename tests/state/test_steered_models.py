@@ -1,4 +1,4 @@
-"""Single models that users stop, resume and retry."""
+"""Users stop, resume and retry single models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.state.user_commands import resume, states, stop
 
 
 def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:
-    """It is stopping while its sub-epoch runs, then stopped; nothing more of it is due."""
+    """It is stopping while its sub-epoch runs, then stopped."""
     story = Story()
     story.fit()
     story.train(1, 0)
@@ -31,8 +31,7 @@ def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:
 
 
 def test_a_commit_that_slips_in_counts() -> None:
-    """A sub-epoch that ended before it could be taken back is a visit like any other; the last one finishes the
-    model."""
+    """A sub-epoch committed before its revocation counts; the last one finishes the model."""
     story = Story()
     story.fit(epochs=1)
     story.train(1, 0)
@@ -43,7 +42,7 @@ def test_a_commit_that_slips_in_counts() -> None:
 
 
 def test_a_resumed_model_goes_on_where_it_was() -> None:
-    """With the partitions that its epoch lacks."""
+    """It continues with the epoch's remaining partitions."""
     story = Story()
     story.fit()
     story.train(1, 0)

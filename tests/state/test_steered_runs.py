@@ -1,4 +1,4 @@
-"""Runs that go on after they ended, and commands that come too late."""
+"""Runs that are resumed after they ended, and late commands."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.state.stories import Story, sub_epoch
 from tests.state.user_commands import ended, facts, failed, resume, retry, states, stop
 
 
-# --- runs that have ended -----------------------------------------------------------------
+# --- Ended runs ---
 def test_a_stopped_run_goes_on_when_it_is_resumed() -> None:
-    """All but the models that were stopped themselves."""
+    """Models that a user stopped individually stay stopped."""
     story = Story()
     story.fit()
     story.tell(
@@ -35,7 +35,7 @@ def test_a_stopped_run_goes_on_when_it_is_resumed() -> None:
 
 
 def test_a_run_that_was_stopped_before_it_was_planned_is_queued_again() -> None:
-    """Somebody must plan it."""
+    """It still needs a plan."""
     story = Story()
     story.fit()
     request, plan = story.run.request, story.run.plan
@@ -49,7 +49,7 @@ def test_a_run_that_was_stopped_before_it_was_planned_is_queued_again() -> None:
 
 
 def test_a_run_that_no_task_could_escape_stays_failed() -> None:
-    """Its data will not be better for the next model."""
+    """The next model would read the same bad data."""
     story = failed()
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.DATA)
     story.tell(ended("failed"))
@@ -59,7 +59,7 @@ def test_a_run_that_no_task_could_escape_stays_failed() -> None:
 
 
 def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
-    """A night between the two halves of a run is neither makespan nor idle time."""
+    """The pause between the two halves of a run is neither makespan nor idle time."""
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=2)
     story.runs(sub_epoch(1, 0), 0, 0.0, 4.0)
@@ -75,7 +75,7 @@ def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
     assert story.run.epochs[-1].idle_s["worker-0"] == 2.0
 
 
-# --- what comes too late -----------------------------------------------------------------
+# --- Late commands ---
 @pytest.mark.parametrize(
     "command",
     [
@@ -91,7 +91,7 @@ def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
     ids=lambda command: f"{command.type}-{getattr(command, 'model', '')}",
 )
 def test_a_command_that_comes_too_late_changes_nothing(command: ClientEvent) -> None:
-    """m00 is active, m01 has finished, there is no m99, and the run goes on. The list tells of it all the same."""
+    """m00 is active, m01 has finished and m99 does not exist. The list still shows the command."""
     story = Story()
     story.fit(epochs=1)
     story.epoch(1, model="m01")
@@ -106,7 +106,7 @@ def test_a_command_that_comes_too_late_changes_nothing(command: ClientEvent) -> 
 def test_a_run_that_has_ended_is_not_stopped_and_not_resumed_as_a_whole(
     command: ClientEvent, outcome: str
 ) -> None:
-    """It has come to its own end."""
+    """It ended by itself."""
     story = Story()
     story.fit()
     story.tell(ended(outcome))
@@ -119,7 +119,7 @@ def test_a_run_that_has_ended_is_not_stopped_and_not_resumed_as_a_whole(
     "command", [RunResumed(run="fit-1"), resume(), retry("m01")], ids=lambda command: command.type
 )
 def test_a_run_is_not_opened_again_beside_another_one(command: ClientEvent) -> None:
-    """The one that was requested since would wait for it, and workers would have both."""
+    """The run requested in between would conflict with it."""
     story = Story()
     story.fit(max_attempts=1)
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.USER_ERROR)

@@ -1,4 +1,4 @@
-"""Another scheduler, archiving, deletion; the list of what users asked for, and what others make of it."""
+"""Scheduler changes, archiving, deletion, and the list of user commands."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.state.stories import Story, joined, lost, sub_epoch
 from tests.state.user_commands import ended, facts, failed, resume, retry, stop
 
 
-# --- scheduler, archive, deletion -----------------------------------------------------------------
+# --- Scheduler, archive, deletion ---
 def test_a_changed_scheduler_replaces_the_plan() -> None:
-    """From then on; what the client asked for at first stays known. A run that trains nothing has none."""
+    """The original request stays visible. A run without training has no scheduler."""
     story = Story()
     story.etl()
     story.fit()
@@ -33,7 +33,7 @@ def test_a_changed_scheduler_replaces_the_plan() -> None:
 
 
 def test_an_experiment_is_deleted_when_nothing_is_open_and_nothing_comes_after() -> None:
-    """Neither a new run nor an old one that is resumed."""
+    """Neither a new run nor a resumed one is accepted afterwards."""
     story = Story()
     story.fit()
     with pytest.raises(IllegalEventError, match="while fit-1 is running"):
@@ -48,9 +48,9 @@ def test_an_experiment_is_deleted_when_nothing_is_open_and_nothing_comes_after()
         story.tell(RunRequested(run="fit-2", request=story.run.request))
 
 
-# --- what others make of it -----------------------------------------------------------------
+# --- Effects on other parts ---
 def test_nobody_waits_for_what_a_stopped_model_would_read() -> None:
-    """The partition that is away is only its concern."""
+    """Only the stopped model needs the missing partition."""
     story = Story()
     story.fit(epochs=1)
     story.tell(lost(1))
@@ -62,7 +62,7 @@ def test_nobody_waits_for_what_a_stopped_model_would_read() -> None:
 
 
 def test_every_attempt_can_be_told() -> None:
-    """Those in vain from the tasks, those committed from their visits, each once."""
+    """Failed attempts come with their tasks, committed ones with their visits, each once."""
     story = failed()
     story.tell(retry())
     story.train(1, 1)

@@ -1,4 +1,4 @@
-"""Tasks move by their table of transitions; what a failure costs depends on whose fault it was."""
+"""Task states: transitions, and the cost of each kind of failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASK_EVENTS = ["TaskAssigned", "TaskStarted", "TaskCommitted", "TaskFailed", "Ta
 
 
 def task_in(state: TaskState) -> Story:
-    """A story whose first sub-epoch is in a state."""
+    """Return a story whose first sub-epoch is in this state."""
     story, key = Story(), sub_epoch(1, 0)
     story.fit()
     if state is TaskState.ASSIGNED:
@@ -46,7 +46,7 @@ def task_in(state: TaskState) -> Story:
 @pytest.mark.parametrize("state", list(TaskState))
 @pytest.mark.parametrize("kind", TASK_EVENTS)
 def test_tasks_move_by_the_table_and_no_other_parallel_plan(state: TaskState, kind: str) -> None:
-    """Each pair of state and event that the table lacks is refused and changes nothing."""
+    """All other pairs of state and event are refused without effect."""
     story, key = task_in(state), sub_epoch(1, 0)
     attempt = story.run.task(key).attempt + (kind == "TaskAssigned")
     named = {"task": str(key), "attempt": attempt, "worker": "worker-0"}
@@ -82,7 +82,7 @@ def test_tasks_move_by_the_table_and_no_other_parallel_plan(state: TaskState, ki
     ],
 )
 def test_how_many_attempts_a_failure_leaves(kind: FailureKind, attempts: int, ended: bool) -> None:
-    """User errors get one, crashes three, and what is not the task's fault costs none."""
+    """A user error gets one attempt, a crash three; failures caused by others are free."""
     story = Story()
     story.fit()
     for _ in range(attempts):
@@ -94,14 +94,13 @@ def test_how_many_attempts_a_failure_leaves(kind: FailureKind, attempts: int, en
 
 
 def hang(story: Story, *, is_idle: bool) -> None:
-    """The sub-epoch's next attempt hangs."""
     attempt = story.start(sub_epoch(1, 0), 0)
     failure = Failure(kind=FailureKind.HANG, message="no batch", is_idle=is_idle)
     story.tell(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure))
 
 
 def test_an_idle_hang_is_tried_once_more_then_given_up() -> None:
-    """A hang that computed is final at once. After a retry by a user the count starts again."""
+    """A hang that uses the processor is final at once. A user's retry resets the count."""
     story = Story()
     story.fit()
     for _ in range(2):
@@ -117,7 +116,7 @@ def test_an_idle_hang_is_tried_once_more_then_given_up() -> None:
 
 @pytest.mark.parametrize("kind", [FailureKind.REQUIREMENTS, FailureKind.DATA])
 def test_what_no_model_could_escape_fails_the_run(kind: FailureKind) -> None:
-    """The failure is the run's; no model is blamed."""
+    """The run fails, without blame for a model."""
     story = Story()
     story.fit()
     story.fail(sub_epoch(1, 0), 0, kind)
@@ -128,7 +127,7 @@ def test_what_no_model_could_escape_fails_the_run(kind: FailureKind) -> None:
 def fail_with(
     story: Story, failure: Failure, *, worker: int = 0, partition: int = 0, model: str = "m00"
 ) -> Task:
-    """The next attempt of a sub-epoch fails; returns its task."""
+    """Fail the next attempt of a sub-epoch; return its task."""
     key = sub_epoch(1, partition, model)
     attempt = story.start(key, worker)
     story.tell(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
@@ -136,8 +135,8 @@ def fail_with(
 
 
 def test_a_failure_of_the_machine_costs_the_task_nothing_up_to_a_bound() -> None:
-    """It counts for the worker. A task that has met so many is given up, with how many, and where; a user's retry
-    counts anew."""
+    """The worker is charged. After the limit the task fails with the count and the workers; a user's retry
+    resets the count."""
     story = Story()
     story.fit()
     broken = Failure(kind=FailureKind.DEVICE, message="uncorrectable ECC error encountered")
@@ -155,7 +154,7 @@ def test_a_failure_of_the_machine_costs_the_task_nothing_up_to_a_bound() -> None
 
 
 def test_what_may_be_the_machines_fault_is_confirmed_once_in_a_run() -> None:
-    """The code fails again: it is the code's, for all models."""
+    """If the failure repeats, the code is at fault for all models."""
     story = Story()
     story.fit()
     doubtful = Failure(kind=FailureKind.USER_ERROR, message="illegal memory access", may_be_device=True)
@@ -171,8 +170,8 @@ RETRIED = {FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("kind", sorted(MATCHED))
 def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action) -> None:
-    """No other attempt is none, also where a machine is to blame; elsewhere is elsewhere; the rest changes nothing of
-    the task."""
+    """ "No retry" also applies to hardware faults, and "elsewhere" moves the task; other actions leave the
+    task unchanged."""
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     rule = MatchedRule(name="a rule", action=action, line="as it was told")
     story.tell(
@@ -186,7 +185,7 @@ def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action
     task, goes_on = story.run.task(key), kind in RETRIED or action == "retry_elsewhere"
     is_over = action == "no_retry" or not goes_on
     assert task.state is (TaskState.FAILED if is_over else TaskState.PENDING)
-    is_of_all = is_over and kind in FAILS_RUN  # then the run ends of it, not the model
+    is_of_all = is_over and kind in FAILS_RUN  # in that case the run fails, not the model
     assert (story.run.fatal is not None) == is_of_all
     assert story.model().state is (ModelState.FAILED if is_over and not is_of_all else ModelState.ACTIVE)
     if action == "retry_elsewhere":
@@ -194,7 +193,7 @@ def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action
 
 
 def test_a_rule_that_wants_no_other_attempt_holds_where_more_memory_would_help() -> None:
-    """Also of an attempt that had its worker to itself, and showed that so much is too little."""
+    """This includes an attempt that ran alone and proved that the limit is too small."""
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     for attempt, action in ((1, "label"), (2, "no_retry")):
         rule = MatchedRule.model_validate({"name": "a rule", "action": action})
@@ -208,7 +207,7 @@ def test_a_rule_that_wants_no_other_attempt_holds_where_more_memory_would_help()
 
 @pytest.mark.parametrize("kind", sorted(UNCOUNTED))
 def test_no_rule_counts_what_is_not_the_task_s_own(kind: FailureKind) -> None:
-    """Workers ask no rule then; whoever does is not obeyed."""
+    """Workers apply no rule to such failures, and the fold ignores one."""
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     rule = MatchedRule(name="a rule", action="no_retry")
     failure = Failure(kind=kind, message="", rule=rule)
@@ -217,8 +216,8 @@ def test_no_rule_counts_what_is_not_the_task_s_own(kind: FailureKind) -> None:
 
 
 def test_what_another_worker_does_was_the_machines_fault() -> None:
-    """The failure counts for the first worker then, and the next one is confirmed as well. Done at the same worker it
-    shows nothing."""
+    """The failure then counts for the first worker, and the next one is confirmed too. Success on the same
+    worker proves nothing."""
     story = Story(workers=0)
     for number in range(2):
         story.tell(joined(number, partitions=(0, 1)))
@@ -239,8 +238,8 @@ def test_what_another_worker_does_was_the_machines_fault() -> None:
 def test_every_failure_has_one_outcome_and_none_goes_round_for_ever(
     kind: FailureKind, flags: dict[str, bool], is_running: bool, task: str
 ) -> None:
-    """Whatever fails however often, at one worker or in turns: another attempt, or the end. Only what is not the
-    task's fault, and ends by itself, may come again and again."""
+    """Failures on one or two workers lead to another attempt or a final failure. Only failures outside the
+    task may repeat without limit."""
     for workers in (1, 2):
         story = Story(workers=0)
         for number in range(2):
@@ -255,7 +254,7 @@ def test_every_failure_has_one_outcome_and_none_goes_round_for_ever(
             if story.run.task(key).state is not TaskState.PENDING or story.run.fatal is not None:
                 break
             if task == "valid" and kind is FailureKind.CHECKPOINT and not story.model().is_trained:
-                break  # its sub-epoch is done again first
+                break  # the previous sub-epoch runs again first
             if kind is FailureKind.CHECKPOINT and story.model().state is ModelState.FAILED:
                 break
             worker = number % workers

@@ -1,5 +1,4 @@
-"""With what sub-epochs are trained while users change, extend and clone models, at any moment: the order of the log
-decides, and what came of it can be repeated."""
+"""Training configs of sub-epochs while users change, extend and clone models at any moment."""
 
 from __future__ import annotations
 
@@ -40,14 +39,13 @@ def extended(epochs: int, model: str = "m00") -> ModelExtended:
 
 
 def cloned(model: str = "m00", at: Any = "last", epochs: int = 9, **values: Any) -> ModelsAdded:
-    """A warm clone."""
     hyperparams = {"batch_size": 2, "lr": 0.5, **values}
     new = NewModel(hyperparams=hyperparams, epochs=epochs, origin=Origin(model=model, at=at))
     return ModelsAdded(run="fit-1", models=(new,))
 
 
 class Course:
-    """A fit whose models are trained and changed at random; beside the state, what each sub-epoch was told."""
+    """A fit with random changes, and a record of each sub-epoch's training config."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -56,12 +54,12 @@ class Course:
         assert isinstance(self.story.run.plan, FitPlan)
         self.story.run.plan = self.story.run.plan.model_copy(update={"partitions": ROWS})
         self.told: dict[str, list[tuple[Terms, Position]]] = {"m00": [], "m01": []}
-        """Model -> of each sub-epoch that is committed, what it was given."""
+        """Maps a model to the training config and position of each committed sub-epoch."""
         self.open: dict[str, tuple[TaskKey, tuple[Terms, Position]]] = {}
-        """Model -> its open sub-epoch."""
+        """Maps a model to its open sub-epoch."""
 
     def step(self) -> None:
-        """Something that may happen now, to one of the models."""
+        """Apply one random possible action to a model."""
         model = self.random.choice(list(self.story.run.models.values()))
         if model.id in self.open:
             moves = [self.start, self.commit, self.commit, self.revoke, self.save, self.change, self.extend]
@@ -71,7 +69,7 @@ class Course:
         self.check()
 
     def assign(self, model: Model) -> None:
-        """Decided on an older state, now and then."""
+        """Assign a sub-epoch, sometimes based on an outdated state."""
         if not model.remaining or model.state is not ModelState.ACTIVE:
             return
         partition = self.random.choice(model.remaining)
@@ -91,7 +89,7 @@ class Course:
         self.open[model.id] = key, told
 
     def start(self, model: Model) -> None:
-        """If it is its turn."""
+        """Start the sub-epoch if it is first in the queue."""
         key, _ = self.open[model.id]
         task = self.story.run.tasks[str(key)]
         worker = self.story.state.workers[task.worker or ""]
@@ -99,7 +97,6 @@ class Course:
             self.story.tell(TaskStarted(task=str(key), attempt=task.attempt, worker=worker.name))
 
     def commit(self, model: Model) -> None:
-        """If it runs."""
         key, told = self.open[model.id]
         if self.story.run.tasks[str(key)].state is TaskState.RUNNING:
             del self.open[model.id]
@@ -107,7 +104,7 @@ class Course:
             self.story.commit(key, key.partition or 0)
 
     def save(self, model: Model) -> None:
-        """In the middle of the sub-epoch that runs."""
+        """Save in the middle of the running sub-epoch."""
         key, _ = self.open[model.id]
         task = self.story.run.tasks[str(key)]
         if task.state is TaskState.RUNNING:
@@ -118,7 +115,6 @@ class Course:
             )
 
     def revoke(self, model: Model) -> None:
-        """Wherever it is."""
         key, _ = self.open.pop(model.id)
         task = self.story.run.tasks[str(key)]
         self.story.tell(
@@ -126,7 +122,7 @@ class Course:
         )
 
     def lose(self, model: Model) -> None:
-        """The newest checkpoint, as the next sub-epoch finds out."""
+        """Lose the newest checkpoint; the next sub-epoch reports it."""
         self.assign(model)
         if model.id not in self.open or not model.visits or model.reopened.total() > 2:
             return
@@ -140,17 +136,17 @@ class Course:
             self.story.break_off(key, key.partition or 0, task.attempt, FailureKind.CHECKPOINT)
 
     def change(self, model: Model) -> None:
-        """One value or two, perhaps to what they are."""
+        """Change one or two values, sometimes to their current value."""
         values = {"lr": self.random.choice([0.1, 0.2, 0.4]), "batch_size": self.random.randint(1, 7)}
         names = self.random.sample(sorted(values), self.random.randint(1, 2))
         self.story.tell(changed(model.id, **{name: values[name] for name in names}))
 
     def extend(self, model: Model) -> None:
-        """To more or fewer."""
+        """Set a larger or smaller number of epochs."""
         self.story.tell(extended(self.random.randint(1, 4), model.id))
 
     def clone(self, model: Model) -> None:
-        """Warm, from somewhere; perhaps from what is gone."""
+        """Add a warm clone; its origin may be gone."""
         if len(self.told) > 4:
             return
         at = self.random.choice(["last", "best", 1, 2])
@@ -161,8 +157,7 @@ class Course:
             self.told[made.id] = self.told[model.id][: made.inherited]
 
     def check(self) -> None:
-        """What the state says of each sub-epoch is what the sub-epoch was told; what a clone began with is still
-        there."""
+        """Check that the state matches the record, and that clones' origins still exist."""
         for model in self.story.run.models.values():
             sub_epochs = range(len(model.visits))
             assert [(model.terms_of(u), position_of(model, ROWS, u)) for u in sub_epochs] == self.told[
@@ -181,19 +176,18 @@ class Course:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**9), st.integers(20, 90))
 def test_each_sub_epoch_is_known_with_what_it_was_trained(seed: int, steps: int) -> None:
-    """However changes, extensions, clones, lost attempts and lost checkpoints follow each other, and though a sub-epoch
-    may be assigned and started before the controller has seen a change."""
+    """The controller may assign and start a sub-epoch before it sees a change."""
     course = Course(seed)
     for _ in range(steps):
         course.step()
 
 
-# --- who comes first -----------------------------------------------------------------------------
+# --- Order of events ---
 
 
 @pytest.fixture
 def story() -> Story:
-    """m00 has trained its first epoch of three."""
+    """A fit whose m00 has trained its first epoch of three."""
     story = Story()
     story.fit(epochs=3)
     story.epoch(1, loss=0.5)
@@ -201,17 +195,17 @@ def story() -> Story:
 
 
 def test_a_sub_epoch_that_runs_when_a_change_comes_counts_with_the_old_values(story: Story) -> None:
-    """The next one has the new ones."""
+    """The next sub-epoch has the new values."""
     story.start(sub_epoch(2, 0), 0)
     story.tell(changed(lr=1.0))
-    assert story.model().is_outdated  # were it queued, it would be taken back
+    assert story.model().is_outdated  # a queued sub-epoch would be revoked
     story.commit(sub_epoch(2, 0), 0)
     story.train(2, 1)
     assert [story.model().hyperparams_of(u)["lr"] for u in range(4)] == [0.1, 0.1, 0.1, 1.0]
 
 
 def test_a_sub_epoch_that_goes_on_from_a_savepoint_has_the_values_that_it_began_with(story: Story) -> None:
-    """Another one has the new ones."""
+    """Another sub-epoch has the new values."""
     story.start(sub_epoch(2, 0), 0)
     file = CheckpointRef(name="s", checksum="-", size=1)
     saved = Savepoint(checkpoint=file, batch=1, rows=1)
@@ -255,7 +249,7 @@ LATE: list[tuple[str, Callable[[Story], None], Any]] = [
 
 @pytest.mark.parametrize("case", LATE, ids=[name for name, _, _ in LATE])
 def test_what_no_longer_fits_is_late_and_changes_nothing(story: Story, case: Any) -> None:
-    """The list of commands says so."""
+    """The list of commands marks it as late."""
     _, before, event = case
     before(story)
     facts = repr((story.state.runs, story.state.workers))
@@ -265,7 +259,7 @@ def test_what_no_longer_fits_is_late_and_changes_nothing(story: Story, case: Any
 
 
 def test_an_origin_is_kept_until_its_clone_has_committed_twice(story: Story) -> None:
-    """Its parent trains on meanwhile, and would need it no more."""
+    """Its parent continues and would otherwise remove the checkpoint."""
     story.tell(cloned())
     origin = story.model("m02").visits[-1].file
     story.epoch(2, loss=0.1)
@@ -277,7 +271,7 @@ def test_an_origin_is_kept_until_its_clone_has_committed_twice(story: Story) -> 
 
 
 def test_the_best_epoch_of_a_clone_is_one_of_its_own(story: Story) -> None:
-    """The checkpoints of the others are its parent's, who may have removed them."""
+    """Earlier epochs are the parent's, and the parent may have removed their checkpoints."""
     story.tell(cloned())
     assert story.model("m02").best_epoch("loss", "min", validated=False) is None
     for partition in (0, 1):
@@ -286,7 +280,7 @@ def test_the_best_epoch_of_a_clone_is_one_of_its_own(story: Story) -> None:
 
 
 def test_a_clone_whose_origin_cannot_be_read_is_given_up(story: Story) -> None:
-    """Its parent's sub-epoch is not its own to be done again."""
+    """The parent's sub-epoch cannot run again for the clone."""
     story.tell(cloned())
     story.fail(sub_epoch(2, 0, "m02"), 0, FailureKind.CHECKPOINT)
     failure = story.model("m02").failure
@@ -296,8 +290,7 @@ def test_a_clone_whose_origin_cannot_be_read_is_given_up(story: Story) -> None:
 
 
 def test_a_later_change_moves_no_earlier_sub_epoch() -> None:
-    """Steps and their expected number are those that the sub-epoch was told, also where sets of partitions were
-    read."""
+    """Its steps and their expected number stay the same, also with gangs."""
     model = Model(id="m00", hyperparams={"batch_size": 5}, epochs=2, partitions=(0, 1, 2))
 
     def visit(epoch: int, partition: int, *others: int) -> Visit:
@@ -318,7 +311,7 @@ def test_a_later_change_moves_no_earlier_sub_epoch() -> None:
 
 
 def test_what_stands_beside_a_value_is_what_it_was_trained_with() -> None:
-    """Not what a model was changed to afterwards."""
+    """Later changes of the model do not affect it."""
     story = Story()
     story.fit(models=1, epochs=3)
     story.epoch(1)

@@ -1,4 +1,4 @@
-"""How fast a run goes while another one of its experiment goes on beside it, and after it was stopped."""
+"""Throughput of a run with concurrent runs of its experiment, and after a stop."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ BATCH_S = 0.5
 @pytest.mark.parametrize("every", [1, 3])
 @given(others=st.integers(0, 4))
 def test_a_run_is_told_as_fast_as_it_is_whatever_goes_on_beside_it(others: int, every: int) -> None:
-    """A fit makes 200 rows a second on one worker, beside a prediction with so many tasks for each of its
-    sub-epochs."""
+    """A fit trains 200 rows a second on one worker, next to a prediction with many tasks per sub-epoch."""
     story = Story()
     fit = story.fit(models=1, partitions=1, epochs=1)
     story.tell(
@@ -43,7 +42,7 @@ def test_a_run_is_told_as_fast_as_it_is_whatever_goes_on_beside_it(others: int, 
 
 
 def left_s(story: TimedStory, now: float) -> float:
-    """Of the fit, seconds after its first sub-epoch may start."""
+    """Return the fit's remaining seconds, `now` seconds after its start."""
     meter, state = ThroughputMeter(), ExperimentState(name="one")
     for event in story.log:
         meter.see(state, event)
@@ -63,7 +62,7 @@ def left_s(story: TimedStory, now: float) -> float:
 def test_time_left_does_not_count_what_a_run_was_stopped(
     sub_epochs: list[float], at: int, stopped_s: float, later_s: float
 ) -> None:
-    """Stopped after any sub-epoch, for however long, and resumed: it will take as long yet as if it never had been."""
+    """A stopped and resumed run has the same remaining time as an uninterrupted one."""
     told = []
     for stopped in (0.0, stopped_s):
         story, time = TimedStory(workers=1), 0.0
@@ -82,7 +81,7 @@ def test_time_left_does_not_count_what_a_run_was_stopped(
 
 @given(st.floats(0, 1e6))
 def test_time_left_stands_still_while_a_run_is_paused(passed: float) -> None:
-    """A full disk is no news of how fast the run is."""
+    """A full disk says nothing about the run's speed."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1, epochs=3)
     story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)

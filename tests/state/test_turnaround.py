@@ -1,4 +1,4 @@
-"""The pause between two sub-epochs is measured, and forecasts and the time left count it."""
+"""The pause between two sub-epochs is measured and included in forecasts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.state.stories import sub_epoch
 
 
 def hopping(pause: float, *, took: float = 0.1, epochs: int = 6) -> TimedStory:
-    """Two models change places on two workers; a sub-epoch of `took` seconds starts `pause` after the one before."""
+    """Return a run in which two models alternate between two workers, with a `pause` before each
+    sub-epoch."""
     story = TimedStory(workers=2)
     story.fit(models=2, epochs=epochs + 1)
     at = 200.0
@@ -36,7 +37,7 @@ def test_the_pause_between_sub_epochs_is_measured(pause: float) -> None:
 
 
 def test_time_left_counts_the_pause() -> None:
-    """The longest model has two sub-epochs of 0.1 s left, and a pause of 0.9 s before each."""
+    """The longest model has two sub-epochs of 0.1 s left, with a pause of 0.9 s before each."""
     story = hopping(0.9)
     meter = ThroughputMeter()
     meter.recall(story.state)
@@ -51,7 +52,7 @@ def forecast(story: TimedStory, seconds: float) -> None:
 
 
 def test_a_forecast_is_the_one_answer_while_it_holds() -> None:
-    """Not after its end has passed, and not after a pause of the run."""
+    """It expires when its predicted time passes, or after a pause of the run."""
     story = hopping(0.9)
     forecast(story, 50.0)
     made = story.time
@@ -73,7 +74,7 @@ def test_a_forecast_is_the_one_answer_while_it_holds() -> None:
 
 @pytest.mark.parametrize(("outcome", "says"), [("stopped", "was stopped at"), ("failed", "failed at")])
 def test_a_run_that_was_cut_short_is_not_sooner_than_forecast(outcome: str, says: str) -> None:
-    """It did not do the work, so nothing is compared."""
+    """It did not do all work, so the comparison is skipped."""
     story = hopping(0.9)
     forecast(story, 5_000.0)
     story.tell(RunFinished.model_validate({"run": "fit-1", "outcome": outcome, "error": "x"}))

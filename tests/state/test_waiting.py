@@ -1,4 +1,4 @@
-"""The answer to "why does nothing happen?", in words."""
+"""Explanations of why a run waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.state.stories import SHA, Story, etl_plan, joined, lost, sub_epoch
 
 
 def test_when_all_workers_are_lost_each_is_named_with_its_reason() -> None:
-    """So that one knows what to restart."""
+    """The user can see what to restart."""
     story = Story()
     story.fit()
     story.tell(lost(0, reason="silent"), lost(1, reason="its process was started anew"))
@@ -21,7 +21,7 @@ def test_when_all_workers_are_lost_each_is_named_with_its_reason() -> None:
 
 
 def test_a_fit_waits_for_the_worker_that_alone_holds_a_partition() -> None:
-    """The others have done what they can: the lost one is named, with its partition."""
+    """The other workers are idle; the message names the lost worker and its partition."""
     story = Story()
     story.fit(epochs=1)
     story.tell(lost(1))
@@ -35,7 +35,7 @@ def test_a_fit_waits_for_the_worker_that_alone_holds_a_partition() -> None:
 
 
 def test_a_partition_that_nobody_holds_says_how_to_make_it_again() -> None:
-    """A worker that came back with an empty volume is no reason to wait for ever."""
+    """The worker returned with an empty volume, so waiting would never help."""
     story = Story()
     story.fit(epochs=1)
     story.tell(lost(1), joined(1, incarnation="b", partitions=()))
@@ -45,7 +45,7 @@ def test_a_partition_that_nobody_holds_says_how_to_make_it_again() -> None:
 
 
 def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
-    """Rows were given to it when the run was planned."""
+    """The plan assigned the rows to this worker."""
     story = Story()
     story.tell(
         RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
@@ -61,7 +61,7 @@ def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
 
 
 def test_what_is_known_of_workers_on_their_parallel_plan_is_told_to_who_waits_for_them() -> None:
-    """Their number first, then what keeps each; not to a run that is paused."""
+    """The number of starting workers comes first, then their obstacles; a paused run shows neither."""
     reason = "waiting for a worker to register"
     told = explained(reason, {"w-3": "no node fits"}, "workers are starting: 3 of 4")
     assert told == f"{reason}; workers are starting: 3 of 4; w-3 does not start: no node fits"
@@ -69,7 +69,7 @@ def test_what_is_known_of_workers_on_their_parallel_plan_is_told_to_who_waits_fo
 
 
 def test_what_needs_more_memory_than_is_there_says_so() -> None:
-    """Until a worker that has it is back, or is given it."""
+    """A worker with more memory must join."""
     story = Story()
     story.fit(models=1)
     assert waiting_for(story.state, story.run) == ""

@@ -1,4 +1,4 @@
-"""Workers that share a volume, end, and go for good, as the log tells of them."""
+"""Workers that share a volume, shut down, or are removed, as recorded in the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ P0, P1 = (DATASET, 0), (DATASET, 1)
 def on_volume(
     worker: str, volume: str, *kinds: str, incarnation: str = "a", partitions: tuple[int, ...] = ()
 ) -> WorkerJoined:
-    """A worker of a pod."""
     return WorkerJoined(
         worker=worker,
         incarnation=incarnation,
@@ -37,22 +36,21 @@ def on_volume(
 
 
 def gone(worker: str, incarnation: str = "a") -> WorkerLost:
-    """That worker is away."""
     return WorkerLost(worker=worker, incarnation=incarnation, reason="gone")
 
 
 def pair() -> Story:
-    """A pod with two workers, for training and for ETL, on one volume."""
+    """A pod with a training worker and an ETL worker on one volume."""
     story = Story(workers=0)
     story.tell(on_volume("worker-0", "pod-0", "train"), on_volume("worker-0-etl", "pod-0", "etl"))
     return story
 
 
-# --- one volume --------------------------------------------------------------------------------------
+# --- Shared volume ---
 
 
 def test_what_one_worker_of_a_volume_makes_the_others_hold() -> None:
-    """It lies there for all of them; workers elsewhere do not have it."""
+    """Workers on other volumes do not hold it."""
     story = pair()
     story.tell(
         on_volume("worker-1", "pod-1", "train"),
@@ -67,7 +65,7 @@ def test_what_one_worker_of_a_volume_makes_the_others_hold() -> None:
 
 
 def test_a_volume_without_anybody_alive_is_believed_anew() -> None:
-    """Its disk may be another one: what was found there counts, for all of its workers."""
+    """The disk may be new, so the newest inventory counts for all workers of the volume."""
     story = Story(workers=0)
     story.tell(
         on_volume("worker-0", "pod-0", "train", partitions=(0,)), on_volume("worker-0-etl", "pod-0", "etl")
@@ -77,11 +75,11 @@ def test_a_volume_without_anybody_alive_is_believed_anew() -> None:
     assert story.state.holders(*P0) == []
 
 
-# --- gone for good -----------------------------------------------------------------------------------
+# --- Removed workers ---
 
 
 def test_a_removed_worker_holds_nothing_but_is_remembered() -> None:
-    """Its visits stand; nobody waits for it any more."""
+    """Its visits stay, and no run waits for it."""
     story = Story()
     story.etl()
     story.fit(epochs=1)
@@ -92,11 +90,11 @@ def test_a_removed_worker_holds_nothing_but_is_remembered() -> None:
     assert "worker-1 " not in waiting_for(story.state, story.run)
 
 
-# --- partitions made once more -----------------------------------------------------------------------
+# --- Rebuilt partitions ---
 
 
 def test_a_partition_may_be_made_within_a_fit_again_and_again() -> None:
-    """It is no task of the run's own: progress and completeness do not count it."""
+    """The task is not part of the run's progress or completeness."""
     story = Story()
     story.etl()
     story.fit(epochs=1)
@@ -113,7 +111,6 @@ def test_a_partition_may_be_made_within_a_fit_again_and_again() -> None:
 
 @pytest.mark.parametrize(("split", "partition"), [("valid", 0), ("train", 7)])
 def test_a_fit_wants_training_partitions_of_its_data_set_only(split: str, partition: int) -> None:
-    """Nothing else is made within it."""
     story = Story()
     story.etl()
     story.fit()
@@ -122,7 +119,7 @@ def test_a_fit_wants_training_partitions_of_its_data_set_only(split: str, partit
 
 
 def test_a_full_shard_volume_does_not_pause_the_run() -> None:
-    """Room on the checkpoint volume would not help; the attempt counts, so that it is not tried for ever."""
+    """Space on the checkpoint volume would not help. The attempt counts, which limits retries."""
     story = Story()
     story.etl()
     story.fit(max_attempts=2)
@@ -134,7 +131,7 @@ def test_a_full_shard_volume_does_not_pause_the_run() -> None:
     assert story.run.fatal is None
 
 
-# --- how a loss counts -------------------------------------------------------------------------------
+# --- Cost of a lost worker ---
 
 
 @pytest.mark.parametrize(
@@ -151,7 +148,7 @@ def test_a_full_shard_volume_does_not_pause_the_run() -> None:
 def test_a_loss_counts_by_its_kind(
     loss: FailureKind | None, is_running: bool, losses: int, failures: int
 ) -> None:
-    """Only where the task was running, which may be what ended its worker."""
+    """Only a running task may have caused the loss."""
     story = Story()
     story.fit()
     (story.start if is_running else story.assign)(sub_epoch(1, 0), 0)
@@ -162,7 +159,7 @@ def test_a_loss_counts_by_its_kind(
 
 
 def test_a_worker_that_gives_back_because_it_ends_is_known_to_be_ending() -> None:
-    """Until it is there anew."""
+    """The mark disappears when the worker joins again."""
     story = Story()
     story.fit()
     story.fail(sub_epoch(1, 0), 0, FailureKind.PREEMPTED)
@@ -171,4 +168,4 @@ def test_a_worker_that_gives_back_because_it_ends_is_known_to_be_ending() -> Non
     assert not story.state.workers["worker-0"].is_ending
 
 
-# --- waiting -----------------------------------------------------------------------------------------
+# --- Waiting ---

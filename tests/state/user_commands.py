@@ -1,4 +1,4 @@
-"""Commands as users make them, and stories to make them in."""
+"""User commands, and stories to apply them to."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def states(story: Story) -> dict[str, str]:
 
 
 def facts(story: Story) -> str:
-    """All but the number of events and the list of actions."""
+    """Return the state without the event count and the list of actions."""
     return repr((story.state.runs, story.state.workers, story.state.is_archived, story.state.deletion))
 
 
 def failed() -> Story:
-    """m00 has failed in its second sub-epoch; m01 has begun nothing."""
+    """m00 has failed in its second sub-epoch; m01 has not started."""
     story = Story()
     story.fit(max_attempts=2)
     story.train(1, 0)
