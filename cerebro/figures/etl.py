@@ -39,19 +39,19 @@ def etl_progress(
     """
     found = []
     for split, parts in dataset.plan.splits.items():
-        kept = failed = in_progress = 0
+        kept_rows = failed = in_progress = 0
         for part in parts:
             key = str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition))
             task = run.tasks.get(key)
             # A partition without a task existed before this run.
             if task is None or task.state is TaskState.COMMITTED:
-                kept += dataset.rows.get((split, part.partition), 0)
+                kept_rows += dataset.rows.get((split, part.partition), 0)
                 failed += dataset.failed_rows.get((split, part.partition), 0)
             else:
                 in_progress += min((live or {}).get(key, 0), part.rows)
         rows = sum(part.rows for part in parts)
-        done = kept + failed + in_progress
-        found.append(SplitProgress(split=split, rows=rows, kept=kept, failed=failed, done=done))
+        done = kept_rows + failed + in_progress
+        found.append(SplitProgress(split=split, rows=rows, kept=kept_rows, failed=failed, done=done))
     return tuple(found)
 
 

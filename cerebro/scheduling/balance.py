@@ -66,11 +66,11 @@ class Balance:
     def _settle(self) -> None:
         shared = [p for p, holders in enumerate(self.holders) if len(holders) > 1 and self._work[p]]
         for _ in range(_SWEEPS if len(shared) > 1 else 0):
-            before = list(self.loads)
+            previous_loads = list(self.loads)
             for partition in shared:
                 self._pour(partition)
             # Compare all loads: the largest may stay equal in a sweep while others change.
-            changed = max(abs(now - then) for now, then in zip(self.loads, before, strict=True))
+            changed = max(abs(now - then) for now, then in zip(self.loads, previous_loads, strict=True))
             if changed <= _STILL * max(self.loads):
                 return
 

@@ -72,9 +72,9 @@ def lower_bound(problem: Problem) -> float:
     kinds = _kinds(problem)
     # While some GPUs are not ready, a wide sub-epoch may still find enough free ones. Only the plain shares
     # can account for ready times of single GPUs.
-    whole = [(gpus[0],) * len(gpus) for gpus in problem.gpu_ready]
+    first_ready = [(gpus[0],) * len(gpus) for gpus in problem.gpu_ready]
     for number, measured in enumerate(_shares(problem, kinds)):
-        best = max(best, _columns(problem, measured, problem.gpu_ready if not number else whole))
+        best = max(best, _columns(problem, measured, problem.gpu_ready if not number else first_ready))
     if any(len(kind.parallel_plans) > 1 for kind in kinds):
         best = max(best, _weighed(problem, kinds, best) * (1 - _ROUNDING))
     return best
@@ -270,15 +270,15 @@ def _weighed(problem: Problem, kinds: list[_Kind], best: float) -> float:
     """
     ready = [sum(min(best, at) for at in gpus) / len(gpus) for gpus in problem.gpu_ready]
     ready += [min(best, at) for at in problem.model_ready]
-    weights = kept = _first_weights(problem, kinds, best)
+    weights = best_weights = _first_weights(problem, kinds, best)
     sums, highest, step, failures = ready, 0.0, 1.0, 0
     for number in range(max(1, _EVALUATIONS // sum(len(kind.parallel_plans) for kind in kinds))):
         found, bound = _respond(kinds, problem.num_workers, weights, ready)
         failures = 0 if bound > highest else failures + 1
         if not failures:
-            highest, kept = bound, weights
+            highest, best_weights = bound, weights
         elif failures == _MAX_STALLED_STEPS:
-            weights, step, failures = kept, step * 0.7, 0
+            weights, step, failures = best_weights, step * 0.7, 0
         share = 1 - _MOMENTUM if number else 1.0
         sums = [old + share * (new - old) for old, new in zip(sums, found, strict=True)]
         # The sums belong to a solution of the relaxation, so no weights give a bound above the largest sum.

@@ -91,13 +91,13 @@ class Conditions:
         """Return the worker's absences as (from, to), ascending and disjoint."""
         away = [(0.0, join.at) for join in self.joins if join.worker == worker and join.at > 0]
         away += [(o.start, o.start + o.seconds) for o in self.outages if o.worker == worker]
-        apart: list[tuple[float, float]] = []
+        merged_absences: list[tuple[float, float]] = []
         for start, end in sorted(away):
-            if apart and start <= apart[-1][1]:
-                apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+            if merged_absences and start <= merged_absences[-1][1]:
+                merged_absences[-1] = (merged_absences[-1][0], max(end, merged_absences[-1][1]))
             else:
-                apart.append((start, end))
-        return apart
+                merged_absences.append((start, end))
+        return merged_absences
 
     def estimated(self, problem: Problem) -> Problem:
         """Return the problem with the policy's estimates."""
@@ -185,9 +185,9 @@ class Reality:
 
     def _sub_epochs(self) -> Iterator[tuple[int, int, int]]:
         problem = self._problem
-        for model, left in enumerate(problem.left):
+        for model, remaining_partitions in enumerate(problem.left):
             for partition in range(problem.num_partitions):
-                first = 1 if left >> partition & 1 else 2
+                first = 1 if remaining_partitions >> partition & 1 else 2
                 yield from ((model, partition, epoch) for epoch in range(first, problem.epochs + 1))
 
     def _fastest(self, worker: int) -> float:

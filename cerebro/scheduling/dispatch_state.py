@@ -292,7 +292,7 @@ class DispatchState:
 
     def set_held(self, worker: int, held: int) -> None:
         """Set the worker's partitions, as a bit mask; 0 if it is lost."""
-        self.hold([held if w == worker else before for w, before in enumerate(self.held)])
+        self.hold([held if w == worker else partitions for w, partitions in enumerate(self.held)])
 
     def hold(self, held: list[int]) -> None:
         """Set the partitions of all workers. Costs a pass over all models for each changed partition."""
@@ -343,24 +343,24 @@ class DispatchState:
         single = [
             (p, holders[0], self.sizes[p]) for p, holders in enumerate(self._holders) if len(holders) == 1
         ]
-        others = [p for p, holders in enumerate(self._holders) if len(holders) != 1]
+        other_partitions = [p for p, holders in enumerate(self._holders) if len(holders) != 1]
         totals = [0.0] * len(single)
         known: tuple[list[float], list[float], int, int] | None = None
         parts: list[float] = []
-        whole = 0.0
+        single_work = 0.0
         for model, row in enumerate(self.time):
             ahead, mask = self.epochs[model] - self.epoch[model], self.open[model]
-            slowly: Iterable[int] = others
+            slowly: Iterable[int] = other_partitions
             if NEVER in row:
                 slowly = range(len(self.sizes))
             else:
                 fixed = self.fixed[model]
-                told = row, fixed, ahead, mask
-                if told != known:  # models without estimates have equal rows; there may be 1,000
-                    known = told
+                inputs = row, fixed, ahead, mask
+                if inputs != known:  # models without estimates have equal rows; there may be 1,000
+                    known = inputs
                     parts = [(ahead + (mask >> p & 1)) * (row[w] * size + fixed[w]) for p, w, size in single]
-                    whole = sum(parts)
-                self.model_left[model] = whole
+                    single_work = sum(parts)
+                self.model_left[model] = single_work
                 shares = parts
                 if not self._is_narrow:
                     need = self.need[model]
@@ -374,10 +374,10 @@ class DispatchState:
     def _see_holders(self) -> None:
         found: list[list[int]] = [[] for _ in self.sizes]
         for worker, held in enumerate(self.held):
-            left = held
-            while left:
-                lowest = left & -left
-                left ^= lowest
+            remaining_mask = held
+            while remaining_mask:
+                lowest = remaining_mask & -remaining_mask
+                remaining_mask ^= lowest
                 found[lowest.bit_length() - 1].append(worker)
         self._holders = [tuple(workers) for workers in found]
         self.is_replicated = any(len(holders) > 1 for holders in self._holders)

@@ -208,9 +208,11 @@ class Estimates:
         """Fit all factors. Makes several passes over all pairs, so call it only now and then."""
         for _ in range(_SWEEPS):
             for worker, subjects in self._subjects.items():
-                told = sum(self._pairs[subject][worker].value - self._costs[subject] for subject in subjects)
-                told += _SLOWNESS_PRIOR * self._expected_slowness.get(worker, 0.0)
-                self._slowness[worker] = told / (len(subjects) + _SLOWNESS_PRIOR)
+                excess = sum(
+                    self._pairs[subject][worker].value - self._costs[subject] for subject in subjects
+                )
+                excess += _SLOWNESS_PRIOR * self._expected_slowness.get(worker, 0.0)
+                self._slowness[worker] = excess / (len(subjects) + _SLOWNESS_PRIOR)
             for subject in self._pairs | self._seeds | self._expected:
                 self._fit_cost(subject)
             self._typical = sum(self._costs.values()) / max(1, len(self._costs))
@@ -219,18 +221,18 @@ class Estimates:
 
     def _fit_cost(self, subject: _Subject) -> None:
         pairs = self._pairs.get(subject, {})
-        told, slowness = 0.0, self._slowness
+        cost_sum, slowness = 0.0, self._slowness
         for worker, mean in pairs.items():
-            told += mean.value - slowness.get(worker, 0.0)
+            cost_sum += mean.value - slowness.get(worker, 0.0)
         typical, prior = self._expected.get(subject, (self._typical, _COST_PRIOR if self._costs else 0.0))
         count = len(pairs) + prior
         if subject in self._seeds:
             worker, log_rate = self._seeds[subject]
             # All sub-epochs on one worker count as one here; divide the trial's weight accordingly.
             weight = _SEED_WEIGHT * len(pairs) / sum(mean.count for mean in pairs.values()) if pairs else 1.0
-            told += weight * (log_rate - slowness.get(worker, 0.0))
+            cost_sum += weight * (log_rate - slowness.get(worker, 0.0))
             count += weight
-        self._costs[subject] = (told + prior * typical) / count
+        self._costs[subject] = (cost_sum + prior * typical) / count
 
     def seconds(self, model: str, worker: str, *, rows: float, technique: str = "") -> float:
         """Estimate the seconds for `rows` in a sub-epoch, above 0. A new model has the typical cost."""
@@ -244,15 +246,15 @@ class Estimates:
         subject = (model, technique)
         cost = self._costs.get(subject, self._typical)
         sub_epochs = sum(mean.count for mean in self._pairs.get(subject, {}).values())
-        before = self._expected_sub_epochs.get(model, 0.0) if self._is_expected(subject) else 0.0
-        if not sub_epochs and not before:
+        expected_sub_epochs = self._expected_sub_epochs.get(model, 0.0) if self._is_expected(subject) else 0.0
+        if not sub_epochs and not expected_sub_epochs:
             return cost, math.inf
-        weight = _EXPECTED_WEIGHT if before else 0.0
-        told = sub_epochs + (weight**2 / before if before else 0.0)
+        weight = _EXPECTED_WEIGHT if expected_sub_epochs else 0.0
+        squared_weights = sub_epochs + (weight**2 / expected_sub_epochs if expected_sub_epochs else 0.0)
         # The error itself is estimated from few samples: use the variance of Student's distribution.
         known = _SIGMA_PRIOR + self._predicted + self._sigma_expected
         sigma = self.sigma * math.sqrt(known / (known - 2))
-        return cost, sigma * math.sqrt(told) / (sub_epochs + weight)
+        return cost, sigma * math.sqrt(squared_weights) / (sub_epochs + weight)
 
     def slowness(self, worker: str) -> tuple[float, int]:
         """Return the logarithm of a worker's slowness factor, and its number of sub-epochs."""

@@ -178,14 +178,14 @@ class Problem:
 
     def with_parallel_plans(self, chosen: Sequence[Sequence[int]]) -> Problem:
         """Return the problem with ``chosen[m][w]`` as the only parallel plan of model `m` on worker `w`."""
-        kept = tuple(
+        chosen_plans = tuple(
             tuple(
                 (parallel_plans[chosen[m][w]],) if parallel_plans else ()
                 for w, parallel_plans in enumerate(row)
             )
             for m, row in enumerate(self.parallel_plans)
         )
-        return replace(self, parallel_plans=kept)
+        return replace(self, parallel_plans=chosen_plans)
 
 
 def open_shop(
@@ -268,16 +268,20 @@ def undominated(problem: Problem) -> Problem:
     A dominated parallel plan needs no fewer GPUs and no less time than another of the same model and worker. Some
     shortest schedule does without them.
     """
-    kept = tuple(
+    undominated_plans = tuple(
         tuple(_undominated(parallel_plans) for parallel_plans in row) for row in problem.parallel_plans
     )
-    return problem if kept == problem.parallel_plans else replace(problem, parallel_plans=kept)
+    return (
+        problem
+        if undominated_plans == problem.parallel_plans
+        else replace(problem, parallel_plans=undominated_plans)
+    )
 
 
 def _undominated(parallel_plans: tuple[TimedPlan, ...]) -> tuple[TimedPlan, ...]:
     if len(parallel_plans) < 2:
         return parallel_plans
-    kept: list[TimedPlan] = []
+    undominated_plans: list[TimedPlan] = []
     for parallel_plan in sorted(
         parallel_plans,
         key=lambda parallel_plan: (
@@ -288,10 +292,11 @@ def _undominated(parallel_plans: tuple[TimedPlan, ...]) -> tuple[TimedPlan, ...]
         ),
     ):
         if not any(
-            other.seconds <= parallel_plan.seconds and other.fixed <= parallel_plan.fixed for other in kept
+            other.seconds <= parallel_plan.seconds and other.fixed <= parallel_plan.fixed
+            for other in undominated_plans
         ):
-            kept.append(parallel_plan)
-    return tuple(kept)
+            undominated_plans.append(parallel_plan)
+    return tuple(undominated_plans)
 
 
 def _check(problem: Problem) -> None:

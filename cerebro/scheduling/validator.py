@@ -63,8 +63,8 @@ class Report:
         if not self.violations:
             return self
         more = len(self.violations) - _NAMED
-        told = "; ".join(self.violations[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
-        raise ScheduleError(f"the schedule breaks its rules: {told}")
+        summary = "; ".join(self.violations[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
+        raise ScheduleError(f"the schedule breaks its rules: {summary}")
 
 
 def validate(problem: Problem, schedule: Schedule, *, actual: bool = False) -> Report:
@@ -198,13 +198,13 @@ def _isolation(problem: Problem, sub_epochs: Iterable[Placement], slack: float) 
     for chain in chains.values():
         chain.sort(key=lambda sub_epoch: (sub_epoch.start, sub_epoch.end))
         longest = chain[0]
-        for before, sub_epoch in pairwise(chain):
-            longest = max(longest, before, key=lambda other: other.end)
+        for previous, sub_epoch in pairwise(chain):
+            longest = max(longest, previous, key=lambda other: other.end)
             if sub_epoch.start < longest.end - slack:
-                others = _name(problem, longest)
-                yield f"{_name(problem, sub_epoch)} starts at {sub_epoch.start:g} s, while {others} runs"
-            if sub_epoch.epoch < before.epoch:
-                yield f"{_name(problem, sub_epoch)} comes after {_name(problem, before)}, a later epoch"
+                running_name = _name(problem, longest)
+                yield f"{_name(problem, sub_epoch)} starts at {sub_epoch.start:g} s, while {running_name} runs"
+            if sub_epoch.epoch < previous.epoch:
+                yield f"{_name(problem, sub_epoch)} comes after {_name(problem, previous)}, a later epoch"
 
 
 def _capacity(problem: Problem, sub_epochs: Iterable[Placement], slack: float) -> Iterator[str]:

@@ -63,9 +63,9 @@ class Absences:
                 self._gone[event.worker] = event.time
             case WorkerRemoved() if event.worker in self._gone:
                 at = self._gone.pop(event.worker)
-                for stay in [stay for stay in self._stays if stay[1] == at][:1]:
-                    self._stays.remove(stay)
-                    self._given_back.append(stay)
+                for presence in [presence for presence in self._stays if presence[1] == at][:1]:
+                    self._stays.remove(presence)
+                    self._given_back.append(presence)
 
     def frequency(self, now: float, join_s: float) -> Frequency:
         """Estimate future losses.
@@ -75,8 +75,8 @@ class Absences:
             join_s: assumed seconds of a first return.
         """
         began = now - _REMEMBERED_S
-        stays = [*self._stays, *self._given_back, *((since, now) for since in self._there.values())]
-        there_s = sum(max(0.0, until - max(began, since)) for since, until in stays)
+        presences = [*self._stays, *self._given_back, *((since, now) for since in self._there.values())]
+        there_s = sum(max(0.0, until - max(began, since)) for since, until in presences)
         lost = sum(until >= began for _, until in self._stays)
         returns = [away_s for at, away_s in self._returns if at >= began]
         losses_per_s = (1 + lost) / (3600 * _PRIOR_H + there_s)

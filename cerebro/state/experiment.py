@@ -108,8 +108,10 @@ class ExperimentState:
 
     def etl_request(self, dataset: str) -> EtlRequest | None:
         """Return the request of a data set's newest ETL run."""
-        made = [r for r in self.runs.values() if isinstance(r.plan, EtlPlan) and r.plan.dataset == dataset]
-        requests = [run.request for run in made if isinstance(run.request, EtlRequest)]
+        etl_runs = [
+            r for r in self.runs.values() if isinstance(r.plan, EtlPlan) and r.plan.dataset == dataset
+        ]
+        requests = [run.request for run in etl_runs if isinstance(run.request, EtlRequest)]
         return requests[-1] if requests else None
 
     def open_runs(self) -> list[Run]:
@@ -195,7 +197,7 @@ class ExperimentState:
                 | LocatorsChanged()
                 | DeletionRequested()
             ):
-                before = self._before(event)
+                previous_value = self._before(event)
                 had_effect = self._ask(event)
                 if self.unseen is not None and self.open_runs():
                     self._catch_up(self.unseen)
@@ -204,7 +206,7 @@ class ExperimentState:
                     added = tuple(self.runs[event.run].models)[-len(event.models) :]
                 self.commands.append(
                     commands.command_record(
-                        event, self.seq + 1, is_late=not had_effect, added=added, before=before
+                        event, self.seq + 1, is_late=not had_effect, added=added, before=previous_value
                     )
                 )
             case RunStarted():
@@ -435,9 +437,9 @@ class ExperimentState:
 
     def _catch_up(self, unseen: dict[str, Worker]) -> None:
         """Adopt the current workers when a run opens again."""
-        before, self.workers, self.unseen = self.workers, unseen, None
+        previous_workers, self.workers, self.unseen = self.workers, unseen, None
         for worker in self.workers.values():
-            known = before.get(worker.name)
+            known = previous_workers.get(worker.name)
             worker.most_devices = max(worker.devices, known.most_devices if known else 1)
             self._note_change(worker, was_there=known is not None and known.is_alive)
         for run in self.open_runs():

@@ -140,17 +140,21 @@ class LogPages:
         begin = max(first, last + 1 - max(1, most // PAGE))
         found = [self.page(log, number) for number in range(begin, last + 1)]
         past = _assemble(run, chosen, found)
-        after: list[Page] = []
-        while past.is_open(until) and len(after) < _BEYOND and (last + 1 + len(after)) * PAGE < log.newest:
-            after.append(self.page(log, last + 1 + len(after)))
-            past.take(after[-1].attempt_events)
+        later_pages: list[Page] = []
+        while (
+            past.is_open(until)
+            and len(later_pages) < _BEYOND
+            and (last + 1 + len(later_pages)) * PAGE < log.newest
+        ):
+            later_pages.append(self.page(log, last + 1 + len(later_pages)))
+            past.take(later_pages[-1].attempt_events)
         is_cut = begin > first
         since = max(since, found[0].began) if is_cut and found[0].count else since
         for back in _BACK:
             if not begin or not past.lacks_beginnings(since, until):
                 break
-            before = [self.page(log, number) for number in range(max(0, begin - back), begin)]
-            past = _assemble(run, chosen, [*before, *found, *after])
+            earlier_pages = [self.page(log, number) for number in range(max(0, begin - back), begin)]
+            past = _assemble(run, chosen, [*earlier_pages, *found, *later_pages])
         found_attempts = past.window(since, until)
         return Window(
             task_attempts=tuple(found_attempts),

@@ -105,8 +105,8 @@ def refusal(worker: str, statuses: Sequence[WorkerStatus], health: Mapping[str, 
     if record is None or "train" not in record.kinds:
         return _last_maker(worker, there)
     trainers = [status.record.worker for status in statuses if "train" in status.record.kinds]
-    left = [status.record.worker for status in there if "train" in status.record.kinds]
-    if not left:
+    remaining_trainers = [status.record.worker for status in there if "train" in status.record.kinds]
+    if not remaining_trainers:
         return f"{worker} is the last worker that trains: whatever runs would wait for it"
     if why := _unmakable(worker, statuses, there):
         return why
@@ -285,7 +285,7 @@ def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: floa
     check = known.check or WorkerCheck(requested=now, reason="unasked", by=worker)
     if check.result == result:
         return Change(known)  # repeated report
-    told = check.model_copy(update={"ended": now, "result": result})
+    completed_check = check.model_copy(update={"ended": now, "result": result})
     verdict = result.verdict
     incident = Incident(
         time=now,
@@ -295,7 +295,7 @@ def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: floa
         action=f"checked because {check.reason}",
         by=check.by,
     )
-    return Change(known.model_copy(update={"check": told}), incident)
+    return Change(known.model_copy(update={"check": completed_check}), incident)
 
 
 def paced(

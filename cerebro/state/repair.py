@@ -23,19 +23,19 @@ def whole(
     """
     if not state.torn:
         return state
-    made = begin(state.name) if begin is not None else _begun(state)
-    if made.seq > state.seq:
-        made = _begun(state)
-    while made.seq < state.seq:
+    repaired_state = begin(state.name) if begin is not None else _begun(state)
+    if repaired_state.seq > state.seq:
+        repaired_state = _begun(state)
+    while repaired_state.seq < state.seq:
         try:
-            events = read(made.seq)
+            events = read(repaired_state.seq)
         except UnreadableError as error:
             events = error.readable
         if not events:
             break
-        for event in events[: state.seq - made.seq]:
-            made.apply(event)
-    return made
+        for event in events[: state.seq - repaired_state.seq]:
+            repaired_state.apply(event)
+    return repaired_state
 
 
 def _begun(state: ExperimentState) -> ExperimentState:

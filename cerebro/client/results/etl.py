@@ -50,7 +50,9 @@ class EtlResult:
     def from_run(cls, dataset: Dataset, run: Run, files: Files) -> EtlResult:
         """Build the result of a finished ETL run."""
         splits = dataset.plan.splits
-        kept = {s: sum(dataset.rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()}
+        kept_rows = {
+            s: sum(dataset.rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()
+        }
         failed = {
             s: sum(dataset.failed_rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()
         }
@@ -58,7 +60,7 @@ class EtlResult:
         return cls(
             dataset=dataset.id,
             rows=rows,
-            kept=kept,
+            kept=kept_rows,
             failed=failed,
             seconds=run.ended - run.started,
             plan=dataset.plan,

@@ -109,14 +109,16 @@ def forecast(samples: Sequence[Sample], done: float) -> Forecast:
     doubt = _DOUBTED * (_DOUBT * fit.level) ** 2
     variance = (least + doubt) / (max(0, len(samples) - _FITTED) + _DOUBTED)
     likely = [math.exp((least - rest) / (2 * variance)) if variance else 1.0 for rest, _ in fits]
-    whole = sum(likely)
-    weighed = zip(_SHAPES, fits, (each / whole for each in likely), strict=True)
-    kept = [
+    total_likelihood = sum(likely)
+    weighed = zip(_SHAPES, fits, (each / total_likelihood for each in likely), strict=True)
+    predictions = [
         Prediction(weight, final, shape.goal - done)
         for shape, (_, final), weight in weighed
         if weight >= _LEAST_WEIGHT
     ]
-    return Forecast(predictions=tuple(kept), final=sum(each.weight * each.final for each in kept))
+    return Forecast(
+        predictions=tuple(predictions), final=sum(each.weight * each.final for each in predictions)
+    )
 
 
 class _LeastSquares:

@@ -100,7 +100,11 @@ class Progress:
     def paces(self) -> list[tuple[float, float, float]]:
         """(weight, final loss, 1 / seconds to the goal) of predictions short of their goal."""
         found = self.forecast.predictions
-        return [(w, final, 1 / (max(left, _SOONEST) * self.total_s)) for w, final, left in found if left > 0]
+        return [
+            (w, final, 1 / (max(remaining_share, _SOONEST) * self.total_s))
+            for w, final, remaining_share in found
+            if remaining_share > 0
+        ]
 
     @cached_property
     def worth_against(self) -> dict[tuple[float, float], float]:

@@ -47,11 +47,11 @@ def promising(models: Sequence[Progress]) -> list[float]:
     final loss expected of any model (1). A model's score is the mean plus the standard deviation, over its
     predictions, of gain / seconds to the goal. Uncertainty and short remaining time raise the score.
     """
-    seen = [model for model in models if model.quanta]
-    if not seen or len(seen) < min(_FIRST, len(models)):
+    trained_models = [model for model in models if model.quanta]
+    if not trained_models or len(trained_models) < min(_FIRST, len(models)):
         return [0.0 if model.quanta else math.inf for model in models]
-    typical = _typical(seen)
-    best = min(model.forecast.final for model in seen)
+    typical = _typical(trained_models)
+    best = min(model.forecast.final for model in trained_models)
     worth = [_worth(model, typical, best) if model.quanta else math.nan for model in models]
     hope = _HOPE * fmean(each for each in worth if not math.isnan(each))
     return [hope if math.isnan(each) else each for each in worth]
@@ -127,5 +127,5 @@ def slaq(models: Sequence[Progress]) -> list[float]:
 
 
 def _normalised(model: Progress) -> float:
-    drops = [before.mean - after.mean for before, after in pairwise(model.quanta)]
+    drops = [previous.mean - current.mean for previous, current in pairwise(model.quanta)]
     return drops[-1] / (max(map(abs, drops)) or 1.0) if drops else math.inf

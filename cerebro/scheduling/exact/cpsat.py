@@ -214,11 +214,11 @@ class Programme:
         epochs: dict[int, list[RequiredVisit]] = defaultdict(list)
         for visit in mine:
             epochs[visit.epoch].append(visit)
-        for before, after in pairwise(epochs.values()):
+        for earlier_visits, later_visits in pairwise(epochs.values()):
             turn = self.cp.new_int_var(0, self.horizon, "")
-            for visit in before:
+            for visit in earlier_visits:
                 self.cp.add(intervals[visit].end_expr() <= turn)
-            for visit in after:
+            for visit in later_visits:
                 self.cp.add(self.start[visit] >= turn)
 
     # --- the search ------------------------------------------------------------------------------

@@ -95,15 +95,15 @@ def run(
     if wanted:
         _check_size(wanted)
         with session() as model:
-            made = formulate(model, problem, wanted)
+            formulation = formulate(model, problem, wanted)
             if best:
-                _start_from(made, placed(best, wanted), best)
+                _start_from(formulation, placed(best, wanted), best)
             model.Params.TimeLimit = time_limit_s
             model.Params.MIPGap = TOLERANCE / 10
             model.optimize()
             bound = max(bound, model.ObjBound * (1 - TOLERANCE / 2))
             if model.SolCount:
-                found = timed(problem, _order(made))
+                found = timed(problem, _order(formulation))
                 best = min(best or found, found, key=lambda schedule: schedule.makespan)
             note = _note(model, time_limit_s)
     elif best is None:

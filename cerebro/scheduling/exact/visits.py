@@ -119,7 +119,7 @@ def _options(problem: Problem, model: int, partition: int, epoch: int) -> tuple[
 
     A dominated option needs no fewer GPUs and no less time than another on the same worker.
     """
-    kept: list[Placement] = []
+    placements: list[Placement] = []
     for worker in dict.fromkeys(problem.places(model, partition)):
         size, fastest = problem.sizes[partition], float("inf")
         parallel_plans = (
@@ -129,8 +129,8 @@ def _options(problem: Problem, model: int, partition: int, epoch: int) -> tuple[
         for gpus, seconds, technique in sorted(parallel_plans):
             if seconds < fastest:
                 fastest = seconds
-                kept.append(Placement(worker, model, partition, epoch, 0.0, seconds, gpus, technique))
-    return tuple(kept)
+                placements.append(Placement(worker, model, partition, epoch, 0.0, seconds, gpus, technique))
+    return tuple(placements)
 
 
 def _place(visit: RequiredVisit, sub_epoch: Placement) -> Placement:

@@ -158,7 +158,7 @@ class Decoder:
         Returns:
             The schedule, or `None` if it exceeds `cutoff`.
         """
-        left, load, free = self.model_left[:], self.worker_left[:], self._gpus[:]
+        remaining_work, load, free = self.model_left[:], self.worker_left[:], self._gpus[:]
         open_, more = self._open[:], self._more[:]
         idle, waiting, events = self._arrivals(free)
         masks, needs, seconds, fixed, sizes, all_work = (
@@ -191,10 +191,12 @@ class Decoder:
                 m = idle.pop(at)[1]
                 p = self._partition(open_[m] & mask[m], w, load)
                 end = now + seconds[m][w] * sizes[p] + fixed[m][w]
-                if end > cutoff or (is_fixed and (now + load[w] > cutoff or now + left[m] > cutoff)):
+                if end > cutoff or (
+                    is_fixed and (now + load[w] > cutoff or now + remaining_work[m] > cutoff)
+                ):
                     return None
                 work, shares = all_work[m][p]
-                left[m] -= work
+                remaining_work[m] -= work
                 for holder, share in shares:
                     load[holder] -= share
                     todo[holder] -= 1
@@ -215,7 +217,7 @@ class Decoder:
                 if not open_[m] and more[m]:
                     open_[m], more[m] = everything, more[m] - 1
                 if open_[m]:
-                    insort(idle, (-left[m], m))
+                    insort(idle, (-remaining_work[m], m))
                 if w not in waiting:
                     waiting.append(w)
 
@@ -287,9 +289,9 @@ def _pick(  # noqa: PLR0917 - keyword names cost a tenth of the time of the inne
     Compares only the first `width` eligible models.
     """
     found, best = -1, -math.inf
-    for at, (left, m) in enumerate(idle):
+    for at, (remaining_work, m) in enumerate(idle):
         if open_[m] & mask[m] and need[m] <= gpus:
-            key = priority[m] - left
+            key = priority[m] - remaining_work
             if key > best:
                 found, best = at, key
             width -= 1

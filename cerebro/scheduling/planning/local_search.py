@@ -86,12 +86,12 @@ class _Genes:
 
     def change(self) -> list[tuple[int, int, float]]:
         """Change some priorities; return the previous ones as (worker, model, priority)."""
-        rng, before = self._rng, []
+        rng, previous_priorities = self._rng, []
         for _ in range(rng.randint(1, _MOST_CHANGES)):
             m, w = rng.randrange(self._models), rng.randrange(self._workers)
-            before.append((w, m, self.priority[w][m]))
+            previous_priorities.append((w, m, self.priority[w][m]))
             self.priority[w][m] = self._value(m, w, 1.0)
-        return before[::-1]
+        return previous_priorities[::-1]
 
     def change_back(self, before: list[tuple[int, int, float]]) -> None:
         for w, m, value in before:
@@ -104,19 +104,19 @@ class _Genes:
             rows = self._one_entry() if rng.random() < _ENTRIES else self._widths()
             rows = {m: row for m, row in rows.items() if row != decoder.plan_table[m]}
             if rows:
-                before = {m: decoder.plan_table[m] for m in rows}
+                previous_rows = {m: decoder.plan_table[m] for m in rows}
                 decoder.choose(rows)
-                return before
+                return previous_rows
         return {}
 
     def _one_entry(self) -> dict[int, list[int]]:
         """Return a row with one changed entry."""
         rng, decoder = self._rng, self.decoder
         m, w = rng.randrange(self._models), rng.randrange(self._workers)
-        others = alternatives(decoder.problem, decoder.plan_table, m, w)
+        other_entries = alternatives(decoder.problem, decoder.plan_table, m, w)
         row = list(decoder.plan_table[m])
-        if others:
-            row[w] = rng.choice(others)
+        if other_entries:
+            row[w] = rng.choice(other_entries)
         return {m: row}
 
     def _widths(self) -> dict[int, list[int]]:
@@ -193,11 +193,11 @@ def _late_acceptance(genes: _Genes, current: float) -> Iterator[Candidate | None
         if idle > _MAX_STALLED_STEPS:
             return
         chosen = genes.choose()
-        before = [] if chosen else genes.change()
+        previous_priorities = [] if chosen else genes.change()
         decoded = genes.decode(max(current, history[at]))
         found = None
         if decoded is None:
-            genes.change_back(before)
+            genes.change_back(previous_priorities)
             if chosen:
                 genes.decoder.choose(chosen)
         else:

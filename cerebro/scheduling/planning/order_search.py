@@ -74,17 +74,17 @@ def search_orders(problem: Problem, start: Candidate, rng: random.Random) -> Ite
     """
     order = _Orders(problem, start)
     best, kicks = order.makespan(order.items, math.inf), 0
-    kept, is_fixed = order.kept(), not has_choice(problem)
+    best_order, is_fixed = order.kept(), not has_choice(problem)
     while order.items and kicks <= _MAX_KICKS:
         for found in _late_acceptance(order, rng):
             if found is not None and found.makespan < best:
-                best, kicks, kept = found.makespan, 0, order.kept()
+                best, kicks, best_order = found.makespan, 0, order.kept()
                 yield found
             else:
                 yield None
         kicks += 1
         if rng.random() < _BACK:
-            order.go_back(kept)
+            order.go_back(best_order)
         if is_fixed:
             order.mix(rng)
         else:
@@ -102,12 +102,12 @@ def _late_acceptance(order: _Orders, rng: random.Random) -> Iterator[Candidate |
             step, stalled = step + 1, stalled + 1
             at = step % _HISTORY
             items, rows = order.neighbour(rng)
-            before = order.put(rows)
+            previous_rows = order.put(rows)
             makespan = order.makespan(items, max(current, history[at]))
             if makespan < math.inf:
                 current, order.items = makespan, items
             else:
-                order.put(before)
+                order.put(previous_rows)
             history[at] = current
             if current < best:
                 best, stalled, is_better = current, 0, True
@@ -144,11 +144,11 @@ class _Orders:
 
     def put(self, rows: dict[int, list[int]]) -> dict[int, list[int]]:
         """Replace rows; return the previous ones."""
-        before = {m: self.rows[m] for m in rows}
+        previous_rows = {m: self.rows[m] for m in rows}
         for m, row in rows.items():
             self.rows[m] = row
             self._parallel_plans[m] = self._laid_out(m, row)
-        return before
+        return previous_rows
 
     def kept(self) -> tuple[list[_Item], list[list[int]]]:
         """Return copies of the list and the rows, for `go_back`."""

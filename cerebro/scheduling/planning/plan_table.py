@@ -97,14 +97,14 @@ def of_width(problem: Problem, model: int, gpus: int) -> list[int]:
 
 def only_at(problem: Problem, row: Sequence[int], worker: int) -> list[int]:
     """Return the row with the model excluded from all other workers it does not need."""
-    kept = list(row)
+    restricted_row = list(row)
     for w in range(problem.num_workers):
-        before, kept[w] = kept[w], NOT_HERE
+        entry, restricted_row[w] = restricted_row[w], NOT_HERE
         if w == worker or not all(
-            allowed(problem, kept, p) for p, held in enumerate(problem.holders) if w in held
+            allowed(problem, restricted_row, p) for p, held in enumerate(problem.holders) if w in held
         ):
-            kept[w] = before
-    return kept
+            restricted_row[w] = entry
+    return restricted_row
 
 
 def has_choice(problem: Problem) -> bool:
@@ -199,14 +199,14 @@ def _filled(problem: Problem) -> list[list[int]]:
     length.
     """
     rows = [of_width(problem, m, 0) for m in range(problem.num_models)]
-    left = sum(problem.gpus) - sum(_width(problem, m, row) for m, row in enumerate(rows))
+    free_gpus = sum(problem.gpus) - sum(_width(problem, m, row) for m, row in enumerate(rows))
     while True:
-        steps = [step for m, row in enumerate(rows) for step in _steps(problem, m, row, left)]
+        steps = [step for m, row in enumerate(rows) for step in _steps(problem, m, row, free_gpus)]
         best = max(steps, key=lambda step: step[0], default=None)
         if best is None:
             return rows
         _, paid, model, row = best
-        rows[model], left = row, left - paid
+        rows[model], free_gpus = row, free_gpus - paid
 
 
 def _steps(

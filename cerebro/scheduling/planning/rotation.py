@@ -49,8 +49,8 @@ class Rotation:
             [_column(decoder, p, mask, around) for p in range(partitions)]
             for mask in (problem.left, (problem.all_partitions,) * models)
         ]
-        left, load = decoder.model_left, decoder.worker_left
-        self.rows = [*sorted(range(models), key=lambda m: -left[m]), *range(models, around)]
+        remaining_work, load = decoder.model_left, decoder.worker_left
+        self.rows = [*sorted(range(models), key=lambda m: -remaining_work[m]), *range(models, around)]
         self.rounds = list(range(around))
         self.columns = sorted(range(partitions), key=lambda p: -load[self._homes[p]])
 

@@ -36,8 +36,8 @@ class ByPriorityScore:
         """Return the best sub-epoch of the first worker with an eligible model."""
         if len(state.priority_score) != len(state.time):
             return self._without.choose(state, workers, rng)
-        priority_score, left = state.priority_score, state.model_left
-        return _best(state, workers, [*zip(priority_score, left, strict=True)])
+        priority_score, remaining_work = state.priority_score, state.model_left
+        return _best(state, workers, [*zip(priority_score, remaining_work, strict=True)])
 
 
 class RoundRobin:

@@ -85,16 +85,21 @@ def most_left(state: DispatchState, worker: int) -> int | None:
     if state.has_priorities:
         found = [model for model, _ in state.eligible(worker)]
         return by_level(levels(state.model_left, found))[0] if found else None
-    held, free, running, left = state.held[worker], state.free[worker], state.running, state.model_left
+    held, free, running, remaining_work = (
+        state.held[worker],
+        state.free[worker],
+        state.running,
+        state.model_left,
+    )
     best, most = None, -NEVER
     if held and free > 0:
         time, need = state.time, state.need
         for model, mask in enumerate(state.open):
             # The cheapest tests first: this loop dominates the cost of a decision.
-            if left[model] <= most or not mask & held or model in running:
+            if remaining_work[model] <= most or not mask & held or model in running:
                 continue
             if need[model][worker] <= free and time[model][worker] != NEVER:
-                best, most = model, left[model] * (1 + TOLERANCE)
+                best, most = model, remaining_work[model] * (1 + TOLERANCE)
     return best
 
 

@@ -45,8 +45,8 @@ class MonteCarlo:
             if least <= bound * (1 + TOLERANCE):
                 break
             blurred = state.copy()
-            blurred.model_left = [left + rng.gauss(0.0, _BLUR * mean) for left in state.model_left]
-            blurred.worker_left = [left + rng.gauss(0.0, _BLUR * mean) for left in state.worker_left]
+            blurred.model_left = [work + rng.gauss(0.0, _BLUR * mean) for work in state.model_left]
+            blurred.worker_left = [work + rng.gauss(0.0, _BLUR * mean) for work in state.worker_left]
             choice = policy.choose(blurred, workers, rng)
             end = _play(blurred, choice) if choice else least
             if choice and end < least * (1 - TOLERANCE):

@@ -37,9 +37,9 @@ def _serve_workers(fits: Mapping[int, int]) -> dict[int, int]:
     taken = given_up = 0
     for worker in fits:
         came_by: dict[int, int] = {}
-        reached, seen = [worker], given_up
+        reached, explored = [worker], given_up
         for current in reached:
-            new = fits[current] & ~seen
+            new = fits[current] & ~explored
             free = new & ~taken
             if free:
                 last = _lowest(free)
@@ -47,12 +47,12 @@ def _serve_workers(fits: Mapping[int, int]) -> dict[int, int]:
                 came_by[last] = current
                 _move_up(worker, last, came_by, found, at)
                 break
-            seen |= new
+            explored |= new
             for place in _bits(new):
                 came_by[place] = current
                 reached.append(at[place])
         else:
-            given_up = seen
+            given_up = explored
     return found
 
 
@@ -62,11 +62,11 @@ def _move_up(
     """Apply an augmenting path that ends at a free model."""
     while True:
         mover = came_by[last]
-        before = found.get(mover)
+        previous_place = found.get(mover)
         found[mover], at[last] = last, mover
-        if mover == worker or before is None:
+        if mover == worker or previous_place is None:
             return
-        last = before
+        last = previous_place
 
 
 def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequence[int]) -> None:
@@ -86,10 +86,10 @@ def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequenc
             continue
         places = places or _transposed(list(fits.values()), len(level))
         came_by: dict[int, tuple[int, int]] = {}
-        reached, last, seen = [place], place, given_up
+        reached, last, explored = [place], place, given_up
         for current in reached:
-            new = places[current] & ~seen
-            seen |= new
+            new = places[current] & ~explored
+            explored |= new
             for number in _bits(new):
                 displaced = found.get(names[number])
                 if displaced is None:
@@ -101,7 +101,7 @@ def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequenc
             if level[last] == highest:
                 break
         if last == place:
-            given_up = seen
+            given_up = explored
             continue
         taken ^= 1 << last | 1 << place
         while last != place:

@@ -72,11 +72,11 @@ def size_refusal(run: Run, hyperparams: Hyperparameters) -> str:
 
 def _kept(run: Run, parent: Model) -> str:
     """The parent's checkpoints that are still available, as text."""
-    kept = run.kept_checkpoints(parent)
+    available_checkpoints = run.kept_checkpoints(parent)
     if parent.is_pruned:
         return f"{pruning.gone_text(run, parent)}; clone it cold (warm=False)"
     ends = range(1, parent.completed_epochs + 1)
-    epochs = [str(e) for e in ends if parent.visits[parent.visits_until(e) - 1].file in kept]
+    epochs = [str(e) for e in ends if parent.visits[parent.visits_until(e) - 1].file in available_checkpoints]
     return f"there is its last one{' and that of epoch ' * bool(epochs)}{', '.join(epochs)}"
 
 

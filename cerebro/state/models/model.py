@@ -326,10 +326,10 @@ class Model:
         if epoch in self.validations:
             self._best.clear()
         self.validations[epoch] = metrics
-        for asked, best in self._best.items():
-            name, mode, validated = asked
+        for criterion, best in self._best.items():
+            name, mode, validated = criterion
             if validated and self.inherited_epochs < epoch <= best.through:
-                self._best[asked] = self._better(best, epoch, name, mode, validated=True)
+                self._best[criterion] = self._better(best, epoch, name, mode, validated=True)
 
     def warn(self, warnings: Collection[str]) -> None:
         """Count the warnings of a committed sub-epoch, up to 20 different texts."""
@@ -450,11 +450,11 @@ class Model:
         sub_epochs = [*self.begun, (len(self.visits) + bool(self.busy), len(self.terms) - 1)]
         if self.busy:
             sub_epochs.insert(-1, (len(self.visits), self.given))
-        found, before = [], 0
+        found, previous_version = [], 0
         for sub_epoch, number in sub_epochs:
-            if sub_epoch and self.terms[before].hyperparams != self.terms[number].hyperparams:
-                found.append((sub_epoch, self.terms[before].hyperparams))
-            before = number
+            if sub_epoch and self.terms[previous_version].hyperparams != self.terms[number].hyperparams:
+                found.append((sub_epoch, self.terms[previous_version].hyperparams))
+            previous_version = number
         return found
 
     @property
@@ -630,13 +630,13 @@ class Model:
 
     def best_epoch(self, name: str, mode: str, *, validated: bool) -> int | None:
         """Return the model's own epoch with the best metric, the earliest among equals; `None` before."""
-        asked = (name, mode, validated)
+        criterion = (name, mode, validated)
         # Inherited epochs and their checkpoints belong to the parent.
-        best = self._best.get(asked) or _Best(None, 0.0, self.inherited_epochs)
-        if asked not in self._best or best.through < self.completed_epochs:
+        best = self._best.get(criterion) or _Best(None, 0.0, self.inherited_epochs)
+        if criterion not in self._best or best.through < self.completed_epochs:
             for epoch in range(best.through + 1, self.completed_epochs + 1):
                 best = self._better(best, epoch, name, mode, validated=validated)
-            best = self._best[asked] = best._replace(through=self.completed_epochs)
+            best = self._best[criterion] = best._replace(through=self.completed_epochs)
         return best.epoch
 
     def _better(self, best: _Best, epoch: int, name: str, mode: str, *, validated: bool) -> _Best:

@@ -43,27 +43,30 @@ class Layout(Generic[_Item]):
         blobs: tuple[str, ...] = (),
     ) -> None:
         fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # there is no type of named tuples
-        own = (*vectors, *floats, *whole, *texts, *blobs)
+        own_fields = (*vectors, *floats, *whole, *texts, *blobs)
         self._kind = kind
-        self.shared = tuple(name for name in fields if name not in own)
+        self.shared = tuple(name for name in fields if name not in own_fields)
         """Fields in `Compact[0]`, in order."""
         self._numbers = struct.Struct(f"<{len(floats)}d{len(whole)}q")
         self._vectors, self._texts, self._blobs = len(vectors), len(texts), len(blobs)
-        self._own = attrgetter(*own)
+        self._own = attrgetter(*own_fields)
         self._of_all = attrgetter(*self.shared)
         self._floats, self._count = len(floats), len(floats) + len(whole)
-        order = (*own, *self.shared)
+        order = (*own_fields, *self.shared)
         self._places = tuple(order.index(name) for name in fields)
 
     def pack(self, one: _Item) -> Compact:
         """Pack a tuple."""
-        own: tuple[Any, ...] = self._own(one)
-        vectors, numbers = own[: self._vectors], own[self._vectors : self._vectors + self._floats]
-        whole = own[self._vectors + self._floats : self._vectors + self._count]
-        rest = own[self._vectors + self._count :]
+        own_values: tuple[Any, ...] = self._own(one)
+        vectors, numbers = (
+            own_values[: self._vectors],
+            own_values[self._vectors : self._vectors + self._floats],
+        )
+        integers = own_values[self._vectors + self._floats : self._vectors + self._count]
+        rest = own_values[self._vectors + self._count :]
         parts = [_framed(array("d", vector).tobytes()) for vector in vectors]
         # A worker may report any number: clamp to 64 bits.
-        parts.append(self._numbers.pack(*numbers, *(min(max(number, _LEAST), _MOST) for number in whole)))
+        parts.append(self._numbers.pack(*numbers, *(min(max(number, _LEAST), _MOST) for number in integers)))
         parts += [_framed(text.encode()) for text in rest[: self._texts]]
         parts += [_framed(blob) for blob in rest[self._texts :]]
         return _common(self._of_all(one)), b"".join(parts)
@@ -71,20 +74,20 @@ class Layout(Generic[_Item]):
     def unpack(self, found: Iterable[Any]) -> _Item:
         """Return a new tuple from the two parts of a `Compact`."""
         values: list[Any] = []
-        shared, own = found
+        shared, packed = found
         at = 0
         for _ in range(self._vectors):
             vector = array("d")
-            part, at = _part(own, at)
+            part, at = _part(packed, at)
             vector.frombytes(part)
             values.append(tuple(vector))
-        values += self._numbers.unpack_from(own, at)
+        values += self._numbers.unpack_from(packed, at)
         at += self._numbers.size
         for _ in range(self._texts):
-            part, at = _part(own, at)
+            part, at = _part(packed, at)
             values.append(part.decode())
         for _ in range(self._blobs):
-            part, at = _part(own, at)
+            part, at = _part(packed, at)
             values.append(part)
         values += shared
         return self._kind(*[values[place] for place in self._places])

@@ -260,8 +260,8 @@ def see_trial(run: Run, group: str, parallel_plan: str) -> None:
     peak = bad[0].device_bytes if place == "device" else 0
     failure = Failure(kind=kind, message=bad[0].reason, place=place, peak_bytes=peak)
     for model in models:
-        others = [parallel_plan for parallel_plan in left(run, model) if parallel_plan.label != label]
-        if model.state is ModelState.ACTIVE and label not in model.struck and others:
+        other_plans = [parallel_plan for parallel_plan in left(run, model) if parallel_plan.label != label]
+        if model.state is ModelState.ACTIVE and label not in model.struck and other_plans:
             strike(model, tried.parallel_plan, failure)
             run.see_model(model)
 
@@ -278,18 +278,18 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
     lines = [f"  {each.parallel_plan.label}: {_words(each)}" for each in struck]
     most = max((each.peak_bytes for each in struck), default=0)
     limit = f" of a limit of {failure.limit_bytes / 2**30:.3g} GiB" if failure.limit_bytes else ""
-    seen = f"; the most memory that it took or requested is {most / 2**30:.3g} GiB{limit}" if most else ""
+    peak = f"; the most memory that it took or requested is {most / 2**30:.3g} GiB{limit}" if most else ""
     # Tables show the first line, so put need and limit first.
     need = f"{failure.line.partition('. ')[0]}; " if failure.kind is FailureKind.OUT_OF_MEMORY else ""
-    told = "\n".join(
+    message = "\n".join(
         [
-            f"{need}no parallel plan is left to train {model.id}: {len(struck)} were tried or cannot be used{seen}. "
+            f"{need}no parallel plan is left to train {model.id}: {len(struck)} were tried or cannot be used{peak}. "
             "Give workers more devices or more memory, name the blocks of the model in SubEpochSpec.hints "
             "(Hints.blocks), or choose a smaller batch size",
             *lines,
         ]
     )
-    return failure.model_copy(update={"message": told})
+    return failure.model_copy(update={"message": message})
 
 
 def _words(struck: RuledOut) -> str:

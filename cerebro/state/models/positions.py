@@ -29,16 +29,16 @@ def position_of(
     now = terms or model.terms_of(sub_epoch)
     cut = _cut(now.hyperparams)
     batches = {partition: _batches(rows[partition], cut) for partition in model.partitions}
-    before = model.epochs_before(sub_epoch)
-    visited = [p for v in model.visits[model.visits_until(before) : sub_epoch] for p in v.partitions]
+    earlier_epochs = model.epochs_before(sub_epoch)
+    visited = [p for v in model.visits[model.visits_until(earlier_epochs) : sub_epoch] for p in v.partitions]
     per_epoch = sum(batches.values())
-    expected = step = before * per_epoch + sum(batches[partition] for partition in visited)
+    expected = step = earlier_epochs * per_epoch + sum(batches[partition] for partition in visited)
     # Only earlier sub-epochs count: later ones must not move the position.
     had = [0, *(number for first, number in model.begun if first < sub_epoch)] if sub_epoch else []
     cuts = {cut, *(_cut(model.terms[number].hyperparams) for number in had)}
     if len(model.visits) != model.visited or len(cuts) > 1:
         # Partitions read together share one last batch.
-        archived = min(before, model.archived_epochs)
+        archived = min(earlier_epochs, model.archived_epochs)
         first = model.visits_until(archived)
         known = model.summaries if archived == len(model.summaries) else model.summaries.until(archived)
         step = known.steps + sum(

@@ -186,10 +186,10 @@ class Summaries:
 
     def until(self, epochs: int) -> Summaries:
         """Return a copy with the first `epochs` summaries."""
-        made = Summaries()
+        summaries = Summaries()
         for found in self._found[:epochs]:
-            made.append(_SUMMARIES.unpack(found))
-        return made
+            summaries.append(_SUMMARIES.unpack(found))
+        return summaries
 
 
 _Pinned = tuple[int, tuple[Any, ...], bytes]

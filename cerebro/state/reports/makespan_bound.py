@@ -35,10 +35,10 @@ def lower_bound_until(run: Run, end: float, devices: Mapping[str, int]) -> float
     models = {model.id: model.trained_s for model in run.models.values()}
     work = dict(run.trained_s)
     for sub_epoch in _ended_after(run, end):
-        after = sub_epoch.ended - max(end, sub_epoch.started)
-        models[sub_epoch.model] -= after
+        excess_s = sub_epoch.ended - max(end, sub_epoch.started)
+        models[sub_epoch.model] -= excess_s
         for worker, held in sub_epoch.places:
-            work[worker] -= after * len(held)
+            work[worker] -= excess_s * len(held)
     begun = (
         sub_epoch._replace(ended=min(sub_epoch.ended, end))
         for sub_epoch in running(run, end)
@@ -104,12 +104,12 @@ def _edges(run: Run, zero: float, workers: Iterable[str]) -> Iterator[tuple[floa
 
 def _given(seconds: float, devices: int, edges: Iterable[tuple[float, int]], most: int = 0) -> float:
     """Time at which `seconds` device-seconds were free, on at most `most` devices at once (0: all)."""
-    at, left, taken = 0.0, seconds, 0
+    at, remaining_s, taken = 0.0, seconds, 0
     for edge, change in (*edges, (math.inf, 0)):
         free = max(0, devices - taken)
         rate = min(free, most) if most else free
-        given = rate * (edge - at) if rate else 0.0
-        if given >= left - _TICK_S:
-            return min(edge, at + (left / rate if rate else 0.0))
-        left, at, taken = left - given, edge, taken + change
+        available_s = rate * (edge - at) if rate else 0.0
+        if available_s >= remaining_s - _TICK_S:
+            return min(edge, at + (remaining_s / rate if rate else 0.0))
+        remaining_s, at, taken = remaining_s - available_s, edge, taken + change
     return at

@@ -109,8 +109,8 @@ class QueuePosition:
             if self.ahead
             else "it is next"
         )
-        stay = f"; they keep them for {self.kept_s:.0f} s yet" if self.kept_s else ""
-        return f"{have}, and {ahead} in turn{stay}"
+        hold_note = f"; they keep them for {self.kept_s:.0f} s yet" if self.kept_s else ""
+        return f"{have}, and {ahead} in turn{hold_note}"
 
     def as_logged(self, state: ExperimentState) -> QueuePosition:
         """Return the position with devices from the experiment's log, which is newer than the report."""
@@ -121,8 +121,8 @@ class QueuePosition:
         """Return the position with these devices (see `lanes_held`)."""
         if not self.is_attended:
             return self
-        beside = sum(lane == NO_DEVICE for _, lane in lanes)
-        return replace(self, devices=len(lanes) - beside, without_device=beside)
+        without_device = sum(lane == NO_DEVICE for _, lane in lanes)
+        return replace(self, devices=len(lanes) - without_device, without_device=without_device)
 
     @property
     def position(self) -> str:
@@ -168,7 +168,7 @@ def queue_positions(queue: QueueAnswer) -> list[QueuePosition]:
     }
     due = due_shares({key: (each.project, weight_of(each.priority)) for key, each in attended.items()})
     found_attended = _attended(attended, due, queue.attended.devices)
-    left, place, ahead, found = queue.open_runs - len(attended), 0, 0, []
+    unattended_runs, place, ahead, found = queue.open_runs - len(attended), 0, 0, []
     for entry in queue.runs:
         key = entry.experiment, entry.run
         if key in attended:
@@ -178,8 +178,8 @@ def queue_positions(queue: QueueAnswer) -> list[QueuePosition]:
                 QueuePosition(experiment=entry.experiment, run=entry.run, is_attended=False, has_to_wait=True)
             )
             continue
-        elif left > 0:
-            left -= 1
+        elif unattended_runs > 0:
+            unattended_runs -= 1
             found.append(QueuePosition(experiment=entry.experiment, run=entry.run, is_attended=False))
         else:
             place += 1
@@ -197,23 +197,23 @@ def _attended(
     attended: Mapping[tuple[str, str], AttendedRun], due: Mapping[tuple[str, str], float], devices: int
 ) -> dict[tuple[str, str], QueuePosition]:
     """Positions of attended runs, in scheduling order."""
-    ahead, taken, found = 0, sum(told.devices for told in attended.values()), {}
-    for key, told in attended.items():
+    ahead, taken, found = 0, sum(attended_run.devices for attended_run in attended.values()), {}
+    for key, attended_run in attended.items():
         found[key] = QueuePosition(
-            experiment=told.experiment,
-            run=told.run,
+            experiment=attended_run.experiment,
+            run=attended_run.run,
             is_attended=True,
-            priority=shown(told.priority),
-            project=told.project,
+            priority=shown(attended_run.priority),
+            project=attended_run.project,
             due=due[key],
-            devices=told.devices,
+            devices=attended_run.devices,
             of=devices,
-            without_device=told.without_device,
-            ahead=ahead if told.could_use_more else None,
-            others_have=told.could_use_more and taken > told.devices,
-            kept_s=told.kept_s,
+            without_device=attended_run.without_device,
+            ahead=ahead if attended_run.could_use_more else None,
+            others_have=attended_run.could_use_more and taken > attended_run.devices,
+            kept_s=attended_run.kept_s,
         )
-        ahead += told.could_use_more
+        ahead += attended_run.could_use_more
     return found
 
 

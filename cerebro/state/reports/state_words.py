@@ -84,8 +84,8 @@ def shortfall(value: Run) -> str:
     if value.is_open or not value.models:
         return ""
     ends = model_ends(value)
-    told = ((ends.failed, "failed"), (ends.stopped, "stopped"), (ends.early, "stopped by the search"))
-    parts = [f"{count:,} {word}" for count, word in told if count]
+    outcomes = ((ends.failed, "failed"), (ends.stopped, "stopped"), (ends.early, "stopped by the search"))
+    parts = [f"{count:,} {word}" for count, word in outcomes if count]
     if not parts:
         return ""
     return f"of {_counted(len(value.models), 'model')}, {', '.join(parts)}"
@@ -93,11 +93,11 @@ def shortfall(value: Run) -> str:
 
 def incomplete(value: Run) -> str:
     """Describe the missing partitions of an ended ETL run; an empty text without any."""
-    left = sum(task.state is not TaskState.COMMITTED for task in value.tasks.values())
-    if value.is_open or value.kind != "etl" or not left:
+    missing_partitions = sum(task.state is not TaskState.COMMITTED for task in value.tasks.values())
+    if value.is_open or value.kind != "etl" or not missing_partitions:
         return ""
     rest = "more of their rows may fail"
-    return f"{value.id} ended before {left} of its {len(value.tasks)} partitions were complete: {rest}."
+    return f"{value.id} ended before {missing_partitions} of its {len(value.tasks)} partitions were complete: {rest}."
 
 
 def model(value: Model, owner: Run) -> str:

@@ -186,14 +186,14 @@ class ThroughputMeter:
         """
         table = sub_epochs or (_Counted(run) if run.is_planned_fit else None)
         clock = partial(breaks.worked_until, run)
-        own = [commit.by(clock) for commit in self._commits if commit.run == run.id]
+        run_commits = [commit.by(clock) for commit in self._commits if commit.run == run.id]
         told_at, now = now, clock(now)
         begin = max(clock(run.started), now - WINDOW_S)
         if len(self._commits) == _COMMITS:
             begin = max(begin, clock(self._commits[0].ended))  # older commits are forgotten, for all runs
         if not run.started or now <= begin:
             return IDLE
-        recent = [commit for commit in own if commit.ended > begin]
+        recent = [commit for commit in run_commits if commit.ended > begin]
         under_way = [span.by(clock) for span in _under_way(run, told_at, newest)]
         spans = [*recent, *under_way]
         done = sum(_share(span.begun, span.ended, begin) * span.rows for span in spans)
@@ -206,7 +206,11 @@ class ThroughputMeter:
         left_s = None
         if rate > 0 and (rows_left := _rows_left(run, table)) is not None:
             rows_left -= sum(span.rows for span in under_way)
-            mean_s = sum(commit.ended - commit.begun for commit in own) / len(own) if own else 0.0
+            mean_s = (
+                sum(commit.ended - commit.begun for commit in run_commits) / len(run_commits)
+                if run_commits
+                else 0.0
+            )
             pause_s = turnaround_s(run) if run.is_planned_fit else 0.0
             chain_s = (mean_s + pause_s) * table.longest() if table else 0.0
             left_s = max(max(0.0, rows_left) / rate, chain_s)

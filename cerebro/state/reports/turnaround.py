@@ -43,8 +43,8 @@ def turnaround_s(run: Run) -> float:
     for started, model_free, places in starts:
         counts = [bisect_right(ends[place], started) for place in places]
         if 0 < model_free <= started and counts and all(counts):
-            before = (ends[place][count - 1] for place, count in zip(places, counts, strict=True))
-            pauses.append(started - max(model_free, *before))
+            devices_free = (ends[place][count - 1] for place, count in zip(places, counts, strict=True))
+            pauses.append(started - max(model_free, *devices_free))
     return capped_mean(pauses)
 
 

@@ -58,13 +58,13 @@ def _is_wanted(run: Run, task: Task) -> bool:
 
 def _missing_orders(state: ExperimentState, run: Run) -> str:
     """The reason why a user-defined search procedure waits."""
-    own = own_procedure(run)
-    if run.search is None or own is None:
+    procedure = own_procedure(run)
+    if run.search is None or procedure is None:
         return ""
     if run.search.finish is not None or len(run.search.answers) > len(run.search.reports):
         return ""
     if any(worker.is_alive and answers_searches(worker) for worker in state.workers.values()):
-        return f"{_WAITING}the orders of {own.name}"
+        return f"{_WAITING}the orders of {procedure.name}"
     return f"{_WAITING}a worker that runs search procedures"
 
 
@@ -86,9 +86,9 @@ def reason_to_wait(told: str, queue_position: QueuePosition | None, otherwise: s
 
 def explained(reason: str, troubles: Mapping[str, str], note: str = "") -> str:
     """Add the reasons for missing workers (`Troubles.note`, `Troubles.pods`) to a reason to wait for workers."""
-    told = [note] if note else []
-    told += [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
-    return "; ".join([reason, *told]) if reason.startswith(_WAITING) else reason
+    reasons = [note] if note else []
+    reasons += [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
+    return "; ".join([reason, *reasons]) if reason.startswith(_WAITING) else reason
 
 
 def lost_because(status: WorkerStatus | None, words: str, troubles: Mapping[str, str]) -> str:
@@ -102,8 +102,8 @@ def lost_because(status: WorkerStatus | None, words: str, troubles: Mapping[str,
     words = words or (status.leaving if status else "")
     pod = status.record.pod.name if status and status.record.pod else ""
     why = troubles.get(pod, "")
-    told = [words, f"{pod} does not start: {why}" if why and why not in words else ""]
-    return "; ".join(filter(None, told)) or "it does not report"
+    reasons = [words, f"{pod} does not start: {why}" if why and why not in words else ""]
+    return "; ".join(filter(None, reasons)) or "it does not report"
 
 
 _WAITING = "waiting for "
@@ -132,12 +132,12 @@ def _missing_worker(state: ExperimentState, run: Run) -> str:
         lost = ", ".join(f"{w.name} ({w.lost})" for w in able)
         return f"{_WAITING}a worker{': ' + lost if lost else ' to register'}"
     missing = _missing_makers(state, run) if run.kind == "etl" else _missing_holders(state, run)
-    told = "; ".join(
+    description = "; ".join(
         f"{who}, which {'is to make' if run.kind == 'etl' else 'alone holds'} partition {', '.join(partitions)}"
         for who, partitions in missing.items()
     )
     hint = "" if run.kind == "etl" or set(missing) <= {_NOBODY} else f" ({_GONE_FOR_GOOD})"
-    return f"{_WAITING}{told}{hint}" if told else ""
+    return f"{_WAITING}{description}{hint}" if description else ""
 
 
 def _missing_makers(state: ExperimentState, run: Run) -> dict[str, list[str]]:

@@ -103,8 +103,8 @@ def _added(event: ModelsAdded) -> str:
 
 
 def _changed(event: ModelChanged) -> str:
-    told = ", ".join(f"{name}={value!r}" for name, value in event.hyperparams.items())
-    return f"changed model {event.model}: {told}"
+    changes = ", ".join(f"{name}={value!r}" for name, value in event.hyperparams.items())
+    return f"changed model {event.model}: {changes}"
 
 
 def _rescheduled(event: SchedulerChanged) -> str:

@@ -105,11 +105,13 @@ def _changing(reader: Run, fit: Run) -> str:
         return "models are not trained yet"
     named = reader.plan.models if isinstance(reader.plan, EvaluatePlan) else reader.request.models
     # Missing models cannot change; planning the run reports them.
-    asked = [fit.models[name] for name in named if name in fit.models] if named else fit.models.values()
-    unfinished = [model.id for model in asked if not _is_final(fit, model)]
+    needed_models = (
+        [fit.models[name] for name in named if name in fit.models] if named else fit.models.values()
+    )
+    unfinished = [model.id for model in needed_models if not _is_final(fit, model)]
     if not unfinished and (named or fit.has_known_end):
         return ""
     if not named:
         return "best model is not known before it has ended"
-    told = ", ".join(unfinished[:_NAMED]) + (", ..." if len(unfinished) > _NAMED else "")
-    return f"model {told} is not finished" if len(unfinished) == 1 else f"models {told} are not finished"
+    names = ", ".join(unfinished[:_NAMED]) + (", ..." if len(unfinished) > _NAMED else "")
+    return f"model {names} is not finished" if len(unfinished) == 1 else f"models {names} are not finished"

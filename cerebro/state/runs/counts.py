@@ -67,17 +67,17 @@ class RunCounts:
         Args:
             is_validated: True if its run validates models.
         """
-        place, was_active, before = self._seen.get(model.id, (len(self._seen), False, None))
+        place, was_active, previous_epochs = self._seen.get(model.id, (len(self._seen), False, None))
         is_active = model.state is ModelState.ACTIVE
         completed = model.completed_epochs
         now = None if model.is_cut_short else completed
         self._seen[model.id] = (place, is_active, now)
         self.active += is_active - was_active
-        if now != before:
-            if before is not None:
-                self.reached[before] -= 1
-                if not self.reached[before]:
-                    del self.reached[before]
+        if now != previous_epochs:
+            if previous_epochs is not None:
+                self.reached[previous_epochs] -= 1
+                if not self.reached[previous_epochs]:
+                    del self.reached[previous_epochs]
             if now is not None:
                 self.reached[now] += 1
         self._see_validations(model, completed if is_validated and is_active else 0)
@@ -126,8 +126,8 @@ class RunCounts:
             return
         known, partition = self._kinds.setdefault(task.key.model, {}), task.key.partition or 0
         for name, is_ratio in task.result.part.kinds.items():
-            before, where = known.setdefault(name, (is_ratio, partition))
-            if before != is_ratio:
+            was_ratio, where = known.setdefault(name, (is_ratio, partition))
+            if was_ratio != is_ratio:
                 ratio, number = (partition, where) if is_ratio else (where, partition)
                 self.mixed = Mixed(task.key.model, name, ratio, number)
                 return

@@ -97,12 +97,12 @@ def short(run: Run, now: float) -> str:
     newest, goal = run.forecasts[-1] if run.forecasts else None, goal_of(run)
     if newest is None or newest.allowed is None:
         return ""
-    told = []
+    reasons = []
     if goal.finish_by is not None:
-        told.append(_late(newest, goal.finish_by, newest.allowed, now))
+        reasons.append(_late(newest, goal.finish_by, newest.allowed, now))
     if goal.worker_hours is not None:
-        told.append(f"its budget of {goal.worker_hours:g} worker-hours ends before it does")
-    return f"the goal cannot be kept: {', or '.join(filter(None, told))}"
+        reasons.append(f"its budget of {goal.worker_hours:g} worker-hours ends before it does")
+    return f"the goal cannot be kept: {', or '.join(filter(None, reasons))}"
 
 
 def _late(newest: ForecastMade, finish_by: float, allowed: int, now: float) -> str:
@@ -123,17 +123,17 @@ def _truth(run: Run) -> str:
     """Compare the first forecast with the actual end."""
     first = run.forecasts[0]
     expected: ForecastEnd = first.end
-    told = (
+    forecast_text = (
         f"forecast: was to end at {clock(first.time + expected.p50_s, run.ended)}, 9 of 10 by "
         f"{clock(first.time + expected.p90_s, run.ended)}; it"
     )
     at = clock(run.ended, run.ended)
     if run.state is not RunState.FINISHED:  # the forecast was about more work
-        return f"{told} {'was stopped' if run.state is RunState.STOPPED else 'failed'} at {at}"
+        return f"{forecast_text} {'was stopped' if run.state is RunState.STOPPED else 'failed'} at {at}"
     if lacking := state_words.shortfall(run):
-        return f"{told} ended at {at}; {lacking}"
+        return f"{forecast_text} ended at {at}; {lacking}"
     off_s = run.ended - (first.time + expected.p50_s)
-    return f"{told} ended at {at}, {_length(abs(off_s))} {'later' if off_s > 0 else 'sooner'}"
+    return f"{forecast_text} ended at {at}, {_length(abs(off_s))} {'later' if off_s > 0 else 'sooner'}"
 
 
 def _missed(run: Run) -> list[str]:

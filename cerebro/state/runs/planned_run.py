@@ -24,13 +24,13 @@ def begin(
     """
     run.plan = plan
     if isinstance(plan, EtlPlan):
-        made = datasets.setdefault(plan.dataset, Dataset(id=plan.dataset, plan=plan))
-        if isinstance(run.request, EtlRequest) and run.request.fits and not made.was_fitted:
+        dataset = datasets.setdefault(plan.dataset, Dataset(id=plan.dataset, plan=plan))
+        if isinstance(run.request, EtlRequest) and run.request.fits and not dataset.was_fitted:
             _add(run, TaskKey(run=run.id, kind="fitting"))
         for split, parts in plan.splits.items():
             for part in parts:
                 is_lost = split == "train" and not holders(plan.dataset, part.partition)
-                if is_lost or (split, part.partition) not in made.rows:
+                if is_lost or (split, part.partition) not in dataset.rows:
                     _add(run, TaskKey(run=run.id, kind="etl", split=split, partition=part.partition))
     elif isinstance(plan, FitPlan) and isinstance(run.request, FitRequest):
         partitions = tuple(sorted(plan.partitions))

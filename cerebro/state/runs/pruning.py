@@ -35,15 +35,15 @@ def prunable(
     there = needed - model.removed
     if model.state is ModelState.ACTIVE or model.busy:
         return set(), there
-    kept = _in_use(runs, run, model)
+    retained_checkpoints = _in_use(runs, run, model)
     goes_on = may_go_on(run, model)
     if goes_on or model.id in best:
-        kept |= _to_go_on(run, model)
+        retained_checkpoints |= _to_go_on(run, model)
     if goes_on and model.id in run.young:
-        kept.add(_origin(model))
+        retained_checkpoints.add(_origin(model))
     if model.id in best and (epoch := run.best_epoch(model)):
-        kept.add(_end(model, epoch))
-    return there - kept, there
+        retained_checkpoints.add(_end(model, epoch))
+    return there - retained_checkpoints, there
 
 
 def may_go_on(run: Run, model: Model) -> bool:
@@ -89,8 +89,10 @@ def lost_text(runs: Mapping[str, Run], run: Run) -> str:
     if run.is_open or not isinstance(run.plan, EvaluatePlan):
         return ""
     fit, read = runs[run.plan.fit], run.plan.models
-    left = {task.key.model for task in run.own_tasks() if task.state not in ENDED}
-    gone = (name for name, epoch in read.items() if name in left and is_gone(fit.models[name], epoch))
+    remaining_models = {task.key.model for task in run.own_tasks() if task.state not in ENDED}
+    gone = (
+        name for name, epoch in read.items() if name in remaining_models and is_gone(fit.models[name], epoch)
+    )
     return next((gone_text(fit, fit.models[name], read[name]) for name in gone), "")
 
 

@@ -259,8 +259,8 @@ class Run:
     @property
     def keep(self) -> int | None:
         """Number of best models that keep their checkpoints after training; `None`: all."""
-        asked = self.request.search if isinstance(self.request, FitRequest) else None
-        return asked.keep if asked is not None and self.search is not None else None
+        search_request = self.request.search if isinstance(self.request, FitRequest) else None
+        return search_request.keep if search_request is not None and self.search is not None else None
 
     @property
     def is_planned_fit(self) -> bool:

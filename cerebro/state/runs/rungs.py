@@ -119,8 +119,8 @@ def rungs(run: Run, told: Told | None = None) -> list[Rung]:
     found: defaultdict[int, list[AtRung]] = defaultdict(list)
     for model in run.models.values():
         known = told.values.get(model.id, {})
-        own = sorted({*told.grants.get(model.id, ()), model.epochs})
-        for epochs, to in pairwise(own):
+        granted_epochs = sorted({*told.grants.get(model.id, ()), model.epochs})
+        for epochs, to in pairwise(granted_epochs):
             if epochs in known and epochs < model.epochs:
                 found[epochs].append(AtRung(model=model.id, value=known[epochs], fate="goes on", to=to))
         found[model.epochs].append(_newest(run, model, known, told.stoppers))
@@ -212,8 +212,11 @@ def lines(run: Run) -> list[str]:
     """Return one line on the search and one on its rungs; no lines without a search."""
     if run.search is None:
         return []
-    told = [f"epoch {rung.epochs}: {counts(rung)}" for rung in rungs(run)]
-    return [f"search: {method(run)}; {progress(run)}", *([f"rungs: {'; '.join(told)}"] if told else [])]
+    rung_lines = [f"epoch {rung.epochs}: {counts(rung)}" for rung in rungs(run)]
+    return [
+        f"search: {method(run)}; {progress(run)}",
+        *([f"rungs: {'; '.join(rung_lines)}"] if rung_lines else []),
+    ]
 
 
 def counts(rung: Rung) -> str:

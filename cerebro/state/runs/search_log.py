@@ -144,8 +144,8 @@ class SearchLog:
             if answer.values:
                 self.values[int(number)] = answer.values
             return bool(answer.values)
-        asked = len(self.reports) + 1 - len(self.answers)
-        if int(number) != len(self.answers) or not 0 < len(answer.orders) <= asked:
+        unanswered = len(self.reports) + 1 - len(self.answers)
+        if int(number) != len(self.answers) or not 0 < len(answer.orders) <= unanswered:
             return False
         self.answers += answer.orders
         return True

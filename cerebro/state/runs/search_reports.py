@@ -41,9 +41,9 @@ def report_models(log: SearchLog, run: Run, models: Iterable[Model], *, time: fl
         reported = log.reported[model.id]
         since_s = run.elapsed_s(time)
         _report_metrics(log, run, model, reported, since_s)
-        before, reported.state = reported.state, model.state
-        if before is not model.state:
-            _report_state(log, run, model, before, since_s=since_s, by=by)
+        previous_state, reported.state = reported.state, model.state
+        if previous_state is not model.state:
+            _report_state(log, run, model, previous_state, since_s=since_s, by=by)
 
 
 def report_command(log: SearchLog, run: Run, event: RunCommand) -> None:

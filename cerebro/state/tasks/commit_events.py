@@ -42,8 +42,8 @@ def commit(
         case "etl":
             _make(result, run, task, worker, datasets)
         case "fitting" if run.plan:
-            made = datasets[run.plan.dataset]
-            made.fitted, made.was_fitted = result.fitted, True
+            dataset = datasets[run.plan.dataset]
+            dataset.fitted, dataset.was_fitted = result.fitted, True
             task.result = result
         case "inspect" | "trial":
             measurements.commit(result, run, task)
@@ -112,9 +112,9 @@ def _make(result: TaskResult, run: Run, task: Task, worker: Worker, datasets: Ma
     key = task.key
     if run.plan is None or key.split is None or key.partition is None:
         return
-    made = datasets[run.plan.dataset]
-    made.rows[key.split, key.partition] = result.rows
-    made.failed_rows[key.split, key.partition] = result.rows_failed
+    dataset = datasets[run.plan.dataset]
+    dataset.rows[key.split, key.partition] = result.rows
+    dataset.failed_rows[key.split, key.partition] = result.rows_failed
     if key.split == "train":
         worker.replicas.add((run.plan.dataset, key.partition))
     task.result = result

@@ -70,14 +70,14 @@ class TaskKey(NamedTuple):
             return cls(run=run, kind=kind, split=split, partition=_number("p", partition))
         if kind == "train":
             model, epoch, partitions = rest
-            first, *others = _ascending(partitions)
+            first, *other_partitions = _ascending(partitions)
             return cls(
                 run=run,
                 kind=kind,
                 model=model,
                 epoch=_number("e", epoch),
                 partition=first,
-                others=tuple(others),
+                others=tuple(other_partitions),
             )
         if kind == "audit":
             model, epoch, partition, redo = rest

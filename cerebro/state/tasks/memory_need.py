@@ -59,10 +59,10 @@ def with_failure(lacks: Iterable[Lack], failure: Failure) -> tuple[Lack, ...]:
     """Add a failed attempt that ran alone; without place and limit it adds nothing."""
     known = {lack.place: lack for lack in lacks}
     if failure.place is not None and failure.limit_bytes:
-        before = known.get(failure.place)
+        previous_lack = known.get(failure.place)
         known[failure.place] = Lack(
             place=failure.place,
-            limit_bytes=max(failure.limit_bytes, before.limit_bytes if before else 0),
-            peak_bytes=max(failure.peak_bytes, before.peak_bytes if before else 0),
+            limit_bytes=max(failure.limit_bytes, previous_lack.limit_bytes if previous_lack else 0),
+            peak_bytes=max(failure.peak_bytes, previous_lack.peak_bytes if previous_lack else 0),
         )
     return tuple(known.values())

@@ -312,12 +312,12 @@ class Task:
             return
         if failure.kind is FailureKind.OUT_OF_MEMORY and self.key.kind != "search":
             # After the first shortage it runs alone on its workers.
-            before, is_alone = self.lacks, bool(self.exhausted)
+            previous_lacks, is_alone = self.lacks, bool(self.exhausted)
             self.exhausted |= {self.attempts[-1].worker}
             self.shortages += 1
             if is_alone:
-                self.lacks = memory_need.with_failure(before, failure)
-            if memory_need.have_grown(before, self.lacks):
+                self.lacks = memory_need.with_failure(previous_lacks, failure)
+            if memory_need.have_grown(previous_lacks, self.lacks):
                 self.state = TaskState.PENDING  # retry on a worker with more memory, or give up
                 return
         if failure.kind in UNCOUNTED:
