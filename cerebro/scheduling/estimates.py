@@ -205,7 +205,7 @@ class Estimates:
         self.observations += 1
 
     def settle(self) -> None:
-        """Fit all factors. Makes several passes over all pairs, so call it only now and then."""
+        """Fit all factors. Makes several passes over all pairs, so call it rarely."""
         for _ in range(_SWEEPS):
             for worker, subjects in self._subjects.items():
                 excess = sum(

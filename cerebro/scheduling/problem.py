@@ -268,14 +268,10 @@ def undominated(problem: Problem) -> Problem:
     A dominated parallel plan needs no fewer GPUs and no less time than another of the same model and worker. Some
     shortest schedule does without them.
     """
-    undominated_plans = tuple(
+    plans = tuple(
         tuple(_undominated(parallel_plans) for parallel_plans in row) for row in problem.parallel_plans
     )
-    return (
-        problem
-        if undominated_plans == problem.parallel_plans
-        else replace(problem, parallel_plans=undominated_plans)
-    )
+    return problem if plans == problem.parallel_plans else replace(problem, parallel_plans=plans)
 
 
 def _undominated(parallel_plans: tuple[TimedPlan, ...]) -> tuple[TimedPlan, ...]:

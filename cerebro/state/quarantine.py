@@ -280,7 +280,10 @@ def check_asked(
 
 
 def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: float) -> Change:
-    """Record the result of a check, even an unrequested one or from another incarnation: it is newer."""
+    """Record the result of a check.
+
+    Also records an unrequested result, or one from another incarnation of the worker, because it is newer.
+    """
     known = health.of(worker)
     check = known.check or WorkerCheck(requested=now, reason="unasked", by=worker)
     if check.result == result:

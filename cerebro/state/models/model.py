@@ -629,7 +629,7 @@ class Model:
         return None
 
     def best_epoch(self, name: str, mode: str, *, validated: bool) -> int | None:
-        """Return the model's own epoch with the best metric, the earliest among equals; `None` before."""
+        """Return the model's own epoch with the best metric, the earliest among equals; `None` if no epoch has it."""
         criterion = (name, mode, validated)
         # Inherited epochs and their checkpoints belong to the parent.
         best = self._best.get(criterion) or _Best(None, 0.0, self.inherited_epochs)

@@ -235,8 +235,8 @@ _CONCLUSIVE: dict[Cause, tuple[FailureKind, MemoryPlace | None]] = {
 def see_trial(run: Run, group: str, parallel_plan: str) -> None:
     """Rule a plan out for a group if its trials failed conclusively.
 
-    With several kinds of devices, all trials must fail. Skips plans with a trained sub-epoch, models changed since,
-    and a model's last plan, left to its sub-epochs.
+    With several kinds of devices, all trials must fail. Keeps a plan that has trained a sub-epoch, the plans of
+    models whose hyperparameters changed, and a model's last plan.
 
     Args:
         group, parallel_plan: ids in the run's inspection.

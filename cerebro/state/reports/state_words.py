@@ -80,7 +80,7 @@ def model_ends(value: Run) -> ModelEnds:
 
 
 def shortfall(value: Run) -> str:
-    """Count the incomplete models of an ended fit; an empty text without any."""
+    """Count the incomplete models of an ended fit; empty if all are complete."""
     if value.is_open or not value.models:
         return ""
     ends = model_ends(value)
@@ -92,7 +92,7 @@ def shortfall(value: Run) -> str:
 
 
 def incomplete(value: Run) -> str:
-    """Describe the missing partitions of an ended ETL run; an empty text without any."""
+    """Describe the missing partitions of an ended ETL run; empty if none is missing."""
     missing_partitions = sum(task.state is not TaskState.COMMITTED for task in value.tasks.values())
     if value.is_open or value.kind != "etl" or not missing_partitions:
         return ""

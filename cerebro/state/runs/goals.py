@@ -93,7 +93,7 @@ def forecast_lines(run: Run, now: float) -> list[str]:
 
 
 def short(run: Run, now: float) -> str:
-    """Return why the allowed workers cannot meet the goal, and the remedy; else an empty text."""
+    """Return why the allowed workers cannot meet the goal, and the remedy; empty if they can."""
     newest, goal = run.forecasts[-1] if run.forecasts else None, goal_of(run)
     if newest is None or newest.allowed is None:
         return ""

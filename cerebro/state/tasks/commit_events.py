@@ -48,7 +48,7 @@ def commit(
         case "inspect" | "trial":
             measurements.commit(result, run, task)
         case "audit":
-            pass  # `audits.see_redo` handles it, since workers are concerned
+            pass  # `verifications.see_redo` handles it; it also needs the verified worker
         case "search" if run.search:
             _answer(result, run, run.search, task)
         case _:
