@@ -6,7 +6,7 @@ loads during the current one (docs/decisions/0005-prefetched-units-are-soft.md).
 and workers; this module chooses the worker's devices: a free one, else the first to finish.
 
 A sub-epoch of several devices is chosen like any other, as soon as one device of the worker is free. It takes
-the free devices and those that finish first, and starts when all of its devices are idle. No other sub-epoch
+free devices, then the first to finish, and starts when all of its devices are idle. No other sub-epoch
 can start on these devices first, so they wait at most for the longest running task.
 
 Interrupted sub-epochs have priority: they restart as soon as their model is idle and a worker with the
@@ -239,7 +239,7 @@ class _SubEpochs:
     def _devices(self, choice: Placement, depth: int, among: Sequence[int] | None) -> tuple[int, ...] | None:
         """Return the chosen sub-epoch's devices, ascending; `None` if there are too few.
 
-        Free devices come first, then those that end first.
+        Free devices come first, then the first to finish.
         """
         name, places = self._fit.workers[choice.worker], self._draft.places
         size = self._fit.dispatch_state.need[choice.model][choice.worker]

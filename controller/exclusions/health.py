@@ -1,8 +1,8 @@
 """Broken machines: workers to quarantine, check and release, and their consequences. Pure.
 
-Evidence is the results of attempts on a worker and of its own check. A quarantined worker gets no tasks, and
-its partitions are made elsewhere, as after its removal. At most half of the workers are quarantined, and
-never the last able one: if that many fail, the machines are not the cause.
+Evidence is the results of attempts on a worker and of the check of its machine. A quarantined worker gets no
+tasks, and other workers rebuild its partitions, as after its removal. At most half of the workers are
+quarantined, and never the last able one: if that many fail, the machines are not the cause.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]
     """Return failed models of a run whose task last failed on one of these workers.
 
     Args:
-        retried: model -> time of the controller's last retry. A task is retried once: a model that failed
-            again afterwards is not returned, nor is one that a failure rule failed.
+        retried: model -> time of the controller's last retry. A task is retried once: the result omits models
+            that failed again afterwards, and models that a failure rule failed.
     """
     if not run.models or ModelState.FAILED not in {model.state for model in run.models.values()}:
         return []

@@ -2,12 +2,12 @@
 
 A task's need is learned from attempts that ran alone on their worker (`cerebro.state.tasks.memory_need`). A worker's
 memory is known if nothing else uses it: the limit of a container, or the memory of a device. Workers with
-unknown memory try the task, until the run's attempts are used up.
+unknown memory try the task until the run has no attempts left.
 
 A task that needs more than any able worker has fails at once: with the same seed the next attempt needs the
-same memory. Able workers include absent ones, which return with the same memory; workers whose memory may be
-raised enough (`controller.exclusions.memory_limits`), or for which that is still unknown; quarantined ones,
-which a person may release; and workers with the partition in preparation on their volume.
+same memory. Able workers include absent ones, which return with the same memory; workers whose memory can, or
+might, be raised enough (`controller.exclusions.memory_limits`); quarantined ones, which a person may
+release; and workers with the partition in preparation on their volume.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ def hopeless(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> Ite
 def to_grow(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> set[str]:
     """Return the workers to resize.
 
-    For each task without an able worker, it is the present one with the most memory among those that may get
-    enough.
+    For each task without an able worker, choose the present worker with the most memory that may get enough.
     """
     found = set()
     for task, able in _short_everywhere(state, run, snapshot):
@@ -169,7 +168,7 @@ def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
 
 
 def _has_other_way(run: Run, task: Task) -> bool:
-    """True if the sub-epoch has a parallel plan other than the one that ran out of memory."""
+    """True if the sub-epoch has another parallel plan besides the last attempt's, which ran out of memory."""
     model = run.models.get(task.key.model or "")
     if task.key.kind != "train" or model is None:
         return False

@@ -1,7 +1,7 @@
 """Workers with much slower sub-epochs than the others, labelled for people. Pure.
 
-The slowness comes from the estimates of sub-epoch times, which dispatch and replica copies also use. A label
-stays until sub-epochs disprove it, even after its run.
+The estimates of sub-epoch times, which dispatch and replica copies also use, give the slowness. A label stays
+until sub-epochs disprove it, even after its run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ As in `cerebro.scheduling.estimates.Estimates.slowness`.
 
 @dataclass(frozen=True, kw_only=True)
 class Paced:
-    """Tell how long a worker's sub-epochs take; see `cerebro.contract.stored.health.PaceRequest`."""
+    """The pace of a worker's sub-epochs; see `cerebro.contract.stored.health.PaceRequest`."""
 
     worker: str
     is_slow: bool

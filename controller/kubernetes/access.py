@@ -36,7 +36,7 @@ RULES: Final = (
         "verbs": ["patch"],
     },
 )
-"""Rules of the controller's Role: exactly those that this package's requests need."""
+"""Rules of the controller's Role: exactly the ones for this package's requests."""
 
 RESIZE_RULES: Final = ({"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]},)
 """Further rules for raising the memory of workers (``autoscaler.resize``).

@@ -1,4 +1,4 @@
-"""Pods without a fitting node for which a node is starting, from the pods' events. Pure.
+"""Pods that wait for a starting node, from the pods' events. Pure.
 
 The cluster autoscaler reports `TriggeredScaleUp`, or `NotTriggerScaleUp` if no node would help. Karpenter and
 its variants, such as EKS Auto Mode, report `Nominated` with the node's claim, or `FailedScheduling` in their
@@ -54,7 +54,7 @@ def read_news(event: Mapping[str, Any]) -> NodeNews | None:
 
 
 def expected(pods: Mapping[str, Pod], news: Iterable[NodeNews]) -> frozenset[str]:
-    """Return names of pods without a node for which one is starting."""
+    """Return names of pods that wait for a starting node."""
     newest: dict[str, NodeNews] = {}
     for each in news:
         known = newest.get(each.pod)

@@ -183,7 +183,7 @@ def _last_end(container: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
     return f" (the last time: {end.reason})" if end else ""
 
 
-# --- what it has -------------------------------------------------------------------------------------
+# --- resources ---------------------------------------------------------------------------------------
 
 
 def _gpus(pod: Mapping[str, Any]) -> int:

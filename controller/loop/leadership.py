@@ -1,4 +1,4 @@
-"""Resignation at the end of a process, so that a standby need not wait for the lease."""
+"""Resignation when a process ends, so that a standby need not wait for the lease."""
 
 from __future__ import annotations
 

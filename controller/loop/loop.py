@@ -514,7 +514,7 @@ class Controller:
 
     @property
     def term(self) -> int:
-        """Return the term in which it certainly leads, else 0. Thread-safe."""
+        """Return the term that this controller certainly leads, else 0. Thread-safe."""
         term = self._term
         return term if self._leads_for_certain(term) else 0
 

@@ -18,7 +18,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             reply = answer(json.loads(line))
-        except Exception as error:  # noqa: BLE001 - a plan is never needed: what went wrong is told and dispatch goes on
+        except Exception as error:  # noqa: BLE001 - a plan is optional: report the error, and dispatch continues
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), flush=True)  # noqa: T201 - the answer
 

@@ -20,10 +20,10 @@ from controller.decisions.fit_dispatch import FitDispatch
 from controller.projections.sub_epoch_times import technique_of
 
 HORIZON = 400
-"""Sub-epochs covered by a problem, at least to the end of the present epoch.
+"""Sub-epochs covered by a problem, at least through the present epoch.
 
-To the end of the next one if less than half of the present remains, which may be done before the plan is
-ready. Further ahead, noise undoes any plan.
+The problem includes the next epoch if less than half of the present one remains, because that half may finish
+before the plan is ready. Further ahead, noise undoes any plan.
 """
 
 MAX_SUB_EPOCHS = 5000

@@ -1,4 +1,4 @@
-"""Plans for requested runs. Plans that need metadata are made outside the loop."""
+"""Plans for requested runs. A separate process builds plans that need metadata."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Begun:
     def _run(self) -> None:
         try:
             self.plan = self.process.plan()
-        except Exception as error:  # noqa: BLE001 - it is told where the plan is asked for
+        except Exception as error:  # noqa: BLE001 - `result` raises it
             self.error = error
         self.is_done = True
 
@@ -58,7 +58,7 @@ class _Begun:
 
 
 class PlanMaker:
-    """Makes the plans of queued runs. Owned by the loop; not thread-safe.
+    """Planner of queued runs. Owned by the loop; not thread-safe.
 
     Args:
         volumes: volumes for the metadata.
@@ -69,10 +69,10 @@ class PlanMaker:
         self._begun: dict[RunRef, _Begun] = {}
 
     def steps(self, core: Core, run: Run, *, is_awaited: bool = False) -> list[Step]:
-        """Return the events that start, fail or pause a queued run; none while its plan is made.
+        """Return the events that start, fail or pause a queued run; none while its plan is in progress.
 
         Args:
-            is_awaited: True while workers are starting; the data is divided among all of them.
+            is_awaited: True while workers are starting; an ETL run waits, to divide the data among all workers.
         """
         if is_awaited and run.kind == "etl":
             return []
@@ -123,7 +123,7 @@ class PlanMaker:
             if made is not None:
                 self._begun.pop(ref).process.end()
             if any(other.experiment == ref.experiment for other in self._begun):
-                return None  # it may be the same data set, which is made once
+                return None  # the other run may build the same data set, which must exist once
             made = self._begun[ref] = self._preparation(core, run.request, weights)
             made.start()
         if not made.is_done:

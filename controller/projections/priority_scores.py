@@ -122,7 +122,7 @@ class PriorityScores:
 
 
 def _epochs(run: Run, model: Model) -> int:
-    """Return the epoch up to which the model is predicted.
+    """Return the last epoch of the model's prediction.
 
     A search grants few epochs at first; models are compared at the maximum, not at their present resource.
     """

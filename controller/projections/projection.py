@@ -1,4 +1,4 @@
-"""The interface of data derived from logs, and the place where the loop feeds all of it."""
+"""The interface of data derived from logs, and the object that the loop passes events to."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cerebro.state import ExperimentState
 class Projection(Protocol):
     """Data derived from the logs of experiments, such as TensorBoard's files.
 
-    A projection has no snapshot of its own. After a restart it continues from the snapshot of the log's fold, so that
-    snapshot may only contain events whose data are stored (`is_settled`).
+    A projection has no snapshot. After a restart it continues from the snapshot of the log's fold, so that snapshot may
+    only contain events whose data are stored (`is_settled`).
     """
 
     def begin(self, state: ExperimentState) -> None:

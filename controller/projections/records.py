@@ -1,7 +1,7 @@
 """Additions of each event to TensorBoard's files. Pure: a log always gives the same records in order.
 
 A model's file begins with its hyperparameters and ends, after all epochs, with its success: messages of the
-HParams plugin, which shows them beside the newest values. A failed or stopped model gets no end, because a
+HParams plugin, which shows them next to the newest values. A failed or stopped model gets no end, because a
 user may resume it in the same file, and TensorBoard keeps the first end.
 """
 
@@ -28,7 +28,7 @@ LIVE = "live"
 
 
 class Reported(NamedTuple):
-    """One report of an attempt: time by the store's clock, rows so far, and values by metric."""
+    """One report of an attempt: time by the store's clock, rows read, and values by metric."""
 
     time: float
     rows: int
@@ -36,8 +36,9 @@ class Reported(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of an attempt, at `time` by the store's clock. Its reports and those of earlier attempts came
-    before.
+    """The end of an attempt, at `time` by the store's clock.
+
+    All reports of this attempt and of earlier ones precede it.
     """
 
     experiment: str
@@ -52,9 +53,9 @@ class Ended(NamedTuple):
 
 
 class Addition(NamedTuple):
-    """An addition to the end of one file: a model's, or the run's without a model.
+    """Records to append to one file: a model's, or the run's without a model.
 
-    Records are made on demand: in a long log, most are already in the files.
+    They are computed on demand: in a long log, most are already in the files.
 
     Attributes:
         key: unique key in the experiment.

@@ -246,8 +246,8 @@ class TensorBoardFiles:
         return found
 
     def _read_logs(self) -> None:
-        # The leader's loop reads the oldest open runs' logs and passes on their events, so long logs are not
-        # read twice. While these runs are open, they are the oldest.
+        # The leader's loop reads the oldest open runs' logs and passes on their events: no long log is read
+        # twice. While these runs are open, they are the oldest.
         oldest = {entry.experiment for entry in self._kvs.queue()[: self._open_runs]}
         for summary in self._kvs.experiments():
             if not summary.is_deleting and summary.experiment.name not in oldest:
@@ -307,7 +307,7 @@ class TensorBoardFiles:
                 reader.forget(ended)
 
     def _is_written_before(self, what: Addition) -> bool:
-        """True if an earlier process wrote all of it: up to the last record of the file."""
+        """True if an earlier process wrote the whole addition: up to the last record of the file."""
         path = self._path(what)
         if path in self._passed:
             return False
@@ -343,7 +343,7 @@ class TensorBoardFiles:
         file = self._files.pop(path, None)
         while len(self._files) >= _MAX_OPEN:
             self._close(next(iter(self._files)))
-        # Move to the end: the least recently used file is closed first.
+        # Reinsert the file as the newest: the least recently used file is closed first.
         file = self._files[path] = file or EventFile(path, self._passed.get(path, 0))
         return file
 
@@ -358,7 +358,7 @@ class _LiveReader:
     """Live points of an experiment by (task, attempt), read on demand, each once.
 
     An attempt's points precede its end in the stream, so points of old attempts are read without newer ones:
-    after a million points, a restart holds only those of running attempts.
+    after a million points, a restart holds only points of running attempts.
     """
 
     def __init__(self, kvs: KvsClient, experiment: str) -> None:

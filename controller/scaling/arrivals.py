@@ -34,7 +34,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._filling: tuple[int, float] | None = None
-        """Requested pods, and the time since some of them are missing."""
+        """Requested pods, and the time since at least one is missing."""
         self._size: int | None = None
         self._raised_at = -math.inf
         self._is_waking = False

@@ -79,7 +79,7 @@ class Growth:
     Attributes:
         most_bytes: maximum limit of a worker; 0 without increases.
         workers: workers that may get more, now or after their return.
-        is_known: True while the cluster manager is reachable; otherwise any worker may be one of them.
+        is_known: True while the cluster manager is reachable; otherwise any worker may get more.
         problem: why another one may not; for people.
     """
 

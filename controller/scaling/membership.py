@@ -165,12 +165,12 @@ class Membership:
 
     @property
     def statuses(self) -> tuple[WorkerStatus, ...]:
-        """All registered workers, as they were when the newest snapshot was made."""
+        """All registered workers, at the time of the newest snapshot."""
         return self._workers
 
     @property
     def health(self) -> HealthAnswer:
-        """What was known of their machines then."""
+        """State of their machines at that time."""
         return self._health
 
     def _see_size(self, fleet: Fleet | None) -> None:

@@ -1,7 +1,7 @@
 """The controller's interface to a cluster manager, which keeps workers running.
 
-On one machine there is none, and only silence shows that a worker has ended. A cluster manager knows earlier,
-and the cause. It gets the requested number of workers.
+A single machine has no cluster manager, and only silence shows that a worker has ended. A cluster manager
+knows earlier, and the cause. It gets the requested number of workers.
 """
 
 from __future__ import annotations

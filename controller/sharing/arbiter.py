@@ -11,10 +11,10 @@ use no more devices: it is not compensated later.
 - *A change of experiment costs a child process.* A device stays with its experiment for the minimum hold
 time: a minute, or a multiple of the process's start time. After that, another run takes it only if it is
 behind by more than a sub-epoch.
-- *Short runs start early.* A run without a slot, all of whose work takes at most a quarter of a minimum hold
-time, gets one slot before its hold time ends. The next experiment there keeps the slot for longer to make up
-for this, and meets no second early start until then. So in any period, a run loses a wanted slot at most once
-per hold time, plus once.
+- *Short runs start early.* If a run has no slot and all its work takes at most a quarter of a minimum hold
+time, it gets one slot before that slot's hold time ends. The next experiment there keeps the slot for longer
+to make up for this, and meets no second early start until then. So in any period, a run loses a wanted slot
+at most once per hold time, plus once.
 - *No usable device idles.* All rules only order the runs that want a device.
 
 One run uses a device at a time. Another run's task follows only after the run's last task there. So the
@@ -37,7 +37,7 @@ _LITTLE = 4
 """A run starts early if all its work takes at most the minimum hold time divided by this."""
 
 _SLACK = 1
-"""Sub-epochs by which a run must be behind another to take a slot from it: equal runs keep their slots."""
+"""A run takes another's slot only if it is behind by more than this many sub-epochs: equal runs keep theirs."""
 
 
 _Key = TypeVar("_Key")
@@ -60,17 +60,17 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What an open run has at one moment, and what it could use.
+    """Slots that an open run holds, and slots that it could use, at one moment.
 
     Attributes:
         weight: of its priority; above 0.
-        holds: places where it has open tasks.
-        wants: places that it could give a task to now if they were free; those that it holds may be among them.
-        most: so many tasks at most.
-        sub_epoch_s: seconds that its next task will probably hold a place.
-        ahead_s: device-seconds that its open tasks will probably take from now on.
+        holds: slots with open tasks of the run.
+        wants: slots where the run could start a task now if they were free; may include held slots.
+        most: maximum number of further tasks.
+        sub_epoch_s: expected seconds of its next task.
+        ahead_s: expected remaining device-seconds of its open tasks.
         start_s: seconds that a child process of its experiment takes to start.
-        whole_s: device-seconds that all that is left of it will probably take; infinite if that is not known.
+        whole_s: expected device-seconds of all its remaining work; infinite if unknown.
     """
 
     ref: RunRef
@@ -187,9 +187,10 @@ class _Offer:
 
 @dataclass(kw_only=True)
 class Arbiter:
-    """Keeps account of who had what. Times are seconds of any clock that does not go back. Not thread-safe.
+    """Account of the service that each run has had.
 
-    A controller that starts anew knows no past: all that are open begin equal.
+    After a start of the controller, all open runs begin equal. Times are seconds of any monotonic clock. Not
+    thread-safe.
     """
 
     half_life_s: float = HALF_LIFE_S

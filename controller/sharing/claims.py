@@ -53,7 +53,7 @@ def places_to_train(state: ExperimentState) -> frozenset[Place]:
 
 
 def used(state: ExperimentState, run: Run) -> frozenset[Place]:
-    """Return the slots where a run's tasks can run."""
+    """Return the slots that can run a run's tasks."""
     if run.kind != "etl":
         return places_to_train(state)
     return frozenset(_lane(w) for w in state.workers.values() if w.is_alive and "etl" in w.kinds)
@@ -67,7 +67,7 @@ def weight_of(state: ExperimentState, run: Run) -> float:
 def claim(
     state: ExperimentState, run: Run, fit: FitDispatch | None, now: float, *, weigh: Weigh = weight_of
 ) -> Claim:
-    """What a run has and wants.
+    """Return the slots that a run holds and wants.
 
     Args:
         fit: the dispatch state of a fit run that has started.

@@ -169,8 +169,7 @@ class Sharing:
             if turn.ref.experiment in self._skipped or turn.ref in have_taken_back:
                 continue
             core, run = named[turn.ref]
-            # Full slots where a queued sub-epoch may be replaced are added: no other run loses its turn by
-            # it.
+            # Add full slots with a replaceable queued sub-epoch: this costs no other run its turn.
             offered = turn.places | _guard(core, claims.giving_way, core.state, run, core.fit_of(run))
             if offered:
                 yield RunOffer(core, run, every - offered)
@@ -304,8 +303,8 @@ def _attended_run(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
 def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], int]:
     """Return workers for the run's task that waits for more than one slot, and its devices.
 
-    0 devices means that the task must run alone. The result has no workers if the run has no such task or
-    gets nothing.
+    0 devices means that the task must run alone. Without a waiting task, or if the run gets nothing, the result
+    has no workers.
     """
     ref, fit = RunRef(core.state.name, run.id), core.fit_of(run)
     if run.state is not RunState.RUNNING:

@@ -154,7 +154,7 @@ def taken(
 
 
 def _places(core: Core, run: Run) -> frozenset[Place]:
-    """Return the devices on which the run could train."""
+    """Return the devices that could train the run."""
     assert isinstance(run.plan, FitPlan)
     held = {(run.plan.dataset, partition) for partition in run.plan.partitions}
     workers = (w for w in core.state.workers.values() if w.trains and not held.isdisjoint(w.replicas))

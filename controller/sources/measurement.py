@@ -1,7 +1,7 @@
 """Inspections and trials of a fit run as tasks: their time, worker and body. Pure.
 
 An inspection takes no device; sub-epochs continue during it. A trial takes the devices of its parallel plan:
-the free ones and those that end first. It precedes the next sub-epochs, because its result concerns all later
+free devices, then the first to finish. It precedes the next sub-epochs, because its result concerns all later
 ones. Each worker has at most one open trial or inspection.
 """
 

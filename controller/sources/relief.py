@@ -1,7 +1,7 @@
 """Replica copies that relieve slow workers: dispatch then shares the partition's sub-epochs. Pure.
 
 If only one worker holds a partition and is four times slower than the others, the makespan is four times as
-long. With a second replica it is a third longer. The copy is made from rows
+long. With a second replica it is a third longer. The copy is built from rows
 (`controller.sources.replication`); no data moves between workers.
 
 A copy must save a tenth of the remaining time, three sub-epochs, and twice the time to make it. Only slowness
@@ -94,7 +94,7 @@ def relief(
     made_s: float,
     is_makable: Callable[[int], bool],
 ) -> Copy | None:
-    """Return the copy that saves the most time; `None` if none is worthwhile.
+    """Return the copy that saves the most time; `None` if no copy is worthwhile.
 
     Args:
         coming: partition -> worker that gets a replica now.

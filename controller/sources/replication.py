@@ -1,16 +1,16 @@
 """Training partitions to make again: lost ones, and replica copies for workers. Pure.
 
-A partition is made from its rows on the shared volume by the code of its ETL run, so it is the same
-everywhere. The task belongs to the run that needs it (``fit-2/etl/train/p1``). Per partition, at most one run
-of the experiment has an open attempt. All of this uses the slots without a device, in parallel with the
-workers' devices.
+The code of the ETL run builds a partition from its rows on the shared volume, so it is the same everywhere.
+The task is part of the run that needs it (``fit-2/etl/train/p1``). Per partition, at most one run of the
+experiment has an open attempt. These tasks use the slots without a device, in parallel with the workers'
+devices.
 
 *Lost*: no registered worker holds the partition. An ETL worker makes it on the volume with the fewest
 partitions whose worker can use it. Partitions of absent workers are not lost. The controller also waits up to
 a minute for starting pods, which may bring it back. A queued task is revoked if a worker holds the partition
 again.
 
-*New workers*: a worker that trains and holds nothing of the data set, or joined after the data set was made.
+*New workers*: a worker that trains and holds nothing of the data set, or joined after its preprocessing.
 It gets the partition with the busiest holders, if its least busy holder is busier than the new worker by
 twice the partition's making time; then possibly another one. Only idle ETL workers make these copies, one at
 a time, so they never delay training.
@@ -184,7 +184,7 @@ def _took_s(state: ExperimentState, run: Run, partition: int) -> float:
 
 
 class _Replicas:
-    """The volumes partitions can be made on, and what is there or on its way."""
+    """Volumes for new replicas, and the replicas there or in preparation."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class _Replicas:
         self._places = self._places.copy()
 
     def newcomers(self, fit: FitDispatch | None) -> list[Worker]:
-        """Return workers that train but hold nothing of the data set, or joined after it was made."""
+        """Return workers that train but hold nothing of the data set, or joined after its preprocessing."""
         made = self._state.datasets.get(self._dataset)
         if fit is None or made is None:
             return []

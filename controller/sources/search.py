@@ -64,10 +64,10 @@ class Searching:
         self._largest_batch = min(run.fit_rows.values())
         self._own = Answered() if isinstance(request.search.procedure, OwnProcedure) else None
         self._lines: tuple[list[str], list[str]] = [], []
-        """Reports and answers in their serialized form, so far."""
+        """Serialized reports and answers up to now."""
         sampler = request.search.sampler.kind
         self.is_drawn_here = sampler == "random"
-        """True if suggestions are instant, and so are made in the decision."""
+        """True if suggestions are instant, so that the decision computes them."""
         self.is_drawn_by_workers = not self.is_drawn_here and sampler not in drawable
         try:
             self._search = Search(

@@ -1,8 +1,8 @@
 """Requests of a search as tasks: their time, worker and body. Pure.
 
 Such a task takes no device and shares the slot with ETL and inspections, so sub-epochs continue. It goes to
-the worker with the fewest tasks in that slot, preferably one that does not train: in a pod, the ETL
-container, which is idle during a fit.
+the worker with the fewest tasks in that slot, preferably without training: in a pod, the ETL container, which
+is idle during a fit.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SearchRequests:
 
 
 def _answering(draft: AssignmentDraft, depth: int) -> str | None:
-    """Return the worker for a request: the least loaded, preferably one that does not train."""
+    """Return the worker for a request: the least loaded, preferably without training."""
     able = [
         worker
         for worker in draft.alive

@@ -1,6 +1,6 @@
 """Bytes of experiments' checkpoints and predictions, measured for quotas.
 
-Measured by file sizes, because a log shows what was written while pruning and deletion go on.
+The source is file sizes, because a log shows written files, which pruning and deletion remove.
 Level-triggered, in its own thread, without leadership: two controllers get the same result. Each pass
 measures experiments with open runs, and as many of the others as time permits, in rotation.
 """

@@ -9,8 +9,8 @@ savepoints, remains of dead writers, and bases without users. For a model that m
 only committed checkpoints by name, because no attempt writes these names again.
 
 A thread removes files, because large files take long and a hung volume must not stop the loop. It removes
-only while this controller leads in the term of the request: otherwise the files may belong to a new
-experiment with the same name.
+only while this controller leads in the term of the request: otherwise a new experiment with the same name may own
+the files.
 """
 
 from __future__ import annotations

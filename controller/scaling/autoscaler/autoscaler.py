@@ -3,7 +3,7 @@
 It requests a forecast from a child process once sub-epoch times are known, and again after a change of
 workers, a completed epoch or more observations. News goes to the run's log. If it may act and a change pays
 (`controller.scaling.autoscaler.policy`), it requests another size from the cluster manager. Before workers
-leave, partitions that only they hold are made elsewhere.
+leave, other workers rebuild partitions that only they hold.
 
 It never waits: `look` collects an answer and sends the next request. It keeps no state across controllers:
 the log has its results.
@@ -40,7 +40,7 @@ _LOOK_S = 2.0
 """Seconds between two checks for a reason to forecast: each costs a pass over all models and workers."""
 
 _LATE = 0.5
-"""An answer is outdated if it took longer than this share of the remaining time and than `_EVERY_S`, or all of it."""
+"""An answer is outdated if it took longer than the remaining time, or than both this share and `_EVERY_S`."""
 
 _NEWS = 0.1
 """A forecast is news if it differs by this share of the remaining time and by its own uncertainty."""
@@ -101,7 +101,7 @@ class _View(NamedTuple):
 def released(state: ExperimentState, forecast: ForecastMade, present: Sequence[str]) -> tuple[Exclusion, ...]:
     """Return exclusions of the workers that a request will release, with all workers on their volumes.
 
-    They continue, but the partitions that only they hold are made elsewhere first.
+    They continue, but other workers first rebuild the partitions that only they hold.
 
     Args:
         present: workers that train, the last ones released first.
@@ -130,7 +130,7 @@ class Autoscaler:
         """
 
     def see_workers(self, absences: Callable[[], Absences]) -> None:
-        """Set the source of loss statistics, which come from the cluster log."""
+        """Set the source of loss statistics, the cluster log."""
         self._absences = absences
 
     def forget(self) -> None:
@@ -264,7 +264,7 @@ class Autoscaler:
                 return None
         self._shrinking, seen = None, view.seen()
         if seen.is_changing or seen.chosen_at > self._asked_at:
-            return None  # a person has chosen meanwhile
+            return None  # a person has chosen a number since
         over_s = view.now - self._asked_at
         ends = tuple(
             ForecastEnd(n, round(max(0.0, p50 - over_s), 1), round(max(0.0, p90 - over_s), 1))

@@ -1,4 +1,4 @@
-"""When a run ends, as simulations of it have it: P50, and P90 as far as so few of them tell it. Pure."""
+"""P50 and P90 of a run's end, from a few simulations. Pure."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 SAMPLES, FEWEST = 20, 3
-"""Simulations, and how many tell how far they stray."""
+"""Simulations for an empirical P90, and the minimum for an estimate of their deviation."""
 
 P90 = 1.2816
-"""Of the standard normal distribution."""
+"""90% quantile of the standard normal distribution."""
 
 _OF_FEW = 1.3
-"""Of Student's distribution, whose 90 % quantile for one more value than n is 1.2816 x (1 + 1.3 / (n - 1)), to 2 %; for
-two it is a third more."""
+"""Correction for few samples, from Student's distribution.
+
+Its 90% quantile for one further value after n is 1.2816 x (1 + 1.3 / (n - 1)), to 2%; for n = 2 the quantile is a third
+larger.
+"""
 
 _SPREAD = 0.1
-"""Relative deviation of simulations where there was time for none."""
+"""Relative deviation if too few simulations ran to estimate it."""
 
 
 class Ends(NamedTuple):
-    """Seconds from now until the run has ended, as one half and nine of ten simulations have it. Workers that have to
-    join, and copies that have to be made, are in it."""
+    """P50 and P90 of the seconds until a run ends, including the time for workers to join and for copies."""
 
     p50_s: float
     p90_s: float

@@ -23,7 +23,7 @@ MAX_SUB_EPOCHS = 20_000
 
 
 _SIGMA = 0.5
-"""Larger deviations come from different kinds of sub-epochs rather than noise."""
+"""Larger deviations show different kinds of sub-epochs rather than noise."""
 
 
 _AWAITED = 3.0
@@ -136,6 +136,6 @@ def trainers(state: ExperimentState, now: float, absent: Frequency) -> tuple[str
 
 
 def number_of(name: str) -> int:
-    """Return the number at the end of a worker's name, which decides the order of removal."""
+    """Return the final number of a worker's name, which decides the order of removal."""
     found = re.search(r"(\d+)$", name)
     return int(found[1]) if found else 0

@@ -119,7 +119,7 @@ def wish(situation: Situation, choice: Choice) -> int | None:
 
 
 def _nearest(situation: Situation, wanted: int, chosen: int) -> int:
-    """Return the simulated number on the way to the chosen one that is nearest to it."""
+    """Return the simulated number nearest to the chosen one, between the present and the wanted number."""
     there = situation.workers
     on_way = [n for n in situation.ends if min(there, wanted) <= n <= max(there, wanted)]
     return min(on_way, key=lambda n: (abs(n - chosen), n), default=there)

@@ -1,7 +1,7 @@
 """Scale to zero and scale up: release unused workers, and request them again for a run.
 
 No I/O; keeps state. Owned by the loop; not thread-safe. A cluster is unused if no run is open, except paused
-ones. After a while all but the minimum of workers are released. Their volumes stay, so no data is made again.
+ones. After a while all but the minimum of workers are released. Their volumes stay, so no data is rebuilt.
 While a run is paused for a full disk, one worker stays or returns to report free space. An open run brings
 back the previous number.
 
@@ -58,7 +58,7 @@ class Rest:
         self._kept = 0
         """Workers kept or brought back for a run paused for a full disk."""
         self._is_down = True
-        """Whether those that were given back are wanted no more by the cluster manager either."""
+        """True after the cluster manager has adopted the size of the last release."""
 
     def look(
         self,
@@ -72,17 +72,17 @@ class Rest:
         bounds: tuple[int, int] | None = None,
         stalled: tuple[int, str] | None = None,
     ) -> Wish | None:
-        """What to ask for now, if anything.
+        """Return the number of workers to request now, or `None` for no change.
 
         Args:
             now: seconds.
-            size: workers that are wanted, as the cluster manager has it.
-            use: what runs want.
-            is_awaited: whether some of them are on their way.
-            chosen_at: when a person chose the number; minus infinity: nobody did.
-            emptied_at: when a person chose that there are none; minus infinity: nobody did.
-            bounds: fewest and most workers that the runs ask for.
-            stalled: with how many to be content, and why, where the others find no node.
+            size: workers requested from the cluster manager.
+            use: demand of the runs.
+            is_awaited: True while requested workers are starting.
+            chosen_at: time of a person's last choice of a number; minus infinity without one.
+            emptied_at: time of a person's choice of zero; minus infinity without one.
+            bounds: minimum and maximum that the runs request.
+            stalled: number of workers to accept, and the reason, if the others find no node.
         """
         self._kept = 1 if use.is_full else self._kept
         self._remember(size, is_awaited=is_awaited)
