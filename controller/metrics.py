@@ -166,9 +166,9 @@ class Metrics:
 
 def _states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]:
     busy = {place.worker for place in held}
-    for name, seen in snapshot.workers.items():
-        if seen.absence is not None:
-            yield seen.absence.how
+    for name, view in snapshot.workers.items():
+        if view.absence is not None:
+            yield view.absence.how
         else:
             yield "busy" if name in busy else "idle"
     for _ in snapshot.excluded:
@@ -176,7 +176,7 @@ def _states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]
 
 
 def _device_states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]:
-    for name, seen in snapshot.workers.items():
-        if seen.absence is None and "train" in seen.kinds:
-            for device in range(seen.devices):
+    for name, view in snapshot.workers.items():
+        if view.absence is None and "train" in view.kinds:
+            for device in range(view.devices):
                 yield "busy" if Place(name, device) in held else "idle"

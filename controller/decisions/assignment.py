@@ -193,7 +193,7 @@ class _SubEpochs:
 
     def propose(self, offer: Offer, choose: _Choose) -> Iterator[Proposal]:
         """Yield sub-epochs for the offered devices."""
-        depth, among = offer.depth, offer.among
+        depth, offered_devices = offer.depth, offer.among
         dispatch_state, places = self._fit.dispatch_state, self._draft.places
         room = {
             self._fit.worker(w.name): count
@@ -208,7 +208,7 @@ class _SubEpochs:
             dispatch_state.free[worker] = self._reach(worker, count)
         while workers and (choice := choose(workers)):
             name = self._fit.workers[choice.worker]
-            devices = self._devices(choice, depth, among[name] if among else None)
+            devices = self._devices(choice, depth, offered_devices[name] if offered_devices else None)
             if devices is None or self._waits_needlessly(choice, room):
                 self._dispatch_draft.exclude(choice.model, choice.worker)
                 continue
@@ -225,7 +225,9 @@ class _SubEpochs:
             yield Proposal(key, name, devices, as_sent(parallel_plan))
             if choice.model in self._fit.memory_retries:
                 self._draft.exclusions.add(runs_alone(name, key))
-            room[choice.worker] = places.num_free(name, depth, among[name] if among else None)
+            room[choice.worker] = places.num_free(
+                name, depth, offered_devices[name] if offered_devices else None
+            )
             dispatch_state.free[choice.worker] = max(1, self._reach(choice.worker, room[choice.worker]))
             if self._draft.exclusions.stops_all(name) or not room[choice.worker]:
                 workers.remove(choice.worker)

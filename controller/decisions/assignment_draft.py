@@ -60,8 +60,8 @@ class AssignmentDraft:
         if run.exhausted:
             self.exclusions.add(*without_memory(run, snapshot.workers))
         plan = run.plan
-        made = state.datasets.get(plan.dataset) if plan is not None else None
-        self.fitted = made.fitted if made is not None else None
+        dataset = state.datasets.get(plan.dataset) if plan is not None else None
+        self.fitted = dataset.fitted if dataset is not None else None
         self._taken: set[str] = set()
         self.steps: list[api.Assign] = []
         request = run.request
@@ -114,7 +114,7 @@ class AssignmentDraft:
 
     def _give_gang(self, proposal: Proposal, gang: Gang) -> None:
         key, parallel_plan = proposal.key, proposal.parallel_plan
-        task, (first, *others) = self.run.task(key), gang.members
+        task, (first, *other_members) = self.run.task(key), gang.members
         self._taken.add(str(key))
         for member in gang.members:
             self.places.take(member.worker, member.devices)
@@ -133,7 +133,7 @@ class AssignmentDraft:
                         partition=member.partition,
                         devices=member.devices,
                     )
-                    for member in others
+                    for member in other_members
                 ),
                 body=tasks.body(self._record, self._state, self.run, key, parallel_plan, gang=gang),
             )

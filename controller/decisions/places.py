@@ -28,10 +28,10 @@ class Places:
 
     def copy(self) -> Places:
         """Return an independent copy."""
-        made = Places(())
-        made._devices = {worker: [*counts] for worker, counts in self._devices.items()}
-        made._beside = dict(self._beside)
-        return made
+        duplicate = Places(())
+        duplicate._devices = {worker: [*counts] for worker, counts in self._devices.items()}
+        duplicate._beside = dict(self._beside)
+        return duplicate
 
     def close(self, worker: str, lane: int) -> None:
         """Accept no more tasks in this slot."""

@@ -53,8 +53,12 @@ def body(
         body = _valid(record, state, run, key)
     else:
         body = _evaluate(record, state, run, key)
-    made = state.datasets.get(body.dataset)
-    return body if made is None or made.fitted is None else body.model_copy(update={"fitted": made.fitted})
+    dataset = state.datasets.get(body.dataset)
+    return (
+        body
+        if dataset is None or dataset.fitted is None
+        else body.model_copy(update={"fitted": dataset.fitted})
+    )
 
 
 def _fitting(record: ExperimentRecord, run: Run, key: TaskKey) -> FittingTask:
@@ -74,8 +78,8 @@ def _fitting(record: ExperimentRecord, run: Run, key: TaskKey) -> FittingTask:
 
 def _etl(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> EtlTask:
     # Other runs make partitions with the code of the data set's ETL run.
-    made = state.etl_request(run.plan.dataset) if run.plan else None
-    request = run.request if isinstance(run.request, EtlRequest) else made
+    etl_request = state.etl_request(run.plan.dataset) if run.plan else None
+    request = run.request if isinstance(run.request, EtlRequest) else etl_request
     if run.plan is None or request is None:
         raise IllegalEventError(f"{key} belongs to no ETL run, and none is known that made its data set")
     if key.split is None or key.partition is None:
@@ -131,7 +135,7 @@ def audit(
     key, model, visit = found.next_key, run.models[found.sub_epoch.model or ""], found.visit
     if not isinstance(run.plan, FitPlan):
         raise IllegalEventError(f"{key} belongs to no fit run")
-    made = state.datasets.get(run.plan.dataset)
+    dataset = state.datasets.get(run.plan.dataset)
     needed = run.kept_checkpoints(model, but=found) | _evaluated(state, run, model)
     return AuditTask(
         **_model_fields(record, state, run, key, found.hyperparams),
@@ -146,7 +150,7 @@ def audit(
         threads=visit.cores,
         is_exact=is_exact(found, worker),
         spare=tuple(sorted(found.files - needed)),
-        fitted=made.fitted if made is not None else None,
+        fitted=dataset.fitted if dataset is not None else None,
     )
 
 

@@ -143,13 +143,16 @@ def _is_fresh(check: WorkerCheck | None, status: WorkerStatus, now: float) -> bo
 
 
 def _shared(name: str, known: Mapping[str, WorkerHealth]) -> str:
-    """Return why a failed check may be a fault of shared infrastructure; "" if it is the worker's own."""
+    """Return why a failed check may be a fault of shared infrastructure; "" if the worker is at fault."""
     failing = {worker: _failing(health) for worker, health in known.items()}
     common = failing.get(name, set()) & _OF_ALL
-    others = sorted(worker for worker, probes in failing.items() if worker != name and probes & common)
-    if not others or not failing[name] <= _OF_ALL:
+    other_workers = sorted(worker for worker, probes in failing.items() if worker != name and probes & common)
+    if not other_workers or not failing[name] <= _OF_ALL:
         return ""
-    return f"the cluster is the cause, not a worker: {', '.join(sorted(common))} fails at {', '.join(others)}, too"
+    return (
+        f"the cluster is the cause, not a worker: {', '.join(sorted(common))} fails at "
+        f"{', '.join(other_workers)}, too"
+    )
 
 
 def _failing(health: WorkerHealth) -> set[str]:
@@ -260,8 +263,8 @@ def _is_new(check: WorkerCheck | None, status: WorkerStatus, now: float) -> str:
         return ""
     if check is not None and check.ended is None and now - check.requested < AGAIN_S:
         return ""  # a check is running, or got no answer
-    told = check.result.incarnation if check is not None and check.result is not None else ""
-    return "" if told == status.record.incarnation else _REGISTERED
+    checked_incarnation = check.result.incarnation if check is not None and check.result is not None else ""
+    return "" if checked_incarnation == status.record.incarnation else _REGISTERED
 
 
 def _everywhere(seen: Evidence, wandering: set[tuple[str, str]]) -> str:

@@ -102,13 +102,13 @@ class MemoryLimits:
     def _see(self, each: _Container, fleet: Fleet) -> None:
         """Check the result of a pod's request."""
         uid = each.pod.uid
-        asked = self._asked.get(uid)
-        if asked is None:
+        request = self._asked.get(uid)
+        if request is None:
             return
-        if each.has_bytes >= _NEARLY * asked.limit:
+        if each.has_bytes >= _NEARLY * request.limit:
             del self._asked[uid]
             log.info("%s has %.4g GiB of memory now", each.pod.name, each.has_bytes / 2**30)
-        elif self._clock() - asked.at > WAIT_S:
+        elif self._clock() - request.at > WAIT_S:
             why = fleet.pods[each.pod.name].unresized or f"it has not got it within {WAIT_S:.0f} s"
             self._refuse(each, f"pod {each.pod.name} is not given more memory: {why}")
 

@@ -184,7 +184,7 @@ def _reason(run: Run, task: Task, able: Iterable[str], snapshot: ClusterSnapshot
     limits = {name: limit for name in able if (limit := limit_of(views[name], lack.place)) is not None}
     most = max(limits.values())
     who = ", ".join(sorted(name for name, limit in limits.items() if limit == most)[:3])
-    told = task.failure.line if task.failure is not None else "it ran out of memory"
+    failure_line = task.failure.line if task.failure is not None else "it ran out of memory"
     enough = -(-need / USABLE // _STEP_BYTES) * _STEP_BYTES
     of = "of memory" if lack.place == "host" else "of the memory of a device"
     key = "worker.resources.worker.limits.memory"
@@ -198,7 +198,7 @@ def _reason(run: Run, task: Task, able: Iterable[str], snapshot: ClusterSnapshot
     return (
         f"{task.key.model or task.key.kind} needs about {_gib(need)} {of}, and the most that a worker which could do "
         f"this has is {_gib(most)} ({who}). {cure}; or use a smaller batch_size or model. It had a worker to itself "
-        f"when it ended so: {told}"
+        f"when it ended so: {failure_line}"
     ) + (f" (more could not be had for a worker: {growth.problem})" if growth.problem else "")
 
 

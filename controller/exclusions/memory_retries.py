@@ -22,10 +22,10 @@ from controller.sources.ready_tasks import may_run, ready
 def exclusions(
     state: ExperimentState, run: Run, fit: FitDispatch | None, places: Places, snapshot: ClusterSnapshot
 ) -> Iterable[Exclusion]:
-    """Return why workers may get no task of `run` now.
+    """Return the exclusions of workers that may get no task of `run` now.
 
-    They have a task that must run alone, or are reserved for another run. `assign` reserves workers for the
-    run's own tasks.
+    Such a worker has a task that must run alone, or is reserved for another run. `assign` reserves workers
+    for tasks of `run`.
 
     Args:
         fit: dispatch state of the experiment's fit run, if it has one.
@@ -45,10 +45,10 @@ def exclusions(
             if model in running:
                 worker = fit.workers[running[model].worker]
                 found[worker] = runs_alone(worker, f"{fit.run}/{fit.models[model]}")
-    others = [each for each in state.going_on() if each.state is RunState.RUNNING]
-    if len(others) > 1 or run not in others:
+    running_runs = [each for each in state.going_on() if each.state is RunState.RUNNING]
+    if len(running_runs) > 1 or run not in running_runs:
         is_waiting = any(True for _ in waiting(state, run, fit, now, views))
-        for other in others:
+        for other in running_runs:
             if other is run and is_waiting:
                 break
             if other is not run:

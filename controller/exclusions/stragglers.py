@@ -50,14 +50,14 @@ def compared(runs: Iterable[Learned], there: Sequence[str]) -> dict[str, tuple[f
         runs: slowness from each run.
         there: workers to compare.
     """
-    told: dict[str, list[tuple[float, int]]] = {}
+    relative_slowness: dict[str, list[tuple[float, int]]] = {}
     for learned in runs:
         known = {name: learned[name] for name in there if name in learned and learned[name][1] >= SUB_EPOCHS}
         for name, (slowness, sub_epochs) in known.items() if len(known) > 1 else ():
             typical = statistics.median(other for each, (other, _) in known.items() if each != name)
-            told.setdefault(name, []).append((slowness - typical, sub_epochs))
+            relative_slowness.setdefault(name, []).append((slowness - typical, sub_epochs))
     found = {}
-    for name, shown in told.items():
+    for name, shown in relative_slowness.items():
         sub_epochs = sum(count for _, count in shown)
         found[name] = math.exp(sum(off * count for off, count in shown) / sub_epochs), sub_epochs
     return found

@@ -63,5 +63,5 @@ def expected(pods: Mapping[str, Pod], news: Iterable[NodeNews]) -> frozenset[str
     return frozenset(
         name
         for name, pod in pods.items()
-        if pod.is_pending and (told := newest.get(pod.uid)) is not None and told.is_made
+        if pod.is_pending and (node_news := newest.get(pod.uid)) is not None and node_news.is_made
     )

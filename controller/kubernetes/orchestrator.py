@@ -47,11 +47,11 @@ class WorkerSet(NamedTuple):
     def read(cls, content: Object) -> WorkerSet:
         """Read a set from the API server, which writes a size even if the manifest has none."""
         metadata = content["metadata"]
-        told = str((metadata.get("annotations") or {}).get(_TOLD, ""))
+        annotated_size = str((metadata.get("annotations") or {}).get(_TOLD, ""))
         return cls(
             size=int(content["spec"].get("replicas", 1)),
             uid=str(metadata.get("uid", "")),
-            told=int(told) if told.isdecimal() else None,
+            told=int(annotated_size) if annotated_size.isdecimal() else None,
         )
 
 
@@ -166,14 +166,14 @@ class KubernetesOrchestrator:
         sets, pods = self._sets.items(), self._pods.items()
         if sets is None or pods is None:
             return None
-        size, uid, told = sets[self._name]
+        size, uid, annotated_size = sets[self._name]
         # Without events the reasons for missing pods are unknown; existing pods are unaffected.
         missing = {f"{self._name}-{ordinal}" for ordinal in range(size)} - pods.keys()
         return Fleet(
             pods=pods,
             size=size,
             set_uid=uid,
-            told=told,
+            told=annotated_size,
             unmade=unmade(missing, (self._events.items() or {}).values()),
             expected=expected(pods, (self._nodes.items() or {}).values()),
         )

@@ -45,7 +45,7 @@ class FoldCache:
         return core
 
     def keep(self, core: Core) -> None:
-        """Put back the core of an inactive experiment."""
+        """Store the core of an inactive experiment; drop the least recently used above the limit."""
         self._cores[core.record.name] = core
-        while sum(kept.state.seq for kept in self._cores.values()) > self._most:
+        while sum(cached_core.state.seq for cached_core in self._cores.values()) > self._most:
             del self._cores[next(iter(self._cores))]

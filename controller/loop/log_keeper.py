@@ -155,8 +155,8 @@ class LogKeeper:
 
     def known(self, experiment: str) -> int:
         """Return the newest reported event number of a log; negative without a report."""
-        told = self._told.get(experiment)
-        return told.seq if told is not None else -self.rule.every
+        progress = self._told.get(experiment)
+        return progress.seq if progress is not None else -self.rule.every
 
     def forget(self, experiment: str) -> None:
         """Forget a deleted experiment; its name may be used again."""
@@ -183,9 +183,9 @@ class LogKeeper:
             self._swept = now
             self._sweep()
         with self._lock:
-            told = dict(self._told)
+            progress_by_log = dict(self._told)
         # Growing logs first: after an upgrade there may be thousands of inactive ones.
-        for name, progress in sorted(told.items(), key=lambda each: not each[1].grows):
+        for name, progress in sorted(progress_by_log.items(), key=lambda each: not each[1].grows):
             if now >= self._rests.get(name, (now, 0.0))[0] and self.leadership() == term:
                 self._keep(name, progress, term, now)
 
@@ -205,9 +205,9 @@ class LogKeeper:
 
     def _keep(self, name: str, progress: Progress, term: int, now: float) -> None:
         try:
-            kept = self._kept(name, progress, term)
-            if kept.seq and self._cut.get((name, progress.created)) != progress:
-                request = self.rule.cut(progress, kept.seq, term, live_before=kept.live_before)
+            snapshot = self._kept(name, progress, term)
+            if snapshot.seq and self._cut.get((name, progress.created)) != progress:
+                request = self.rule.cut(progress, snapshot.seq, term, live_before=snapshot.live_before)
                 while self.leadership() == term and self.kvs.cut(name, request).moved:
                     pass
                 self._cut[name, progress.created] = progress
@@ -241,14 +241,14 @@ class LogKeeper:
             known = _Kept(max((each.seq for each in found), default=0))
         least = self.rule.least(progress)
         if progress.seq - known.seq >= least and self._is_settled(name, progress):
-            asked = {
+            request_fields = {
                 "experiment": name,
                 "created": progress.created,
                 "until": progress.seq,
                 "least": least,
                 "term": term,
             }
-            seq = self.make(self.question.model_copy(update=asked))
+            seq = self.make(self.question.model_copy(update=request_fields))
             known = _Kept(seq, progress.live_before)
         self._snapshots[name, progress.created] = known
         return known

@@ -398,8 +398,8 @@ class Controller:
             open_since = (
                 task.attempts[-1].assigned for run in state.open_runs() for task in run.open.values()
             )
-            before = min(open_since, default=self._reading.now())
-            progress = Progress(seq=state.seq, created=created, grows=grows, live_before=before)
+            live_before = min(open_since, default=self._reading.now())
+            progress = Progress(seq=state.seq, created=created, grows=grows, live_before=live_before)
             self._keeper.tell(state.name, progress)
 
     def _wakes(self, cores: Mapping[str, Core]) -> list[float]:
@@ -540,8 +540,10 @@ class Controller:
             overviews = self._experiments.overviews()
             runs = {RunRef(name, run.id): run for name, each in overviews.items() for run in each.runs}
             devices = {place for each in overviews.values() for place in each.to_train}
-            told = self._sharing.attended(self._told, runs, len(devices), self._waiting, self._told_before)
-            attended = told.model_copy(update={"most_workers": self._settings.most_workers})
+            attended_runs = self._sharing.attended(
+                self._told, runs, len(devices), self._waiting, self._told_before
+            )
+            attended = attended_runs.model_copy(update={"most_workers": self._settings.most_workers})
         settings = self._settings
         answer = self._kvs.lead(
             settings.holder,

@@ -143,13 +143,13 @@ class Experiments:
     ) -> dict[str, tuple[str, ...]]:
         """Return the experiments to work on, each with its active runs.
 
-        Active runs stay, even above the limit; the first others in the queue fill it. A run that waits for
-        another one of its experiment needs no place.
+        Active runs continue even above the limit `most_open`; runs from the head of the queue fill the rest.
+        A run that waits for another run of its experiment is not admitted.
 
         Args:
             queue: open runs, marked if this or an earlier controller worked on them.
             now: monotonic seconds.
-            waiting: runs that wait for another one of their experiment, as known.
+            waiting: runs known to wait for another run of their experiment.
         """
         queued = {entry.experiment for entry in queue.runs}
         self._faults = {name: fault for name, fault in self._faults.items() if name in queued}
@@ -161,10 +161,10 @@ class Experiments:
             if self._may_be_tried(entry.experiment, now)
             and RunRef(entry.experiment, entry.run) not in waiting
         ]
-        stay = [entry for entry in tried if (entry.experiment, entry.run) in begun]
-        others = [entry for entry in tried if (entry.experiment, entry.run) not in begun]
+        active_entries = [entry for entry in tried if (entry.experiment, entry.run) in begun]
+        inactive_entries = [entry for entry in tried if (entry.experiment, entry.run) not in begun]
         found: dict[str, tuple[str, ...]] = {}
-        for entry in (*stay, *others[: max(0, self.most_open - len(stay))]):
+        for entry in (*active_entries, *inactive_entries[: max(0, self.most_open - len(active_entries))]):
             found[entry.experiment] = (*found.get(entry.experiment, ()), entry.run)
         self._admitted = found
         return found
@@ -231,8 +231,8 @@ class Experiments:
             held, known = self._last_held(name, now)
             if now - known < _REPORTED_S:
                 found |= held
-            for worker, seen in workers.items():
-                said = _said_to_run(name, worker, seen)
+            for worker, view in workers.items():
+                said = _said_to_run(name, worker, view)
                 found |= said & held or said
         return frozenset(found)
 

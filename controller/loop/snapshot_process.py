@@ -86,8 +86,8 @@ def _made(question: SnapshotQuestion) -> _Answer:
     if state.seq == began:
         return _Answer(seq=began)
     content, created = packed(state), question.created
-    kept = kvs.keep_snapshot(name, state.seq, snapshot_format(), question.term, content, created=created)
-    return _Answer(seq=kept.seq, size=kept.size)
+    snapshot = kvs.keep_snapshot(name, state.seq, snapshot_format(), question.term, content, created=created)
+    return _Answer(seq=snapshot.seq, size=snapshot.size)
 
 
 def main() -> None:

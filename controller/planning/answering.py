@@ -55,9 +55,9 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
     if message["ask"] == "plan":
         found = planner.plan(problem, time_limit_s=plan_s)
         schedule, is_last = found.schedule, not found.gap or problem.num_sub_epochs > _SOLVABLE
-        told = {"source": f"planner/{found.source}", "seconds": found.seconds, "is_last": is_last}
+        details = {"source": f"planner/{found.source}", "seconds": found.seconds, "is_last": is_last}
     else:
-        schedule, told = _solved(problem, present, followed, solve_s)
+        schedule, details = _solved(problem, present, followed, solve_s)
     order = schedule.sub_epochs
     parallel_plans = _plan_table(problem, schedule, present)
     proposals = {"planned_s": _Proposal(order, parallel_plans)}
@@ -68,7 +68,7 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
     by_parallel_plans_s = means.pop("by_parallel_plans_s", None)
     if by_parallel_plans_s is not None and by_parallel_plans_s <= means["planned_s"]:
         means["planned_s"], order = by_parallel_plans_s, ()
-    return {**means, **told, "order": order, "parallel_plans": parallel_plans}
+    return {**means, **details, "order": order, "parallel_plans": parallel_plans}
 
 
 class _Proposal(NamedTuple):
@@ -85,8 +85,8 @@ def _plan_table(problem: Problem, schedule: Schedule, present: PlanTable) -> lis
         {(sub_epoch.model, sub_epoch.worker) for sub_epoch in schedule.sub_epochs},
     )
     return [
-        [s if (m, w) in used else now for w, (s, now) in enumerate(zip(row, before, strict=True))]
-        for m, (row, before) in enumerate(zip(table, present, strict=True))
+        [s if (m, w) in used else now for w, (s, now) in enumerate(zip(row, present_row, strict=True))]
+        for m, (row, present_row) in enumerate(zip(table, present, strict=True))
     ]
 
 
@@ -98,8 +98,8 @@ def _solved(
     present = dispatch(problem.with_parallel_plans(table), policy)
     limit_s = min(limit_s, _SOLVE_SHARE * present.makespan)
     solved = solve_exact(problem, time_limit_s=limit_s, hint=present)
-    told = {"source": solved.solver, "seconds": solved.seconds, "is_last": True}
-    return solved.schedule or present, told
+    details = {"source": solved.solver, "seconds": solved.seconds, "is_last": True}
+    return solved.schedule or present, details
 
 
 def _compared(

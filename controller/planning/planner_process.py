@@ -151,22 +151,22 @@ class PlannerProcess:
         return self._take(fit, run, answer) if answer is not None else None
 
     def _ask(self, stage: Stage, fit: FitDispatch, run: Run) -> None:
-        asked = planner_query(fit)
-        if asked is None:
+        query = planner_query(fit)
+        if query is None:
             self._finish()
             return
         message = {
             "ask": stage,
-            "problem": to_json(asked.problem),
-            "present": asked.present,
+            "problem": to_json(query.problem),
+            "present": query.present,
             "sigma": fit.times.estimates.sigma,
         }
         if run.planned is not None and run.planned.order:
-            message["followed"] = asked.order(run.planned.order, since=run.planned.time)
+            message["followed"] = query.order(run.planned.order, since=run.planned.time)
         if stage is Stage.JUDGE and self._found is not None:
-            message["order"] = asked.order(self._found.order, since=self._found.asked)
-            message["parallel_plans"] = asked.table(self._found.parallel_plans)
-        self._stage, self._asked = stage, asked
+            message["order"] = query.order(self._found.order, since=self._found.asked)
+            message["parallel_plans"] = query.table(self._found.parallel_plans)
+        self._stage, self._asked = stage, query
         self._helper.ask(message)
 
     def _finish(self) -> None:

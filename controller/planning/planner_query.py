@@ -127,7 +127,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     if fit.gang_size > 1:
         return None  # plans do not support gangs
     partitions = tuple(p for p in range(len(dispatch_state.sizes)) if dispatch_state.holders(p))
-    # A model in its last sub-epoch needs no plan. Epochs are the common ones of all models.
+    # A model in its last sub-epoch needs no plan. The plan covers the epochs that all models still have.
     models = tuple(
         m
         for m, mask in enumerate(dispatch_state.open)
@@ -135,11 +135,11 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     )
     if not models or not partitions or len(models) * len(partitions) > MAX_SUB_EPOCHS:
         return None
-    left = tuple(_left(fit, m, partitions) for m in models)
+    remaining_masks = tuple(_left(fit, m, partitions) for m in models)
     epochs = min(dispatch_state.epochs[m] - dispatch_state.epoch[m] + 1 for m in models)
     if len(partitions) < len(dispatch_state.sizes):
         epochs = 1  # no model can complete its epoch before the lost partition is back
-    in_epoch, now = len(models) * len(partitions), sum(mask.bit_count() for mask in left)
+    in_epoch, now = len(models) * len(partitions), sum(mask.bit_count() for mask in remaining_masks)
     epochs = min(epochs, max(1 + (2 * now < in_epoch), HORIZON // in_epoch))
     if now + (epochs - 1) * in_epoch < 2:
         return None
@@ -164,7 +164,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         holders=tuple(dispatch_state.holders(p) for p in partitions),
         sizes=tuple(dispatch_state.sizes[p] for p in partitions),
         epochs=epochs,
-        left=left,
+        left=remaining_masks,
         model_ready=tuple(models_ready.get(m, 0.0) for m in models),
         gpu_ready=gpus_ready,
     )

@@ -97,7 +97,7 @@ class PlanMaker:
     def wake_s(self) -> float:
         """Return the seconds until a plan in progress may be ready."""
         now = time.monotonic()
-        ages = [now - made.began for made in self._begun.values()]
+        ages = [now - preparation.began for preparation in self._begun.values()]
         return max(_SOONEST_S, _SHARE * min(ages)) if ages else math.inf
 
     def keep(self, queued: Collection[RunRef]) -> None:
@@ -118,21 +118,21 @@ class PlanMaker:
         if isinstance(run.request, EvaluateRequest):
             return plan_evaluation(core.state, run.request)
         ref = RunRef(core.state.name, run.id)
-        made = self._begun.get(ref)
-        if made is None or made.locators != core.record.locators:
-            if made is not None:
+        preparation = self._begun.get(ref)
+        if preparation is None or preparation.locators != core.record.locators:
+            if preparation is not None:
                 self._begun.pop(ref).process.end()
             if any(other.experiment == ref.experiment for other in self._begun):
                 return None  # the other run may build the same data set, which must exist once
-            made = self._begun[ref] = self._preparation(core, run.request, weights)
-            made.start()
-        if not made.is_done:
+            preparation = self._begun[ref] = self._preparation(core, run.request, weights)
+            preparation.start()
+        if not preparation.is_done:
             return None
         del self._begun[ref]
-        return made.result()
+        return preparation.result()
 
     def _preparation(self, core: Core, request: EtlRequest, weights: dict[str, float]) -> _Begun:
-        record, known = core.record, {name: made.plan for name, made in core.state.datasets.items()}
+        record, known = core.record, {name: dataset.plan for name, dataset in core.state.datasets.items()}
         return _Begun(
             locators=record.locators,
             process=Preparation(record, known, request, weights, self._volumes),

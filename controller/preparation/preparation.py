@@ -92,8 +92,8 @@ class _Table:
 
 def _found(split: Split, locator: Locator, scratch: Path) -> _Table:
     files = table_files(locator.metadata).fetched(scratch / split)
-    before = files.versions()
-    return _Table(split=split, locator=locator, files=files, versions=before, digest=files.digest())
+    file_versions = files.versions()
+    return _Table(split=split, locator=locator, files=files, versions=file_versions, digest=files.digest())
 
 
 @contextmanager

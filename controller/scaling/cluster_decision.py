@@ -38,14 +38,14 @@ def decide(
             loss, the revocation, and then the new incarnation.
     """
     found: list[ClusterEvent] = []
-    for name, seen in snapshot.workers.items():
+    for name, view in snapshot.workers.items():
         known = state.workers.get(name)
-        loss = _loss(known, seen, (name, seen.incarnation) in ending) if known and known.is_alive else None
+        loss = _loss(known, view, (name, view.incarnation) in ending) if known and known.is_alive else None
         if known is not None and loss is not None:
             found.append(_lost(known, loss))
         is_free = known is None or (name not in busy and (not known.is_alive or loss is not None))
-        if is_free and seen.absence is None and (name, seen.incarnation) not in ending:
-            found.append(_joined(name, seen))
+        if is_free and view.absence is None and (name, view.incarnation) not in ending:
+            found.append(_joined(name, view))
     for name, known in state.workers.items():
         if name not in snapshot.workers:
             if known.is_alive:
@@ -62,10 +62,10 @@ def replicas(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[Cluster
     """
     known: dict[str, set[tuple[str, int]]] = {}
     found: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
-    for name, seen in snapshot.workers.items():
+    for name, view in snapshot.workers.items():
         worker = state.workers.get(name)
-        if worker is not None and worker.incarnation == seen.incarnation:
-            found[worker.volume].update((replica.dataset, replica.partition) for replica in seen.replicas)
+        if worker is not None and worker.incarnation == view.incarnation:
+            found[worker.volume].update((replica.dataset, replica.partition) for replica in view.replicas)
             if worker.is_alive:
                 known[worker.volume] = worker.replicas
     for volume, held in known.items():

@@ -96,7 +96,7 @@ class ClusterLog:
         self, snapshot: ClusterSnapshot, ending: Collection[Life], busy: Collection[str]
     ) -> Iterable[ClusterEvent]:
         events = decide(self.state, snapshot, ending=ending, busy=busy)
-        registered = {name: seen.replicas for name, seen in snapshot.workers.items()}
+        registered = {name: view.replicas for name, view in snapshot.workers.items()}
         if not events and not _are_same(registered, self._registered):
             events = [*replicas(self.state, snapshot)]
             self._registered = registered

@@ -103,15 +103,15 @@ class Membership:
 
     def _recall(self) -> None:
         if not self._is_recalled:
-            told = self._kvs.troubles()
-            self._rest = Rest(self._rest_rules, before=told.before_rest)
-            self._size, self._installed_for = told.size, told.installed
-            self._chosen_at = -math.inf if told.chosen_at is None else told.chosen_at
+            troubles = self._kvs.troubles()
+            self._rest = Rest(self._rest_rules, before=troubles.before_rest)
+            self._size, self._installed_for = troubles.size, troubles.installed
+            self._chosen_at = -math.inf if troubles.chosen_at is None else troubles.chosen_at
             self._emptied_at = -math.inf
-            if told.emptied_at is not None and told.size == 0:
-                self._emptied_at = told.emptied_at
-            elif told.emptied_at is not None:
-                self._emptying_since = told.emptied_at
+            if troubles.emptied_at is not None and troubles.size == 0:
+                self._emptied_at = troubles.emptied_at
+            elif troubles.emptied_at is not None:
+                self._emptying_since = troubles.emptied_at
             self._is_recalled = True
 
     def hear(self) -> None:
@@ -237,7 +237,7 @@ class Membership:
         if fleet is None:
             return
         stalled = self._arrivals.stalled()
-        wish = self._rest.look(
+        request = self._rest.look(
             self._now,
             size=fleet.size,
             use=use,
@@ -248,12 +248,19 @@ class Membership:
             stalled=stalled,
         )
         self._is_used = use.is_used or use.is_full
-        if wish is None or (wish == self._wished[0] and self._now - self._wished[1] < _AGAIN_S):
+        if request is None or (request == self._wished[0] and self._now - self._wished[1] < _AGAIN_S):
             return
-        self._wished = wish, self._now
-        if self.ask_for(wish.workers, wish.reason) and stalled is not None and wish.reason == stalled[1]:
+        self._wished = request, self._now
+        if (
+            self.ask_for(request.workers, request.reason)
+            and stalled is not None
+            and request.reason == stalled[1]
+        ):
             self._chosen_at = self._now  # no immediate new request for a worker that found no node
-            self._fell = wish.workers, f"{wish.workers} of {fleet.size} workers are wanted now: {wish.reason}"
+            self._fell = (
+                request.workers,
+                f"{request.workers} of {fleet.size} workers are wanted now: {request.reason}",
+            )
 
     def ask_for(self, workers: int, reason: str) -> bool:
         """Request a number of workers, with a reason; False while a person's request is pending.
@@ -318,16 +325,16 @@ class Membership:
         if self._installed_for == wanted:
             return
         uid, _, number = self._installed_for.rpartition(":")
-        before = int(number) if number and uid == fleet.set_uid else fleet.told
+        previous_size = int(number) if number and uid == fleet.set_uid else fleet.told
         self._see_size(fleet)
-        if self._installed not in (before, fleet.size):
+        if self._installed not in (previous_size, fleet.size):
             try:
                 self._orchestrator.scale(self._installed)
             except (RetryableError, PermanentError) as error:
                 log.warning("%s workers of the chart's values cannot be had yet: %s", self._installed, error)
                 return
             log.info("asked the cluster manager for %s workers, as the chart's values say", self._installed)
-            if before is None:
+            if previous_size is None:
                 self._own = self._installed  # the installation's number is not a person's choice
         self._installed_for = wanted
 

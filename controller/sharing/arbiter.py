@@ -213,15 +213,15 @@ class Arbiter:
         """
         self._serve(max(0.0, now - self._now))
         self._now = max(now, self._now)
-        before, self._claims = self._claims, {claim.ref: claim for claim in claims}
-        known = {ref for ref in before if ref in self._claims}
+        previous_claims, self._claims = self._claims, {claim.ref: claim for claim in claims}
+        known = {ref for ref in previous_claims if ref in self._claims}
         self._level(known)
         self._runs = {ref: service for ref, service in self._runs.items() if ref in self._claims}
         for claim in self._claims.values():
             for place in claim.holds:
-                stay = self._stays.get(place)
-                if stay is None or stay.experiment != claim.ref.experiment:
-                    self._stays[place] = self._begun(place, claim, stay)
+                hold = self._stays.get(place)
+                if hold is None or hold.experiment != claim.ref.experiment:
+                    self._stays[place] = self._begun(place, claim, hold)
 
     def order(self) -> list[Claim]:
         """Return the current claims, the next to be served first."""
@@ -245,42 +245,43 @@ class Arbiter:
         """
         ending = set(ending)
         tags, claims, unserved = self._tags(), self.order(), {*free, *ending}
-        left = {claim.ref: claim.most for claim in claims}
-        given: dict[RunRef, set[Place]] = {claim.ref: set() for claim in claims}
+        remaining_tasks = {claim.ref: claim.most for claim in claims}
+        assigned_places: dict[RunRef, set[Place]] = {claim.ref: set() for claim in claims}
         alike = self._alike(unserved, claims)
         offers = {claim.ref: self._offers(claim, alike) for claim in claims}
         self._let_in = {}
         while True:
-            contenders = sorted((claim for claim in claims if left[claim.ref] > 0), key=tags.of)
+            contenders = sorted((claim for claim in claims if remaining_tasks[claim.ref] > 0), key=tags.of)
             found = next(
                 (
                     (claim, offer.places[-1], is_kept)
                     for claim in contenders
                     for offer in offers[claim.ref]
                     if offer.has_any(unserved)
-                    for is_kept in (offer.is_kept(claim, left, tags),)
-                    if not is_kept or (left[claim.ref] == claim.most and offer.lets_in(claim, tags))
+                    for is_kept in (offer.is_kept(claim, remaining_tasks, tags),)
+                    if not is_kept
+                    or (remaining_tasks[claim.ref] == claim.most and offer.lets_in(claim, tags))
                 ),
                 None,
             )
             if found is None:
-                return tuple(Turn(ref=c.ref, places=frozenset(given[c.ref])) for c in claims)
+                return tuple(Turn(ref=c.ref, places=frozenset(assigned_places[c.ref])) for c in claims)
             claim, place, is_early = found
             if is_early:
                 self._let_in[place] = claim.ref
             unserved.remove(place)
-            left[claim.ref] -= 1
+            remaining_tasks[claim.ref] -= 1
             tags.add(claim, claim.sub_epoch_s)
             if place not in ending or place in claim.holds:
-                given[claim.ref].add(place)
+                assigned_places[claim.ref].add(place)
 
     # --- mechanism -------------------------------------------------------------------------------
 
     def _serve(self, seconds: float) -> None:
         """Charge the held slots for this many seconds."""
-        kept = 0.5 ** (seconds / self.half_life_s)
-        self._projects = {name: service * kept for name, service in self._projects.items()}
-        self._runs = {ref: service * kept for ref, service in self._runs.items()}
+        decay = 0.5 ** (seconds / self.half_life_s)
+        self._projects = {name: service * decay for name, service in self._projects.items()}
+        self._runs = {ref: service * decay for ref, service in self._runs.items()}
         for claim in self._claims.values():
             service = seconds * len(claim.holds) / claim.weight
             self._projects[claim.project] += service
@@ -318,12 +319,12 @@ class Arbiter:
             by_experiment.setdefault(claim.ref.experiment, []).append(claim)
         found: dict[tuple[str, bool, bool, tuple[RunRef, ...]], _Alike] = {}
         for place in sorted(unserved, reverse=True):
-            stay = self._stays.get(place)
-            there = by_experiment.get(stay.experiment, []) if stay is not None else []
+            hold = self._stays.get(place)
+            there = by_experiment.get(hold.experiment, []) if hold is not None else []
             stayers = tuple(claim for claim in there if place in claim.wants)
-            is_short = stay is not None and any(self._is_short(stay, each) for each in stayers)
-            resident = stay.experiment if stay is not None and there else ""
-            is_open = stay is not None and not (is_short and (stay.longer_s or stay.owed_s))
+            is_short = hold is not None and any(self._is_short(hold, each) for each in stayers)
+            resident = hold.experiment if hold is not None and there else ""
+            is_open = hold is not None and not (is_short and (hold.longer_s or hold.owed_s))
             key = resident, is_short, is_open, tuple(each.ref for each in stayers)
             if key not in found:
                 found[key] = _Alike(resident, stayers, is_short, is_open, [])
@@ -355,27 +356,27 @@ class Arbiter:
         return self._now - stay.since < self._length_s(stayer) + stay.longer_s
 
     def _kept_s(self, place: Place, claim: Claim) -> float:
-        stay = self._stays.get(place)
-        if stay is None or stay.experiment == claim.ref.experiment:
+        hold = self._stays.get(place)
+        if hold is None or hold.experiment == claim.ref.experiment:
             return 0.0
-        if self._has_little(claim) and not stay.longer_s and not stay.owed_s:
+        if self._has_little(claim) and not hold.longer_s and not hold.owed_s:
             return 0.0
-        there = [each for each in self._claims.values() if each.ref.experiment == stay.experiment]
-        until = (self._length_s(each) + stay.longer_s for each in there if place in each.wants)
-        return max(0.0, stay.since + max(until, default=0.0) - self._now)
+        there = [each for each in self._claims.values() if each.ref.experiment == hold.experiment]
+        until = (self._length_s(each) + hold.longer_s for each in there if place in each.wants)
+        return max(0.0, hold.since + max(until, default=0.0) - self._now)
 
     def _length_s(self, claim: Claim) -> float:
         """Return the minimum hold time of a slot."""
         return max(self.stay_s, self.stay_starts * claim.start_s)
 
     def _begun(self, place: Place, claim: Claim, before: _Stay | None) -> _Stay:
-        """Return the start of a hold time. It gets the extra time owed unless the previous one was long enough."""
-        stay = _Stay(experiment=claim.ref.experiment, since=self._now)
+        """Return a new hold. It inherits the extra time owed if the previous hold ended early."""
+        hold = _Stay(experiment=claim.ref.experiment, since=self._now)
         if self._let_in.get(place) == claim.ref:
-            stay.owed_s = self._length_s(claim)
+            hold.owed_s = self._length_s(claim)
         elif before is not None and self._now - before.since < self._length_s(claim) + before.longer_s:
-            stay.longer_s = before.longer_s or before.owed_s
-        return stay
+            hold.longer_s = before.longer_s or before.owed_s
+        return hold
 
 
 def _lift(accounts: dict[_Key, float], present: set[_Key], old: set[_Key], wanting: set[_Key]) -> None:

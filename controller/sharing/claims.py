@@ -151,13 +151,13 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
     able = {worker.name for worker in alive if not kinds.isdisjoint(worker.kinds)}
     count = len(waiting)
     if fit is not None and fit.run == run.id:
-        left = _left(fit, {fit.model(key.model or "") for key in queued if key.kind == "train"})
-        wanted = functools.reduce(operator.or_, left.values(), 0)
+        remaining_masks = _left(fit, {fit.model(key.model or "") for key in queued if key.kind == "train"})
+        wanted = functools.reduce(operator.or_, remaining_masks.values(), 0)
         able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
         count += (
-            len(left)
+            len(remaining_masks)
             if fit.parallel_plans.is_plain
-            else sum(fit.parallel_plans.size(model) for model in left)
+            else sum(fit.parallel_plans.size(model) for model in remaining_masks)
         )
     makers, lost = remaking(state, run, fit)
     wants = {place for w in alive if w.name in able for place in _devices(w)}

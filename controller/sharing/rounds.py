@@ -122,7 +122,7 @@ class Sharing:
         taken: frozenset[Place] = frozenset(),
         others: bool = False,
     ) -> Iterator[RunOffer]:
-        """Yield each open run in the arbiter's order, again if it may use slots that others left free.
+        """Offer slots to each open run in the arbiter's order, and again if other runs left slots free.
 
         Args:
             now: time of a new event.
@@ -155,8 +155,10 @@ class Sharing:
         for claim in self._arbiter.order():
             # Slots still free are open to all runs: their first run could not use them.
             free = every - taken - view.held()
-            own = reserved.get(claim.ref, frozenset[Place]())
-            offered = (free - unoffered) | (own if own <= free else frozenset[Place]())
+            reserved_places = reserved.get(claim.ref, frozenset[Place]())
+            offered = (free - unoffered) | (
+                reserved_places if reserved_places <= free else frozenset[Place]()
+            )
             if claim.ref.experiment not in self._skipped:
                 yield RunOffer(*named[claim.ref], every - offered, depth=1)
         # Queue only now: a task that could run at once elsewhere would be revoked. Skip runs that have just
@@ -193,8 +195,8 @@ class Sharing:
             by_name = {worker.name: worker for worker in able}
             is_found = wait.worker in by_name and wait.size == size
             if now - wait.since >= PATIENCE_S and not is_found:
-                left = (name for name in by_name if name not in taken)
-                wait.worker, wait.size = min(left, key=busy.__getitem__, default=""), size
+                unreserved_workers = (name for name in by_name if name not in taken)
+                wait.worker, wait.size = min(unreserved_workers, key=busy.__getitem__, default=""), size
                 if wait.worker:
                     places = sorted(claims.places_at(by_name[wait.worker]), key=lambda place: place in held)
                     devices = [place for place in places if place.device != NO_DEVICE]
@@ -287,14 +289,14 @@ _KEPT_S = 5.0
 
 
 def _attended_run(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
-    beside = {place.worker for place in claim.holds if place.device == NO_DEVICE}
+    workers_without_device = {place.worker for place in claim.holds if place.device == NO_DEVICE}
     return api.AttendedRun(
         experiment=claim.ref.experiment,
         run=claim.ref.run,
         priority=run.priority,
         project=run.project,
         devices=sum(place.device != NO_DEVICE for place in claim.holds),
-        without_device=len(beside),
+        without_device=len(workers_without_device),
         could_use_more=claim.could_use_more,
         kept_s=_KEPT_S * math.ceil(kept_s / _KEPT_S) if claim.could_use_more else 0.0,
     )
@@ -330,8 +332,8 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
     dispatch_state = fit.dispatch_state
     for name in fit.parallel_plans.choosing:
         model = fit.model(name)
-        size, left = fit.parallel_plans.size(model), dispatch_state.open[model]
-        if size > 1 and left and model not in dispatch_state.running:
+        size, remaining_mask = fit.parallel_plans.size(model), dispatch_state.open[model]
+        if size > 1 and remaining_mask and model not in dispatch_state.running:
             held = dispatch_state.held
             yield (
                 [
@@ -340,7 +342,7 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
                     if w.is_alive
                     and w.trains
                     and w.devices >= size
-                    and held[fit.worker(w.name)] & left
+                    and held[fit.worker(w.name)] & remaining_mask
                     and fit.parallel_plans.of(model, fit.worker(w.name)) is not None
                 ],
                 size,

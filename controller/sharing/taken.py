@@ -71,23 +71,23 @@ class TakenTime:
             is_whole: True if all logs are loaded. Otherwise regular notes wait, because a noted time range is
                 final.
         """
-        others = [(other, each) for other, each in open_runs if each is not run]
+        other_runs = [(other, each) for other, each in open_runs if each is not run]
         judged = _judgements(steps)
         note = None
-        if others and _has_begun(run):
+        if other_runs and _has_begun(run):
             if judged:
                 is_due = now - _since(run) >= _APART_S and self._is_to_be_told(core, run, judged, now)
             else:
                 is_due = is_whole and self._is_due(core, run, now)
             if is_due:
-                note = _note(core, run, [each for _, each in others], now)
+                note = _note(core, run, [each for _, each in other_runs], now)
         if any(isinstance(event, RunFinished) for event in judged):
-            for other, each in others:
+            for other, each in other_runs:
                 # An ended run is not read again.
                 if _has_begun(each) and _note(other, each, [run], now) is not None:
-                    theirs = [one for _, one in others if one is not each]
-                    if told := _note(other, each, [run, *theirs], now):
-                        yield Write(other, [told])
+                    theirs = [one for _, one in other_runs if one is not each]
+                    if other_note := _note(other, each, [run, *theirs], now):
+                        yield Write(other, [other_note])
         if note is None:
             yield Write(core, [*steps])
         else:
@@ -144,11 +144,11 @@ def taken(
     run: Run, others: Iterable[Run], places: frozenset[Place], since: float, until: float
 ) -> list[TakenSpan]:
     """Return other runs' use of these devices between two times, sorted by end."""
-    own, theirs = _busy([run], places, since, until), _busy(others, places, since, until)
+    own_spans, theirs = _busy([run], places, since, until), _busy(others, places, since, until)
     found = [
         TakenSpan(place.worker, place.device, *span)
         for place, spans in theirs.items()
-        for span in _without(_merged(spans), sorted(own.get(place, ())))
+        for span in _without(_merged(spans), sorted(own_spans.get(place, ())))
     ]
     return sorted(found, key=lambda span: (span.until, span.worker, span.device))
 

@@ -80,8 +80,10 @@ class Gangs:
             if ready and model not in dispatch_state.running:
                 left_at = dispatch_state.worker_left
                 places = max(ready, key=lambda places: sum(left_at[worker] for _, worker in places))
-                (partition, worker), *others = places
-                placement = Placement(worker, model, partition, gpus=parallel_plan.size, others=tuple(others))
+                (partition, worker), *other_places = places
+                placement = Placement(
+                    worker, model, partition, gpus=parallel_plan.size, others=tuple(other_places)
+                )
                 gang = _gang(fit, view, addresses[fit.workers[worker]], places, parallel_plan)
                 key = fit.key(placement)._replace(
                     others=tuple(member.partition for member in gang.members[1:])

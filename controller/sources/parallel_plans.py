@@ -137,8 +137,8 @@ class ParallelPlans:
 
         row = tuple(map(chosen, range(len(self._workers))))
         is_single = all(parallel_plan is not None and parallel_plan.is_single for parallel_plan in row)
-        before = self._chosen.get(index)
-        if row == before or (before is None and is_single):
+        previous_row = self._chosen.get(index)
+        if row == previous_row or (previous_row is None and is_single):
             return False
         self._chosen[index] = row
         if is_single:
@@ -268,8 +268,8 @@ def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
         for partition in model.partitions if model.epoch < model.epochs else model.remaining:
             holders = [w for w in state.holders(run.plan.dataset, partition) if w.trains]
             if parallel_plans and holders and max(worker.devices for worker in holders) < least:
-                told = ", ".join(f"{worker.name}: {worker.devices}" for worker in holders)
-                reason = f"partition {partition} is held by workers with too few devices ({told})"
+                device_counts = ", ".join(f"{worker.name}: {worker.devices}" for worker in holders)
+                reason = f"partition {partition} is held by workers with too few devices ({device_counts})"
                 yield ParallelPlansRuledOut(
                     run=run.id, model=name, parallel_plans=parallel_plans, reason=reason
                 )

@@ -52,8 +52,8 @@ def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> b
         return False
     plan = run.plan
     if key.kind == "etl":
-        made = state.datasets[plan.dataset].plan if plan else None
-        parts = made.splits.get(key.split or "", ()) if made else ()
+        dataset_plan = state.datasets[plan.dataset].plan if plan else None
+        parts = dataset_plan.splits.get(key.split or "", ()) if dataset_plan else ()
         owner = next((part.worker for part in parts if part.partition == key.partition), "")
         if owner == worker.name or owner not in state.workers or state.workers[owner].is_removed:
             return True

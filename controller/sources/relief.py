@@ -121,14 +121,18 @@ def relief(
         if not state.holders(partition) or not is_makable(partition):
             continue
         able = (w for w in calmest if w not in holders[partition])
-        before = max(balance.level(partition), chain)
+        present_makespan_s = max(balance.level(partition), chain)
         for worker in islice(able, _LOOKED_AT):
             level = balance.level_with(partition, worker)
-            least_s = max(_GAIN * before, _SUB_EPOCHS * what.sub_epoch_s * pace[worker], _WORTH * made_s)
-            if before - level <= least_s:
+            least_s = max(
+                _GAIN * present_makespan_s, _SUB_EPOCHS * what.sub_epoch_s * pace[worker], _WORTH * made_s
+            )
+            if present_makespan_s - level <= least_s:
                 continue  # the serial chain of a model can only reduce it
-            after = max(level, chain if level >= chain else _chain(state, what, pace, partition, worker))
-            gain_s = before - after
+            new_makespan_s = max(
+                level, chain if level >= chain else _chain(state, what, pace, partition, worker)
+            )
+            gain_s = present_makespan_s - new_makespan_s
             if gain_s > least_s and (best is None or gain_s > best.gain_s):
                 best = Copy(partition, worker, gain_s)
     return best

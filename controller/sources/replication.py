@@ -164,10 +164,10 @@ def remaking(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple
 def making_s(state: ExperimentState, run: Run) -> float:
     """Return the median seconds to make a partition of the run's data set; 0 if unknown.
 
-    The median, because slow workers take longer for their own.
+    The median limits the influence of slow workers.
     """
-    made = state.datasets.get(run.plan.dataset) if run.plan is not None else None
-    parts = made.plan.splits.get("train", ()) if made is not None else ()
+    dataset = state.datasets.get(run.plan.dataset) if run.plan is not None else None
+    parts = dataset.plan.splits.get("train", ()) if dataset is not None else ()
     known = [_took_s(state, run, part.partition) for part in parts]
     return statistics.median(known) if known else 0.0
 
@@ -177,9 +177,9 @@ def _took_s(state: ExperimentState, run: Run, partition: int) -> float:
     for each in reversed(state.runs.values()):
         if each.plan is not None and run.plan is not None and each.plan.dataset == run.plan.dataset:
             task = each.task(_key(run, partition)._replace(run=each.id))
-            made = [a.ended - a.started for a in task.attempts if a.outcome == "committed"]
-            if made:
-                return made[-1]
+            durations_s = [a.ended - a.started for a in task.attempts if a.outcome == "committed"]
+            if durations_s:
+                return durations_s[-1]
     return 0.0
 
 
@@ -212,16 +212,17 @@ class _Replicas:
 
     def newcomers(self, fit: FitDispatch | None) -> list[Worker]:
         """Return workers that train but hold nothing of the data set, or joined after its preprocessing."""
-        made = self._state.datasets.get(self._dataset)
-        if fit is None or made is None:
+        dataset = self._state.datasets.get(self._dataset)
+        if fit is None or dataset is None:
             return []
         workers = self._state.workers
-        names = {part.worker for part in made.plan.splits.get("train", ())}
-        given = {workers[name].volume for name in names if name in workers}
+        names = {part.worker for part in dataset.plan.splits.get("train", ())}
+        original_volumes = {workers[name].volume for name in names if name in workers}
         return [
             w
             for w in self._alive
-            if w.trains and (w.volume not in given or not fit.dispatch_state.held[fit.worker(w.name)])
+            if w.trains
+            and (w.volume not in original_volumes or not fit.dispatch_state.held[fit.worker(w.name)])
         ]
 
     def make_lost(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
@@ -351,17 +352,19 @@ def _lost(state: ExperimentState, run: Run, fit: FitDispatch | None) -> list[int
         numbered = enumerate(fit.partitions)
         partitions = [number for index, number in numbered if not fit.dispatch_state.holders(index)]
     else:
-        made = state.datasets.get(dataset)
-        partitions = [part.partition for part in made.plan.splits.get("train", ())] if made else []
+        known_dataset = state.datasets.get(dataset)
+        partitions = (
+            [part.partition for part in known_dataset.plan.splits.get("train", ())] if known_dataset else []
+        )
     return [p for p in partitions if not state.holders(dataset, p)]
 
 
 def _parting(state: ExperimentState, run: Run, leaving: Collection[str]) -> list[int]:
     """Return the run's partitions that only leaving workers hold."""
     assert run.plan is not None
-    made = state.datasets.get(run.plan.dataset)
+    dataset = state.datasets.get(run.plan.dataset)
     found = []
-    for part in made.plan.splits.get("train", ()) if made else ():
+    for part in dataset.plan.splits.get("train", ()) if dataset else ():
         here = [w for w in state.holders(run.plan.dataset, part.partition) if w.is_alive and w.trains]
         if here and all(w.name in leaving for w in here):
             found.append(part.partition)
@@ -385,5 +388,5 @@ def _holders(fit: FitDispatch, partition: int) -> tuple[int, ...]:
 
 def _busy_s(fit: FitDispatch, partition: int) -> float:
     """Return the least remaining training of the partition's holders, in seconds; infinity without holders."""
-    left = fit.dispatch_state.worker_left
-    return min((left[worker] for worker in _holders(fit, partition)), default=math.inf)
+    remaining_s = fit.dispatch_state.worker_left
+    return min((remaining_s[worker] for worker in _holders(fit, partition)), default=math.inf)

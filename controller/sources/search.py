@@ -227,12 +227,12 @@ class Searching:
             if not self._decisions and self.is_behind(run):
                 return ""
             logged = log.decisions[number].model_copy(update={"seq": 0, "time": 0.0})
-            made = self._decisions[0] if self._decisions else None
-            if logged != made:
+            decision = self._decisions[0] if self._decisions else None
+            if logged != decision:
                 return (
                     f"decision {number} of the search is another one in the log than this version makes "
-                    f"({_short(logged)}; now {_short(made) if made else 'none'}): go on with the version that began "
-                    "the run, or stop it and start it anew"
+                    f"({_short(logged)}; now {_short(decision) if decision else 'none'}): go on with the version "
+                    "that began the run, or stop it and start it anew"
                 )
             self._decisions.popleft()
         return ""

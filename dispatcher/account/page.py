@@ -40,7 +40,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     def make_token() -> ResponseReturnValue:
         who = _current_user()
         try:
-            made = services.reader.call(
+            new_token = services.reader.call(
                 partial(
                     services.store.make_token, _token_request(request.form, request.form.getlist("scope"))
                 ),
@@ -48,7 +48,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             )
         except BadRequestError as error:
             return _page(services, who, problem=str(error)), 400
-        return _page(services, who, made=made)
+        return _page(services, who, made=new_token)
 
     @pages.post("/account/tokens/revoke")
     def revoke_token() -> ResponseReturnValue:

@@ -261,10 +261,12 @@ def _last_end(content: bytes) -> int:
 def _hits(searched: Sequence[Source], output: bytes) -> Iterator[Hit]:
     for line in output.splitlines():
         try:
-            index, offset, level, before, hit, after = _ANSWER.validate_json(line)
+            index, offset, level, text_before, hit, text_after = _ANSWER.validate_json(line)
         except ValueError:
             return  # the process was killed while writing this line
-        yield Hit(source=searched[index], offset=offset, level=level, before=before, hit=hit, after=after)
+        yield Hit(
+            source=searched[index], offset=offset, level=level, before=text_before, hit=hit, after=text_after
+        )
 
 
 def _incomplete_reason(result: ProcessResult, hits: int) -> str:

@@ -80,8 +80,8 @@ def _hits(root: Path, name: str, find: Find, level: str) -> Iterator[tuple[int, 
             found = find(text)
             if found:
                 start, end = found
-                before, after = text[max(0, start - _SHOWN // 2) : start], text[end : end + _SHOWN]
-                yield offset, line_level, before, text[start:end][:_SHOWN], after
+                text_before, text_after = text[max(0, start - _SHOWN // 2) : start], text[end : end + _SHOWN]
+                yield offset, line_level, text_before, text[start:end][:_SHOWN], text_after
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -199,7 +199,7 @@ class Autoscaler:
         self._helper.ask({"ask": "forecast", "outlook": found.to_json(), "counts": counts})
 
     def _situation(self, view: _View, question: _Question, ends: Mapping[int, Ends]) -> Situation:
-        goal, seen = goal_of(view.run), view.seen()
+        goal, history = goal_of(view.run), view.seen()
         return Situation(
             now=view.now,
             workers=len(question.there),
@@ -210,9 +210,9 @@ class Autoscaler:
             hour_of_waiting=self._rules.hour_of_waiting,
             join_s=self._rules.join_s,
             made_s=question.made_s,
-            changed_at=seen.changed_at,
-            chosen_at=seen.chosen_at,
-            is_changing=seen.is_changing,
+            changed_at=history.changed_at,
+            chosen_at=history.chosen_at,
+            is_changing=history.is_changing,
         )
 
     def _take(self, view: _View, question: _Question, answer: Mapping[str, Any]) -> ForecastMade | None:
@@ -235,7 +235,7 @@ class Autoscaler:
         situation = self._situation(view, question, ends)
         choice = choose(situation)
         wanted = wish(situation, choice) if self._may_act(view.run) else None
-        made = ForecastMade(
+        forecast = ForecastMade(
             run=view.run.id,
             workers=len(question.there),
             ends=tuple(
@@ -247,9 +247,9 @@ class Autoscaler:
             asked_for=wanted,
         )
         if wanted is not None and wanted < len(question.there):
-            self._shrinking = made, question.there
+            self._shrinking = forecast, question.there
             return self._shrink(view, *self._shrinking)
-        return made if wanted is not None or _is_news(view.run, made, view.now) else None
+        return forecast if wanted is not None or _is_news(view.run, forecast, view.now) else None
 
     def _shrink(self, view: _View, made: ForecastMade, there: tuple[str, ...]) -> ForecastMade | None:
         """Return the request for fewer workers once a remaining alive worker holds each needed partition."""
@@ -262,8 +262,8 @@ class Autoscaler:
             holders = fit.dispatch_state.holders(fit.partitions.index(partition))
             if not any(fit.workers[worker] not in released for worker in holders):
                 return None
-        self._shrinking, seen = None, view.seen()
-        if seen.is_changing or seen.chosen_at > self._asked_at:
+        self._shrinking, history = None, view.seen()
+        if history.is_changing or history.chosen_at > self._asked_at:
             return None  # a person has chosen a number since
         over_s = view.now - self._asked_at
         ends = tuple(
@@ -288,9 +288,13 @@ def _is_worth_telling(situation: Situation, chosen: int) -> bool:
 def _is_news(run: Run, made: ForecastMade, now: float) -> bool:
     if not run.forecasts:
         return True
-    told = run.forecasts[-1]
-    if (told.workers, told.advised, told.allowed) != (made.workers, made.advised, made.allowed):
+    last_forecast = run.forecasts[-1]
+    if (last_forecast.workers, last_forecast.advised, last_forecast.allowed) != (
+        made.workers,
+        made.advised,
+        made.allowed,
+    ):
         return True
-    ends_at, was_at = now + made.end.p50_s, told.time + told.end.p50_s
-    own_s = max(1.0, told.end.p90_s - told.end.p50_s)
+    ends_at, was_at = now + made.end.p50_s, last_forecast.time + last_forecast.end.p50_s
+    own_s = max(1.0, last_forecast.end.p90_s - last_forecast.end.p50_s)
     return abs(ends_at - was_at) > max(_NEWS * made.end.p50_s, own_s)

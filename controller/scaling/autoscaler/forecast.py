@@ -162,13 +162,13 @@ def _work(outlook: Outlook, epochs: Sequence[int]) -> tuple[list[float], float, 
     """Return seconds per partition and of the longest model, and the number of sub-epochs."""
     work, longest, sub_epochs = [0.0] * len(outlook.sizes), 0.0, 0
     for model, (mask, ahead) in enumerate(zip(outlook.left, epochs, strict=True)):
-        cost, own = _cost(outlook, model), 0.0
+        cost, model_work = _cost(outlook, model), 0.0
         for partition, size in enumerate(outlook.sizes):
             visits = ahead + (mask >> partition & 1)
             work[partition] += visits * cost * size
-            own += visits * cost * size
+            model_work += visits * cost * size
             sub_epochs += visits
-        longest = max(longest, own)
+        longest = max(longest, model_work)
     return work, longest, sub_epochs
 
 
@@ -191,11 +191,11 @@ class _World:
 
     @classmethod
     def of(cls, whole: Outlook, part: Outlook, count: int) -> _World:
-        kept = list(whole.order[:count])
-        new = count - len(kept)
+        present_workers = list(whole.order[:count])
+        new = count - len(present_workers)
         work, longest, sub_epochs = _work(whole, whole.ahead)
-        pace = [whole.pace[w] for w in kept] + [1 / _typical(whole.gpus)] * new
-        index = {w: number for number, w in enumerate(kept)}
+        pace = [whole.pace[w] for w in present_workers] + [1 / _typical(whole.gpus)] * new
+        index = {w: number for number, w in enumerate(present_workers)}
         holders = [[index[w] for w in holders if w in index] for holders in whole.holders]
         copies = [0] * count
         for partition in sorted((p for p, h in enumerate(holders) if not h), key=lambda p: -work[p]):
@@ -217,7 +217,7 @@ class _World:
         ]
         return cls(
             outlook=part,
-            problem=_problem(part, kept, new, balance.holders, epochs + 1),
+            problem=_problem(part, present_workers, new, balance.holders, epochs + 1),
             delays=tuple(delays),
             fluid_s=fluid_s,
             rest=fluid_s / part_fluid if part_fluid else 1.0,
@@ -282,9 +282,9 @@ def _copied(balance: Balance, made_s: float) -> list[tuple[int, int]]:
         if not able:
             break
         worker = min(able, key=lambda w: (balance.loads[w], w))
-        before = balance.level(partition)
-        gain_s = before - balance.level_with(partition, worker)
-        if gain_s < max(_GAIN * before, 2 * made_s):
+        present_level = balance.level(partition)
+        gain_s = present_level - balance.level_with(partition, worker)
+        if gain_s < max(_GAIN * present_level, 2 * made_s):
             break
         balance.add(partition, worker)
         found.append((partition, worker))

@@ -46,7 +46,7 @@ def outlook(
         join_s: seconds until a requested worker joins.
         absent: frequency and duration of absences.
     """
-    told = fit.dispatch_state
+    dispatch_state = fit.dispatch_state
     sub_epochs = len(fit.models) * len(fit.partitions)
     estimates = fit.times.estimates
     is_known = estimates.observations >= min(len(fit.models), 2 * len(there))
@@ -58,13 +58,13 @@ def outlook(
     workers = [state.workers[name] for name in there]
     stored = [fit.stored(worker) for worker in workers]
     pace = paces(fit)
-    left, ahead = [], []
-    for model, mask in enumerate(told.open):
-        running = told.running.get(model)
+    remaining_masks, ahead = [], []
+    for model, mask in enumerate(dispatch_state.open):
+        running = dispatch_state.running.get(model)
         taken = sum(1 << partition for partition, _ in running.places) if running else 0
-        left.append(mask & ~taken)
-        ahead.append(told.epochs[model] - told.epoch[model] if mask else 0)
-    if not any(left) and not any(ahead):
+        remaining_masks.append(mask & ~taken)
+        ahead.append(dispatch_state.epochs[model] - dispatch_state.epoch[model] if mask else 0)
+    if not any(remaining_masks) and not any(ahead):
         return None
     sigma = estimates.sigma
     believed = beliefs([estimates.shown(model) for model in fit.models], _running(run, fit), sigma=sigma)
@@ -77,23 +77,23 @@ def outlook(
     calm = [math.exp(proven - estimated) for estimated, proven in slowness(fit)]
     times = (
         tuple(None if row[w] == NEVER else mean * calm[w] * row[w] for w in chosen)
-        for mean, row in zip(means, told.time, strict=True)
+        for mean, row in zip(means, dispatch_state.time, strict=True)
     )
     pause_s = turnaround_s(run)
     return Outlook(
         seconds=tuple(times),
-        fixed=tuple(tuple(row[w] + pause_s for w in chosen) for row in told.fixed),
-        gpus=tuple(told.gpus[w] for w in chosen),
+        fixed=tuple(tuple(row[w] + pause_s for w in chosen) for row in dispatch_state.fixed),
+        gpus=tuple(dispatch_state.gpus[w] for w in chosen),
         pace=tuple(pace[w] for w in chosen),
-        sizes=told.sizes,
+        sizes=dispatch_state.sizes,
         holders=tuple(
             tuple(w for w, mask in enumerate(stored) if mask >> p & 1) for p in range(len(fit.partitions))
         ),
-        left=tuple(left),
+        left=tuple(remaining_masks),
         ahead=tuple(ahead),
         model_ready=tuple(models_ready.get(m, 0.0) for m in range(len(fit.models))),
         gpu_ready=tuple(
-            gpus_ready[w] if worker.is_alive else (absent.back_s,) * told.gpus[w]
+            gpus_ready[w] if worker.is_alive else (absent.back_s,) * dispatch_state.gpus[w]
             for w, worker in zip(chosen, workers, strict=True)
         ),
         order=tuple(range(len(there))),

@@ -127,14 +127,14 @@ def _nearest(situation: Situation, wanted: int, chosen: int) -> int:
 
 def _pays(situation: Situation, wanted: int) -> bool:
     there, goal = situation.workers, situation.goal
-    before, after = situation.ends[there], situation.ends[wanted]
+    present_ends, wanted_ends = situation.ends[there], situation.ends[wanted]
     if goal.finish_by is not None and not _is_in_time(situation, there):
         if wanted > there:
-            return after.p90_s < before.p90_s * (1 - GAIN)
+            return wanted_ends.p90_s < present_ends.p90_s * (1 - GAIN)
         return False  # fewer workers do not help a late run
     if goal.finish_by is not None and wanted < there:
         left_s = goal.finish_by - situation.now
-        if after.p90_s > _CAREFUL * left_s:
+        if wanted_ends.p90_s > _CAREFUL * left_s:
             return False
     cost_h = abs(wanted - there) * (situation.join_s + situation.made_s) / 3600
     gain_h, of_h = _gain(situation, wanted)
@@ -150,8 +150,10 @@ def _gain(situation: Situation, wanted: int) -> tuple[float, float]:
         left_h = (goal.worker_hours or 0.0) - situation.spent_h
         if situation.cost_h(there) > left_h:
             return situation.cost_h(there) - situation.cost_h(wanted), situation.cost_h(there)
-        before, after = (situation.ends[n].p50_s / 3600 * situation.hour_of_waiting for n in (there, wanted))
-        return before - after, before
+        present_h, wanted_h = (
+            situation.ends[n].p50_s / 3600 * situation.hour_of_waiting for n in (there, wanted)
+        )
+        return present_h - wanted_h, present_h
     return situation.cost_h(there) - situation.cost_h(wanted), situation.cost_h(there)
 
 

@@ -142,5 +142,5 @@ class Rest:
             return "" if size else "no workers are wanted: `cerebro scale --workers N` has them start"
         if not self.before or self.is_waking(size):
             return ""
-        kept = f"{size} of {self.before} workers" if size else f"none of {self.before} workers"
-        return f"the cluster rests with {kept}; a run wakes it"
+        worker_count = f"{size} of {self.before} workers" if size else f"none of {self.before} workers"
+        return f"the cluster rests with {worker_count}; a run wakes it"

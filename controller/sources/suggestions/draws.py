@@ -48,18 +48,18 @@ class Draws:
         question = search.question(run) if search is not None and is_asked else None
         if question is None:
             return []
-        asked = _Asked(core.state.name, run.id, question.numbers[0])
+        request = _Asked(core.state.name, run.id, question.numbers[0])
         self._collect()
-        answer = self._answers.pop(asked, None)
+        answer = self._answers.pop(request, None)
         if answer is not None and "values" in answer:
-            drawn = ValuesDrawn(run=run.id, first=asked.first, values=tuple(answer["values"]))
+            drawn = ValuesDrawn(run=run.id, first=request.first, values=tuple(answer["values"]))
             return [api.Note(event=drawn)]
         if answer is not None:
             reason = f"no values could be drawn for the search: {answer.get('error', answer)}"
             return [api.Note(event=RunPaused(run=run.id, reason=reason))]
         if self._asked is None:
             self._helper.ask(question.model_dump(mode="json"))
-            self._asked, self._used = asked, time.monotonic()
+            self._asked, self._used = request, time.monotonic()
         return []
 
     def _collect(self) -> bool:
@@ -69,7 +69,9 @@ class Draws:
             return False
         is_of_run = (self._asked.experiment, self._asked.run)
         self._answers = {
-            of: kept for of, kept in self._answers.items() if (of.experiment, of.run) != is_of_run
+            of: stored_answer
+            for of, stored_answer in self._answers.items()
+            if (of.experiment, of.run) != is_of_run
         }
         self._answers[self._asked] = answer
         self._asked = None

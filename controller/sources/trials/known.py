@@ -57,7 +57,7 @@ def is_worth_inspecting(run: Run, times: SubEpochTimes, workers: Sequence[Worker
 
 def left_in(run: Run) -> dict[str, float]:
     """Return model -> remaining batches, if it has any."""
-    return {name: left for name, model in run.models.items() if (left := _batches_left(run, model)) > 0}
+    return {name: batches for name, model in run.models.items() if (batches := _batches_left(run, model)) > 0}
 
 
 def _sub_epochs(run: Run) -> dict[str, float]:
@@ -79,8 +79,8 @@ def totals(run: Run) -> dict[str, float]:
 
 
 def _batch_size(model: Model) -> int:
-    given = model.hyperparams.get("batch_size")
-    return given if isinstance(given, int) and given > 0 else 1
+    batch_size = model.hyperparams.get("batch_size")
+    return batch_size if isinstance(batch_size, int) and batch_size > 0 else 1
 
 
 def _batches_left(run: Run, model: Model) -> float:

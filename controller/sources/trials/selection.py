@@ -113,7 +113,7 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
         makespan: of the remaining work; `lower_s` by default.
     """
     devices = sum(sum(sizes) for sizes in situation.devices.values())
-    ask = makespan or (lambda parallel_plans: lower_s(parallel_plans, devices))
+    makespan_of = makespan or (lambda parallel_plans: lower_s(parallel_plans, devices))
     groups = [group for group in situation.inspection.groups if left_of(situation, group)]
     if not any(size > 1 for sizes in situation.devices.values() for size in sizes):
         return
@@ -132,7 +132,7 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
     best = times | {group.id: _with(times[group.id], hopes[group.id]) for group in long}
     for group in sorted(long, key=lambda group: -chains[group.id]):
         if hopes[group.id] and not _is_being_tried(situation, group):
-            yield from _worthwhile(situation, group, hopes[group.id], _Asked(times, best, ask))
+            yield from _worthwhile(situation, group, hopes[group.id], _Asked(times, best, makespan_of))
 
 
 def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:
@@ -179,10 +179,10 @@ def _worthwhile(
     found: list[tuple[float, Wanted]] = []
     for known, seconds in hopes:
         alone = _with(asked.times[group.id], [(known, seconds)])
-        after = asked.makespan(parallel_plans_of(situation, {**asked.best, group.id: alone}))
-        if after < without * (1 - WORTH):
+        makespan_with_trial = asked.makespan(parallel_plans_of(situation, {**asked.best, group.id: alone}))
+        if makespan_with_trial < without * (1 - WORTH):
             wanted = Wanted(group=group, known=known, model=_model(situation, group))
-            found.append((after, wanted))
+            found.append((makespan_with_trial, wanted))
     # Few devices first; ties go by the inspection's order, which is the order of the techniques.
     yield from (
         wanted for _, wanted in sorted(found, key=lambda pair: (pair[1].known.parallel_plan.size, pair[0]))

@@ -47,7 +47,7 @@ class Situation:
 
 def left_of(situation: Situation, group: ModelGroup) -> list[float]:
     """Return the remaining batches of the group's unfinished models."""
-    return [left for model in group.models if (left := situation.left.get(model, 0.0)) > 0]
+    return [batches for model in group.models if (batches := situation.left.get(model, 0.0)) > 0]
 
 
 def there(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:

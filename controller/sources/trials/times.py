@@ -22,14 +22,14 @@ class Width(NamedTuple):
 
 def base_s(situation: Situation, group: ModelGroup) -> float:
     """Return seconds of a batch in the group's sub-epochs, else the average of all models."""
-    own, known = known_s(situation, group), list(situation.batch_s.values())
-    return own or (sum(known) / len(known) if known else 1.0)
+    group_s, known = known_s(situation, group), list(situation.batch_s.values())
+    return group_s or (sum(known) / len(known) if known else 1.0)
 
 
 def known_s(situation: Situation, group: ModelGroup) -> float | None:
     """Return measured seconds of a batch in the group's sub-epochs, or `None`."""
-    own = [situation.batch_s[model] for model in group.models if model in situation.batch_s]
-    return sum(own) / len(own) if own else None
+    batch_times = [situation.batch_s[model] for model in group.models if model in situation.batch_s]
+    return sum(batch_times) / len(batch_times) if batch_times else None
 
 
 def times_of(situation: Situation, group: ModelGroup) -> dict[Width, float]:
@@ -108,10 +108,10 @@ def parallel_plans_of(
     """Return the plans of each unfinished model as input of `Makespan`."""
     groups = situation.inspection.groups
     return {
-        model: [(key.size, left * seconds) for key, seconds in times[group.id].items()]
+        model: [(key.size, remaining_batches * seconds) for key, seconds in times[group.id].items()]
         for group in groups
         for model in group.models
-        if (left := situation.left.get(model, 0.0)) > 0 and times.get(group.id)
+        if (remaining_batches := situation.left.get(model, 0.0)) > 0 and times.get(group.id)
     }
 
 
