@@ -1,4 +1,4 @@
-"""Asks a served API whatever its OpenAPI document allows, and things beside, and compares the answers with it."""
+"""Send valid and invalid requests to an API and compare its responses with the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from schemathesis.specs.openapi.checks import (
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
 ]  # fmt: skip
-"""No 5xx; the status, the media type and the body are among those that the document tells of."""
+"""No 5xx; the status, media type and body are documented."""
 
 
 def undocumented(
     document: dict[str, Any], address: str, token: str, *, examples: int, known: Mapping[str, str]
 ) -> list[str]:
-    """What was wrong with answers, a paragraph for each kind of fault; the same requests at each call.
+    """Return a paragraph for each kind of undocumented response; requests are deterministic.
 
     Args:
-        examples: requests per operation, of those that follow its schema and of those that do not, each.
-        known: parameters of paths -> a value that exists, which half of the requests take.
+        examples: valid and invalid requests per operation, each.
+        known: path parameter -> an existing value, used by half of the requests.
     """
     schema = schemathesis.openapi.from_dict(document)
     wrong: list[str] = []
@@ -42,7 +42,7 @@ def undocumented(
             except (FailureGroup, ExceptionGroup) as group:
                 wrong += [f"{operation.label} ({mode.value}): {each}" for each in group.exceptions]
             except hypothesis.errors.Unsatisfiable:
-                assert mode is GenerationMode.NEGATIVE  # it takes nothing that could be wrong
+                assert mode is GenerationMode.NEGATIVE  # no invalid request exists for it
     return wrong
 
 
@@ -61,7 +61,7 @@ def _ask(
     def ask(case: Any, is_known: bool) -> None:
         if is_known and case.path_parameters:
             case.path_parameters = {**case.path_parameters, **_of(known, case.path_parameters)}
-        for place in (case.query, case.body):  # waiting for news is tested elsewhere
+        for place in (case.query, case.body):  # news is tested elsewhere
             if isinstance(place, dict) and isinstance(place.get("wait_s"), int | float | str):
                 place["wait_s"] = 0
         answer = case.call(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=20)

@@ -1,4 +1,4 @@
-"""A store on the bench: an experiment, a leader, and the calls that tests of a store make all the time."""
+"""A store with an experiment, a leader and shortcuts for frequent calls."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ LOCATORS = Locators(train=Locator(metadata="train.csv"))
 TASK = "etl-1/etl/train/p0"
 OTHER = "etl-1/etl/train/p1"
 LONG_S = 3600.0
-"""A lease that does not run out."""
+"""A lease that does not expire during a test."""
 SHORT_S = 0.0004
-"""A lease that has run out by the next call: the store counts milliseconds."""
+"""A lease that has expired by the next call; the store counts milliseconds."""
 RESULT = TaskResult(rows=7, metrics={"loss": 0.5})
 FAILURE = Failure(kind=FailureKind.CRASH, message="killed")
 
 
 class AnyStore(Protocol):
-    """The methods of `KvsClient` that a simulation offers, too."""
+    """The `KvsClient` methods that the simulated store has too."""
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord: ...
     def experiment(self, name: str) -> ExperimentRecord: ...
@@ -127,12 +127,12 @@ class AnyStore(Protocol):
 
 
 def requested(run: str, *, seed: int = 0) -> RunRequested:
-    """A client's request of an ETL run."""
+    """Return a client's request for an ETL run."""
     return RunRequested(run=run, request=EtlRequest(code="0" * 64, code_fingerprint="1" * 64, seed=seed))
 
 
 def worker(incarnation: str, name: str = "worker-0", *, devices: int = 0) -> WorkerRecord:
-    """A registration, by default without devices."""
+    """Return a worker record, by default without devices."""
     named = tuple(Device(kind="cpu", name="cpu", threads=1) for _ in range(devices))
     return WorkerRecord(
         worker=name, incarnation=incarnation, weight=1.0, cores=1, kinds=("etl",), devices=named
@@ -140,7 +140,7 @@ def worker(incarnation: str, name: str = "worker-0", *, devices: int = 0) -> Wor
 
 
 def body(task: str = TASK) -> EtlTask:
-    """What an assignment carries."""
+    """Return the task body of an assignment."""
     return EtlTask(
         key=task,
         experiment="one",
@@ -154,17 +154,17 @@ def body(task: str = TASK) -> EtlTask:
 
 
 def live_point(attempt: int = 1, *, rows: int = 1, task: str = TASK) -> LivePoint:
-    """A point as a worker sends it."""
+    """Return a live point as a worker sends it."""
     return LivePoint(task=task, attempt=attempt, rows=rows, values={"loss": 0.25})
 
 
 @dataclass(kw_only=True)
 class Bench:
-    """A store with an experiment and a leader, and the calls that tests make all the time."""
+    """A store with an experiment, a leader and shortcuts for frequent calls."""
 
     store: AnyStore
     pass_a_moment: Callable[[], None]
-    """Lets more than `SHORT_S` pass."""
+    """Waits longer than `SHORT_S`."""
     experiment: str = "one"
     term: int = 0
 
@@ -173,7 +173,7 @@ class Bench:
         self.term = self.store.lead("controller-0", LONG_S).term
 
     def decide(self, *steps: api.Decision, after: int | None = None, term: int | None = None) -> list[str]:
-        """The controller's steps; their outcomes."""
+        """Send the controller's steps and return their outcomes."""
         seen = len(self.log()) if after is None else after
         request = api.DecideRequest(term=self.term if term is None else term, after=seen, steps=steps)
         return [outcome.outcome for outcome in self.store.decide(self.experiment, request).outcomes]
@@ -188,7 +188,7 @@ class Bench:
         devices: tuple[int, ...] = (0,),
         given: TaskBody | None = None,
     ) -> str:
-        """One assignment; its outcome."""
+        """Assign a task and return the outcome."""
         step = api.Assign(
             task=task,
             attempt=attempt,
@@ -202,11 +202,11 @@ class Bench:
     def revoke(
         self, attempt: int = 1, *, task: str = TASK, name: str = "worker-0", force: bool = False
     ) -> str:
-        """One revocation; its outcome."""
+        """Revoke an attempt and return the outcome."""
         return self.decide(api.Revoke(task=task, attempt=attempt, worker=name, reason="idle", force=force))[0]
 
     def ask(self, attempt: int = 1, *, task: str = TASK, name: str = "worker-0") -> str:
-        """One wish that an attempt be given back; its outcome."""
+        """Request an attempt's release and return the outcome."""
         return self.decide(
             api.Preempt(task=task, attempt=attempt, worker=name, reason="its model was stopped")
         )[0]
@@ -219,7 +219,7 @@ class Bench:
         lease_s: float = LONG_S,
         live: Sequence[LivePoint] = (),
     ) -> api.ReportAnswer:
-        """A worker's report."""
+        """Send a worker's report."""
         points = {self.experiment: tuple(live)} if live else {}
         request = api.ReportRequest(incarnation=incarnation, lease_s=lease_s, steps=steps, live=points)
         return self.store.report(name, request)
@@ -227,12 +227,12 @@ class Bench:
     def step(
         self, op: str, attempt: int = 1, *, task: str = TASK, incarnation: str = "a", lease_s: float = LONG_S
     ) -> str:
-        """One step of a worker; its outcome."""
+        """Send one step of a worker and return the outcome."""
         step = worker_step(op, attempt, task=task, experiment=self.experiment)
         return self.report(step, incarnation=incarnation, lease_s=lease_s).outcomes[0].outcome
 
     def run_until(self, state: str) -> None:
-        """Take attempt 1 of `TASK` at worker-0 to a state."""
+        """Bring attempt 1 of `TASK` on worker-0 to a state."""
         self.store.register(worker("a"))
         assert self.assign() == "done"
         if state != "assigned":
@@ -243,14 +243,14 @@ class Bench:
             assert self.revoke(force=True) == "done"
 
     def log(self) -> tuple[Event, ...]:
-        """Events of the experiment, page by page."""
+        """Read the experiment's log page by page."""
         found: list[Event] = []
         while events := self.store.events(self.experiment, len(found)):
             found += events
         return tuple(found)
 
     def cluster_log(self) -> tuple[ClusterEvent, ...]:
-        """The same of the cluster's log."""
+        """Read the cluster log page by page."""
         found: list[ClusterEvent] = []
         while events := self.store.cluster_log(len(found)):
             found += events
@@ -259,28 +259,28 @@ class Bench:
     def cut(
         self, name: str = "one", *, keep: int = 1, least: int = 1, until: int = api.MAX_SEQ
     ) -> Segment | None:
-        """Move the oldest entries of a log out of the database; the cluster's has no name."""
+        """Move a log's oldest entries to a file; an empty name means the cluster log."""
         request = SegmentRequest(
             term=self.term, created=self.created(name), until=until, keep=keep, least=least
         )
         return self.store.cut(name, request).moved
 
     def created(self, name: str = "one") -> float:
-        """When an experiment was made; 0 of the cluster."""
+        """Return an experiment's creation time; 0 for the cluster."""
         return self.store.experiment(name).created if name else 0.0
 
     def types(self) -> list[str]:
-        """Kinds of the events of the experiment."""
+        """Return the types of the experiment's events."""
         return [event.type for event in self.log()]
 
     def inbox(self, incarnation: str = "a", name: str = "worker-0") -> list[tuple[str, int, bool]]:
-        """(task, attempt, cancel) of a worker's inbox."""
+        """Return a worker's inbox as (task, attempt, cancel)."""
         items = self.store.inbox(name, incarnation, 0, wait_s=0)
         return [(item.task, item.attempt, item.cancel) for item in items]
 
 
 def worker_step(op: str, attempt: int, *, task: str = TASK, experiment: str = "one") -> api.Report:
-    """A worker's step by name."""
+    """Return a report with one worker step."""
     named: Any = {"experiment": experiment, "task": task, "attempt": attempt}
     if op == "commit":
         return api.Commit(**named, result=RESULT)
@@ -292,13 +292,13 @@ def worker_step(op: str, attempt: int, *, task: str = TASK, experiment: str = "o
 
 
 def savepoint(batch: int, attempt: int = 1) -> Savepoint:
-    """One of an attempt, before this batch."""
+    """Return a savepoint taken before this batch."""
     reference = CheckpointRef(name=f"one/u00000-e001-p0000-a{attempt}.s{batch:06d}.pt", checksum="-", size=1)
     return Savepoint(checkpoint=reference, batch=batch, rows=4 * batch)
 
 
 def note(event: ControllerEvent) -> api.Note:
-    """An event of the controller's as a step."""
+    """Return a step that writes a controller event."""
     return api.Note(event=event)
 
 
@@ -308,5 +308,5 @@ FINISHED = RunFinished(run="etl-1", outcome="finished")
 
 
 def started(run: str = "etl-1", *, dataset: str = "d") -> RunStarted:
-    """The plan of an ETL run over nothing."""
+    """Return the start of an ETL run without tasks."""
     return RunStarted(run=run, plan=EtlPlan(dataset=dataset, splits={}))

@@ -1,4 +1,4 @@
-"""Machines with clocks that tests set: processes of kvs_api over one real database, and a task that a worker holds."""
+"""Machines with test clocks: kvs_api processes over one real database, and a worker with a task."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LEASE_S = 10.0
 
 
 class Machines:
-    """Time as it passes, the database's wall clock, and kvs_api on machines that began to count at other times.
+    """Several kvs_api machines whose monotonic clocks have different origins.
 
     Args:
-        patch: has the script read the wall clock that is set here in place of the database's own.
+        patch: makes the Lua script read the test's wall clock instead of the database's.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Machines:
         self.term = 0
 
     def close(self) -> None:
-        """Connections."""
+        """Close all connections."""
         self._redis.close()
 
     def _with_wall(self) -> str:
@@ -49,11 +49,11 @@ class Machines:
         return Store(self.database.url, elapsed=lambda: self._origins[index] + self.elapsed)
 
     def restart(self, index: int = 0) -> None:
-        """A process of kvs_api ends, and another one takes its place on the same machine."""
+        """Restart kvs_api on a machine."""
         self.stores[index] = self._process(index)
 
     def set_wall(self, seconds: float) -> None:
-        """Somebody sets the database's wall clock."""
+        """Set the database's wall clock."""
         self._wall = seconds
         self._write_wall()
 
@@ -64,18 +64,18 @@ class Machines:
             pipe.execute()
 
     def turn_wall(self, seconds: float) -> None:
-        """Somebody turns it forward, or back."""
+        """Move the database's wall clock."""
         self.set_wall(self._wall + seconds)
 
     def go_on(self, seconds: float) -> None:
-        """Time passes, on all clocks alike."""
+        """Advance all clocks."""
         self.elapsed += seconds
         self.turn_wall(seconds)
 
-    # --- what is asked ---------------------------------------------------------------------------
+    # --- calls -----------------------------------------------------------------------------------
 
     def begin(self, name: str = "worker-0", task: str = TASK, *, at: int = 0) -> None:
-        """A worker registers, is assigned a task, and starts."""
+        """Register a worker, assign it a task and start it."""
         self.stores[at].create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
         self.lead(at=at)
         self.stores[at].register(worker("a", name))
@@ -84,19 +84,19 @@ class Machines:
         assert self.report("start", name, task, at=at) == "done"
 
     def lead(self, holder: str = "controller-0", ttl_s: float = 5.0, *, at: int = 0) -> int:
-        """The controller's leadership; its term, 0 if another one leads."""
+        """Renew the controller's lease; return its term, or 0 if another one leads."""
         term = self.stores[at].lead(api.LeaderRequest(holder=holder, ttl_s=ttl_s)).term
         self.term = term or self.term
         return term
 
     def report(self, op: str, name: str = "worker-0", task: str = TASK, *, at: int = 0) -> str:
-        """A worker's step; its outcome."""
+        """Send a worker's step and return the outcome."""
         request = api.ReportRequest(incarnation="a", lease_s=LEASE_S, steps=(worker_step(op, 1, task=task),))
         outcome: str = self.stores[at].report(name, request)["outcomes"][0]["outcome"]
         return outcome
 
     def revoke(self, name: str = "worker-0", task: str = TASK, *, at: int = 0) -> str:
-        """The controller takes the attempt back if its lease has ended; the outcome."""
+        """Revoke the attempt if its lease has expired; return the outcome."""
         return self._decide(api.Revoke(task=task, attempt=1, worker=name, reason="silent"), at)
 
     def _decide(self, step: api.Decision, at: int) -> str:
@@ -105,5 +105,5 @@ class Machines:
         return self.stores[at].decide("one", request)[0][0]["outcome"]
 
     def silent_s(self, *, at: int = 0) -> float:
-        """For how long worker-0 has not reported."""
+        """Return the time since worker-0's last report."""
         return self.stores[at].workers()[0].silent_s

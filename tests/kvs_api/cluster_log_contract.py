@@ -1,4 +1,4 @@
-"""What every store promises of the cluster's log, and of experiments' logs as they are read with it.
+"""Store contract: the cluster log, and experiment logs merged with it.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -29,7 +29,7 @@ AGAIN = WorkerJoined(worker="worker-0", incarnation="b", weight=1.0, kinds=("etl
 
 
 def tell(bench: Bench, *events: ClusterEvent, after: int | None = None, term: int | None = None) -> bool:
-    """Write into the cluster's log; whether it was written."""
+    """Write to the cluster log; return True if it was written."""
     request = api.ClusterLogRequest(
         term=bench.term if term is None else term,
         after=len(bench.store.cluster_log()) if after is None else after,
@@ -39,10 +39,10 @@ def tell(bench: Bench, *events: ClusterEvent, after: int | None = None, term: in
 
 
 class ClusterLogContract:
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
     def test_the_clusters_log_is_dense_and_read_after_a_cursor(self, bench: Bench) -> None:
-        """Several events are written at once, under the time at which they were."""
+        """Events of one request share their time."""
         assert tell(bench, JOINED, LOST)
         assert tell(bench, REMOVED)
         told = bench.store.cluster_log()
@@ -55,7 +55,7 @@ class ClusterLogContract:
         assert all(event.time > 0 for event in told)
 
     def test_only_who_leads_and_has_read_the_clusters_log_writes_it(self, bench: Bench) -> None:
-        """Else nothing is written. Who asks twice is told what is there."""
+        """A repeated request returns the events that are there."""
         with pytest.raises(ConflictError, match="term"):
             tell(bench, JOINED, term=bench.term - 1)
         request = api.ClusterLogRequest(term=bench.term, after=0, events=(JOINED,))
@@ -67,7 +67,7 @@ class ClusterLogContract:
         assert len(bench.store.cluster_log()) == 1
 
     def test_each_experiment_reads_the_clusters_events_among_its_own(self, bench: Bench) -> None:
-        """In the order in which they were written, with dense numbers, from any of them on; times never go back."""
+        """The merged log keeps the order of writes; numbers are dense and times never decrease."""
         tell(bench, JOINED)
         bench.store.append("one", requested("etl-1"))
         tell(bench, LOST, REMOVED)
@@ -92,7 +92,7 @@ class ClusterLogContract:
         assert [event.type for event in bench.store.events("two")] == [*told, "RunRequested"]
 
     def test_a_number_that_was_given_out_stays(self, bench: Bench) -> None:
-        """What was read behind the experiment's newest event is where it was when another one is written."""
+        """Cluster events that were read at the end of a log keep their numbers after the next write."""
         bench.store.append("one", requested("etl-1"))
         tell(bench, JOINED)
         before = bench.log()
@@ -102,7 +102,7 @@ class ClusterLogContract:
         assert [event.seq for event in bench.log()] == [1, 2, 3, 4]
 
     def test_the_cluster_is_news_to_who_waits_for_an_experiment(self, bench: Bench) -> None:
-        """Of each that is asked for; and a decision's answer has it."""
+        """Every watched experiment gets them, and so does a decision's response."""
         bench.store.append("one", requested("etl-1"))
         tell(bench, JOINED)
         answer = bench.store.watch({"one": 1}, 0, 0.0)
@@ -112,7 +112,7 @@ class ClusterLogContract:
         assert bench.store.watch({"one": 2}, 0, 0.0).events == {}
 
     def test_a_task_goes_only_to_a_worker_that_the_clusters_log_says_is_there(self, bench: Bench) -> None:
-        """The incarnation has to match. The store does not check workers that the log never named."""
+        """Incarnations must match. Workers that the log never named are not checked."""
         bench.store.register(worker("a"))
         assert bench.assign(task="etl-1/etl/train/p7") == "done"
         tell(bench, JOINED)
@@ -128,7 +128,7 @@ class ClusterLogContract:
         assert bench.assign(task="etl-1/etl/train/p8", incarnation="b") == "refused"
 
     def test_only_an_experiments_own_news_keeps_its_run_open(self, bench: Bench) -> None:
-        """What happens in the cluster resumes no run."""
+        """Cluster events do not keep a run from ending."""
         bench.store.append("one", requested("etl-1"))
         tell(bench, JOINED)
         finished = note(RunFinished(run="etl-1", outcome="finished"))
@@ -142,7 +142,7 @@ class ClusterLogContract:
         assert bench.store.append("one", changed.model_copy(update={"after": 4})) == 5
 
     def test_a_name_that_is_free_again_begins_with_the_clusters_log(self, bench: Bench) -> None:
-        """Nothing of the deleted experiment counts."""
+        """The deleted experiment's events have no effect."""
         tell(bench, JOINED)
         bench.store.append("one", DeletionRequested(by="ann"))
         tell(bench, LOST)

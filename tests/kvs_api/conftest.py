@@ -1,4 +1,4 @@
-"""kvs_api as processes."""
+"""Fixtures for kvs_api as processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kvs_api.real import Database, Replica
 
 @pytest.fixture(scope="session")
 def services(processes: None) -> Iterator[Forks]:
-    """One process that has imported kvs_api."""
+    """A forkserver with kvs_api imported."""
     with Forks("kvs_api.__main__") as made:
         yield made
 

@@ -1,6 +1,6 @@
-"""What every store promises, as one class of tests: run against the real one and against the simulated one.
+"""The store contract: one test class for the real and the simulated store.
 
-A subclass gives the fixture `bench`. Nothing here knows which store it is.
+A subclass provides the fixture `bench`. The tests do not depend on the kind of store.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class StoreContract(
     SizeContract,
     SteeringContract,
 ):
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
     @pytest.fixture
     def bench(self) -> Bench:
-        """Given by the subclass."""
+        """Provided by the subclass."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What every store promises the controller: its steps are compared and set, and only the leader's count.
+"""Store contract: the controller's steps are compare-and-set, and only the leader's take effect.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -18,12 +18,12 @@ from tests.kvs_api.bench import LONG_S, OTHER, PAUSED, SHORT_S, TASK, Bench, bod
 
 
 class DecisionContract:
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
     # --- the controller's steps ------------------------------------------------------------------
 
     def test_an_assignment_is_in_the_log_and_in_the_inbox(self, bench: Bench) -> None:
-        """Both or neither."""
+        """Either both are written or neither."""
         bench.run_until("assigned")
         event = bench.log()[-1]
         assert isinstance(event, TaskAssigned)
@@ -33,7 +33,7 @@ class DecisionContract:
         assert item.body == body()
 
     def test_a_question_of_a_search_is_in_the_inbox_and_its_answer_in_the_log(self, bench: Bench) -> None:
-        """In the lane without a device, beside a task that takes one."""
+        """The request needs no device, so it runs next to a task that has one."""
         bench.run_until("running")
         question = OrdersQuestion(
             request=SearchRequest(procedure=OwnProcedure(code="1" * 64, name="Mine")),
@@ -60,7 +60,7 @@ class DecisionContract:
         assert committed.result.answer == answer
 
     def test_an_assignment_that_is_sent_twice_counts_once(self, bench: Bench) -> None:
-        """The second says so and posts nothing."""
+        """The second one answers "already" and posts nothing."""
         bench.run_until("assigned")
         assert bench.assign() == "already"
         assert bench.inbox() == [(TASK, 1, False)]
@@ -68,14 +68,14 @@ class DecisionContract:
 
     @pytest.mark.parametrize("attempt", [2, 3])
     def test_the_first_attempt_is_attempt_one(self, bench: Bench, attempt: int) -> None:
-        """A number that leaves a gap is refused."""
+        """Attempt numbers have no gaps."""
         bench.store.register(worker("a"))
         assert bench.assign(attempt) == "refused"
         assert (bench.log(), bench.inbox()) == ((), [])
 
     @pytest.mark.parametrize("state", ["commit", "fail", "revoke"])
     def test_a_task_is_assigned_again_under_the_next_number_only(self, bench: Bench, state: str) -> None:
-        """After an attempt ended, its number and one further on are refused."""
+        """The ended attempt's number and a number with a gap are refused."""
         bench.run_until(state)
         assert bench.assign(1) == "refused"
         assert bench.assign(3) == "refused"
@@ -84,20 +84,19 @@ class DecisionContract:
 
     @pytest.mark.parametrize("state", ["assigned", "running"])
     def test_an_open_attempt_excludes_another(self, bench: Bench, state: str) -> None:
-        """One attempt at a time, whatever its number."""
         bench.run_until(state)
         assert bench.assign(2) == "refused"
         assert bench.inbox() == [(TASK, 1, False)]
 
     def test_a_worker_that_registered_anew_gets_nothing_meant_for_its_predecessor(self, bench: Bench) -> None:
-        """An assignment names the incarnation it was decided for; so it does for a worker nobody knows."""
+        """An assignment names the worker's incarnation; unknown workers get nothing either."""
         bench.store.register(worker("b"))
         assert bench.assign(incarnation="a") == "refused"
         assert bench.assign(name="worker-9") == "refused"
         assert (bench.log(), bench.inbox("b")) == ((), [])
 
     def test_a_running_lease_is_respected(self, bench: Bench) -> None:
-        """Without force an attempt is taken back only once its lease has run out."""
+        """Without `force` only an expired lease can be revoked."""
         bench.run_until("running")
         assert bench.revoke() == "refused"
         assert bench.types() == ["TaskAssigned", "TaskStarted"]
@@ -106,7 +105,7 @@ class DecisionContract:
         assert bench.revoke() == "done"
 
     def test_force_ends_a_running_lease(self, bench: Bench) -> None:
-        """A user who stops a run need not wait."""
+        """A user can stop a run at once."""
         bench.run_until("running")
         assert bench.revoke(force=True) == "done"
         event = bench.log()[-1]
@@ -115,7 +114,7 @@ class DecisionContract:
 
     @pytest.mark.parametrize("state", ["assigned", "revoke"])
     def test_a_cancellation_reaches_the_inbox_once(self, bench: Bench, state: str) -> None:
-        """The worker hears of it, however often the step is sent."""
+        """Repeated steps post nothing new."""
         bench.run_until(state)
         assert bench.revoke() == ("done" if state == "assigned" else "already")
         assert bench.revoke() == "already"
@@ -123,20 +122,19 @@ class DecisionContract:
 
     @pytest.mark.parametrize("state", ["commit", "fail"])
     def test_what_has_ended_is_not_taken_back(self, bench: Bench, state: str) -> None:
-        """A revocation that comes too late is refused, forced or not."""
+        """A late revocation is refused, with or without `force`."""
         bench.run_until(state)
         assert bench.revoke() == "refused"
         assert bench.revoke(force=True) == "refused"
 
     def test_only_the_named_attempt_is_taken_back(self, bench: Bench) -> None:
-        """A revocation of the attempt before leaves the present one alone."""
         bench.run_until("fail")
         assert bench.assign(2) == "done"
         assert bench.revoke(1) == "refused"
         assert bench.inbox() == [(TASK, 1, False), (TASK, 2, False)]
 
     def test_steps_are_taken_in_order_and_each_by_itself(self, bench: Bench) -> None:
-        """A refused step neither hides the others' outcomes nor undoes them."""
+        """A refused step affects no other step."""
         bench.store.register(worker("a"))
         outcomes = bench.decide(
             api.Assign(task=TASK, attempt=1, worker="worker-0", incarnation="a", body=body()),
@@ -149,7 +147,7 @@ class DecisionContract:
         assert bench.inbox() == [(TASK, 1, False), (TASK, 1, True), (OTHER, 1, False)]
 
     def test_a_decision_made_without_the_newest_event_is_refused(self, bench: Bench) -> None:
-        """A client's command or another decision may have come between."""
+        """A client's command or another decision may have been written in between."""
         bench.store.register(worker("a"))
         bench.store.append("one", requested("etl-1"))
         assign = api.Assign(task=TASK, attempt=1, worker="worker-0", incarnation="a", body=body())
@@ -160,14 +158,14 @@ class DecisionContract:
         assert bench.decide(assign, note(PAUSED), after=1) == ["already", "already"], "a repetition is known"
 
     def test_reports_of_workers_put_no_decision_out_of_date(self, bench: Bench) -> None:
-        """Reports come many times a second; the store compares each task by itself."""
+        """Reports are too frequent; the store compares each task separately."""
         bench.run_until("running")
         other = api.Assign(task=OTHER, attempt=1, worker="worker-0", incarnation="a", body=body(OTHER))
         assert bench.decide(other, after=1) == ["done"]
 
     @pytest.mark.parametrize("end", ["", "commit", "fail", "revoke"])
     def test_a_model_has_one_open_sub_epoch(self, bench: Bench, end: str) -> None:
-        """Another one is refused, however it came to be asked for; one of another model or run is not."""
+        """Other models and runs are not affected."""
         bench.store.register(worker("a", devices=8))
         sub_epoch = "fit-1/train/m0/e1/p0"
         assert bench.assign(task=sub_epoch, devices=(0,)) == "done"
@@ -185,7 +183,7 @@ class DecisionContract:
     # --- leadership ------------------------------------------------------------------------------
 
     def test_a_term_belongs_to_a_process(self, bench: Bench) -> None:
-        """A second process of the same name leads in a new term, and the first process stops."""
+        """A second process of the same name gets a new term, and the first one stops."""
         first = bench.store.lead("twin", LONG_S).term
         assert first == 0, "controller-0 leads"
         assert bench.store.lead("controller-0", LONG_S, process="other").term == 0
@@ -197,12 +195,12 @@ class DecisionContract:
             bench.decide(note(PAUSED))
 
     def test_one_controller_leads(self, bench: Bench) -> None:
-        """While its lease runs, the holder keeps its term and everybody else is told who leads."""
+        """While its lease runs, other controllers get its name."""
         assert bench.store.lead("controller-1", LONG_S) == api.LeaderAnswer(term=0, holder="controller-0")
         assert bench.store.lead("controller-0", LONG_S).term == bench.term
 
     def test_a_successor_fences_the_leader_before_it(self, bench: Bench) -> None:
-        """Once a lease ran out another may lead; steps of the old term are then refused and change nothing."""
+        """Steps of the old term are refused after a successor's election."""
         bench.store.lead("controller-0", SHORT_S)
         bench.pass_a_moment()
         assert bench.store.lead("controller-1", LONG_S).term == bench.term + 1
@@ -212,8 +210,10 @@ class DecisionContract:
         assert bench.decide(note(PAUSED), term=bench.term + 1) == ["done"]
 
     def test_the_leader_says_what_is_worked_on(self, bench: Bench) -> None:
-        """Everybody reads it with the queue. What it leaves out stays as it was; who has just begun to lead says
-        nothing that counts, because the one before may have begun more."""
+        """The queue includes it, and omitted fields stay.
+
+        A new leader's first value is ignored, because its predecessor may have started more.
+        """
         first = api.Attended(runs=(api.AttendedRun(experiment="one", run="fit-1", devices=2),), devices=4)
         bench.store.lead("controller-0", LONG_S, open_runs=3, attended=first)
         bench.store.lead("controller-0", SHORT_S, open_runs=3)
@@ -225,7 +225,7 @@ class DecisionContract:
         assert bench.store.queued().attended == api.Attended(devices=1)
 
     def test_a_running_attempt_may_be_asked_for_once(self, bench: Bench) -> None:
-        """The inbox and the log tell of it together; the attempt goes on until it is given back or committed."""
+        """Inbox and log change together; the attempt continues until the worker releases or commits it."""
         bench.run_until("running")
         assert [bench.ask(), bench.ask()] == ["done", "already"]
         event = bench.log()[-1]
@@ -238,7 +238,7 @@ class DecisionContract:
 
     @pytest.mark.parametrize("state", ["assigned", "commit", "fail", "revoke"])
     def test_what_does_not_run_cannot_be_asked_for(self, bench: Bench, state: str) -> None:
-        """What waits is revoked at once."""
+        """Waiting attempts are revoked instead."""
         bench.run_until(state)
         before = bench.log(), bench.inbox()
         assert bench.ask() == "refused"

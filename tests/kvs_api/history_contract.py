@@ -1,4 +1,4 @@
-"""What every store promises about the history: each event is counted once, and nothing that is not there.
+"""Store contract: the history counts each event once.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -19,21 +19,21 @@ ROW = SubEpochHistory(sub_epochs=2, log_rate=-3.0, variance=0.5, fixed_s=1.0, pe
 
 
 def key(number: int) -> str:
-    """Of some sub-epochs."""
+    """Return a sub-epoch's key."""
     return str(SubEpochKey.of(code="a", dataset="d", hyperparams={"lr": number}, device=GPU))
 
 
 def told(term: int, after: int, upto: int, *numbers: int, experiment: str = "one") -> HistoryRequest:
-    """`ROW` for each of these."""
+    """Return a request with `ROW` for each number."""
     sub_epochs = dict.fromkeys(map(key, numbers), ROW)
     return HistoryRequest(term=term, experiment=experiment, after=after, upto=upto, sub_epochs=sub_epochs)
 
 
 class HistoryContract:
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
     def test_what_events_have_shown_is_counted_once(self, bench: Bench) -> None:
-        """However often they are told, and by which controller: the log's cursor says which are in it."""
+        """The log cursor prevents repeated counts, also by another controller."""
         store, term = bench.store, bench.term
         assert store.count_history(told(term, 0, 5, 1)).is_counted
         for again in (told(term, 0, 5, 1), told(term, 0, 9, 1, 2), told(term, 3, 9, 2)):
@@ -44,13 +44,12 @@ class HistoryContract:
         assert store.history().sub_epochs[key(1)].sub_epochs == 4
 
     def test_who_does_not_lead_has_nothing_counted(self, bench: Bench) -> None:
-        """Its successor does."""
         with pytest.raises(ConflictError, match="term"):
             bench.store.count_history(told(bench.term - 1, 0, 5, 1))
         assert bench.store.history() == History()
 
     def test_an_experiment_of_the_same_name_is_counted_from_its_beginning(self, bench: Bench) -> None:
-        """How far the other one's log was counted goes with it; what it has shown stays."""
+        """The deleted experiment's cursor is dropped and its statistics stay."""
         store, term = bench.store, bench.term
         store.count_history(told(term, 0, 5, 1))
         store.append("one", DeletionRequested())
@@ -60,7 +59,7 @@ class HistoryContract:
         assert store.history().sub_epochs[key(1)].sub_epochs == 4
 
     def test_what_is_forgotten_is_not_counted_anew(self, bench: Bench) -> None:
-        """Only what comes after it."""
+        """Only later events count."""
         store, term = bench.store, bench.term
         store.count_history(told(term, 0, 5, 1, 2))
         assert store.forget_history() == 2

@@ -1,4 +1,4 @@
-"""Requests to kvs_api without a socket, a server or threads."""
+"""Send requests to kvs_api without a socket, server or threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class InThisThread(Threads):
-    """Runs everything in the thread of the event loop."""
+    """Runs functions in the event loop's thread."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -32,7 +32,7 @@ class InThisThread(Threads):
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of the application."""
+    """A response of the application."""
 
     status_code: int
     data: bytes
@@ -73,7 +73,7 @@ def ask(app: App, method: str, path: str, content: bytes | None, headers: dict[s
 
 
 def wait_for_news(store: Store, read: Callable[[], Result]) -> Result:
-    """Call `read`, which waits for news of the store, until it finds some or its wait is over."""
+    """Call `read` until it returns news or its wait ends."""
 
     async def answer() -> Result:
         poll = LongPoll()
@@ -84,6 +84,6 @@ def wait_for_news(store: Store, read: Callable[[], Result]) -> Result:
                 return found
             await poll.news(asyncio.Event().wait)
 
-    # In a thread, because Playwright's event loop may run in this one.
+    # Use a thread, because Playwright's event loop may run in this one.
     with ThreadPoolExecutor(1) as alone:
         return alone.submit(asyncio.run, answer()).result()

@@ -1,4 +1,4 @@
-"""What every store promises about experiments and their logs: names, numbers, requests, notes, the queue of runs.
+"""Store contract: experiments and their logs, requests, notes and the queue of runs.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -17,17 +17,16 @@ from tests.kvs_api.bench import LOCATORS, PAUSED, Bench, note, requested
 
 
 class LogContract:
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
     # --- experiments -----------------------------------------------------------------------------
 
     def test_creating_the_same_experiment_again_finds_it(self, bench: Bench) -> None:
-        """A repeated call returns the record of the first."""
         again = ExperimentRecord(name="one", locators=LOCATORS, author="somebody else")
         assert bench.store.create_experiment(again) == bench.store.experiment("one")
 
     def test_a_name_holds_one_experiment(self, bench: Bench) -> None:
-        """Other locators, or another archive, under a known name are refused and change nothing."""
+        """Other locators or another archive are refused."""
         before = bench.store.experiment("one")
         moved = ExperimentRecord(name="one", locators=Locators(test=Locator(metadata="test.csv")))
         with pytest.raises(ConflictError, match="'one'"):
@@ -37,7 +36,7 @@ class LogContract:
         assert bench.store.experiment("one") == before
 
     def test_an_unknown_experiment_is_not_found(self, bench: Bench) -> None:
-        """Reads, requests and decisions name what is missing."""
+        """The error names the missing experiment."""
         step = note(PAUSED)
         request = api.DecideRequest(term=bench.term, after=0, steps=(step,))
         calls: list[Callable[[], object]] = [
@@ -54,7 +53,7 @@ class LogContract:
     # --- the log ---------------------------------------------------------------------------------
 
     def test_a_request_counts_once(self, bench: Bench) -> None:
-        """The same request sent again returns the first one's number and adds nothing."""
+        """A repeated request returns the first one's number."""
         first = bench.store.append("one", requested("etl-1"))
         bench.store.append("one", requested("etl-2"))
         assert bench.store.append("one", requested("etl-1")) == first == 1
@@ -62,14 +61,13 @@ class LogContract:
         assert [entry.run for entry in bench.store.queue()] == ["etl-1", "etl-2"]
 
     def test_a_run_id_holds_one_request(self, bench: Bench) -> None:
-        """Another request under a known run id is refused."""
         bench.store.append("one", requested("etl-1"))
         with pytest.raises(ConflictError, match="'etl-1'"):
             bench.store.append("one", requested("etl-1", seed=1))
         assert len(bench.log()) == 1
 
     def test_events_are_numbered_densely_and_read_after_a_cursor(self, bench: Bench) -> None:
-        """Numbers start at 1 and have no gap, whoever writes; times never go back."""
+        """Numbers start at 1 without gaps for all writers, and times never decrease."""
         bench.store.append("one", requested("etl-1"))
         bench.run_until("commit")
         bench.store.append("one", RunStopRequested(run="etl-1"))
@@ -80,7 +78,6 @@ class LogContract:
         assert bench.store.events("one", 5) == ()
 
     def test_text_of_any_language_comes_back(self, bench: Bench) -> None:
-        """Names of people and messages survive every layer between client and log."""
         text = 'Žofie said: "日本" 🙂 \\ \n\t\u0001 {}'
         bench.store.append("one", requested("etl-1").model_copy(update={"author": text}))
         event = bench.log()[0]
@@ -88,7 +85,7 @@ class LogContract:
         assert event.author == text
 
     def test_open_runs_queue_in_the_order_of_their_requests(self, bench: Bench) -> None:
-        """Over all experiments, the oldest first; a run that ended is gone."""
+        """The order spans all experiments, and ended runs leave the queue."""
         bench.store.create_experiment(ExperimentRecord(name="two", locators=LOCATORS))
         for experiment, run in (("two", "etl-1"), ("one", "etl-1"), ("two", "etl-2")):
             bench.store.append(experiment, requested(run))
@@ -97,7 +94,7 @@ class LogContract:
         assert queue == [("two", "etl-1"), ("two", "etl-2")]
 
     def test_a_note_that_is_sent_twice_is_written_once(self, bench: Bench) -> None:
-        """A controller that got no answer asks again from the same cursor: nothing is doubled."""
+        """A controller without a response repeats its request from the same cursor."""
         assert bench.decide(note(PAUSED), after=0) == ["done"]
         assert bench.decide(note(PAUSED), after=0) == ["already"]
         assert bench.types() == ["RunPaused"]

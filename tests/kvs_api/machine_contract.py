@@ -1,4 +1,4 @@
-"""What every store promises about workers' machines: quarantine and its limits, checks, incidents.
+"""Store contract: quarantine of workers and its limits, checks, incidents.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -26,7 +26,7 @@ MINE = QuarantineWorkerRequest(reason="it smells", by="ada")
 
 
 def crowd(bench: Bench, number: int, **changes: object) -> None:
-    """So many workers that do everything."""
+    """Register several workers of all kinds."""
     for each in range(number):
         record = worker("a", f"worker-{each}").model_copy(
             update={"kinds": KINDS, "replicas": (Replica(dataset="d", partition=each),)}
@@ -35,10 +35,10 @@ def crowd(bench: Bench, number: int, **changes: object) -> None:
 
 
 class MachineContract:
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
     def test_a_quarantined_worker_is_known_until_it_is_released(self, bench: Bench) -> None:
-        """With who, why and when; people are told of both."""
+        """The store keeps author, reason and time, and notifies users of both changes."""
         crowd(bench, 2)
         assert bench.store.workers_health().workers == {}
         bench.store.quarantine_worker("worker-1", MINE)
@@ -57,7 +57,7 @@ class MachineContract:
         ]
 
     def test_a_repetition_is_one_and_a_persons_word_replaces_the_rules(self, bench: Bench) -> None:
-        """Not the other way round."""
+        """A rule never replaces a user's quarantine."""
         term = bench.store.lead("controller-0", LONG_S).term
         crowd(bench, 2)
         by_rule = QuarantineWorkerRequest(reason="it failed", term=term)
@@ -72,7 +72,7 @@ class MachineContract:
         assert [each.by for each in bench.store.workers_health().incidents] == [CONTROLLER, "ada"]
 
     def test_nobody_quarantines_who_is_not_there(self, bench: Bench) -> None:
-        """Nor releases, nor checks; the message names who is there."""
+        """Release and check are refused too; the message lists the existing workers."""
         crowd(bench, 2)
         with pytest.raises(NotFoundError, match=r"no worker 'worker-7'.*worker-0, worker-1"):
             bench.store.quarantine_worker("worker-7", MINE)
@@ -86,14 +86,13 @@ class MachineContract:
             bench.store.release_worker("worker-0", ReleaseRequest())
 
     def test_the_last_worker_stays(self, bench: Bench) -> None:
-        """Whoever asks."""
         crowd(bench, 2)
         bench.store.quarantine_worker("worker-1", MINE)
         with pytest.raises(ConflictError, match="worker-0 is the last worker that trains"):
             bench.store.quarantine_worker("worker-0", MINE)
 
     def test_more_than_half_is_refused_with_who_is_affected(self, bench: Bench) -> None:
-        """Two of four are given nothing, a third one is not."""
+        """The limit is two of four workers."""
         crowd(bench, 4)
         for number in (0, 2):
             bench.store.quarantine_worker(f"worker-{number}", MINE)
@@ -101,7 +100,7 @@ class MachineContract:
             bench.store.quarantine_worker("worker-1", MINE)
 
     def test_who_holds_what_nobody_could_make_stays(self, bench: Bench) -> None:
-        """Where nobody else preprocesses, the message names what would be lost; what others hold as well is not."""
+        """The message names the partitions that would be lost; partitions with another replica do not count."""
         crowd(bench, 3, kinds=("train", "valid"))
         with pytest.raises(ConflictError, match=r"worker-1 alone holds \(partition 1 of d\)"):
             bench.store.quarantine_worker("worker-1", MINE)
@@ -115,7 +114,7 @@ class MachineContract:
         bench.store.quarantine_worker("worker-1", MINE)
 
     def test_a_removed_worker_takes_its_health_with_it(self, bench: Bench) -> None:
-        """One of its name that comes later is another machine. A process that is started anew is not."""
+        """A later worker of the same name is a new machine, but a restarted process is not."""
         crowd(bench, 2)
         bench.store.quarantine_worker("worker-1", MINE)
         bench.store.register(worker("b", "worker-1"))
@@ -124,7 +123,7 @@ class MachineContract:
         assert bench.store.workers_health().workers == {}
 
     def test_a_check_is_asked_for_once_and_told(self, bench: Bench) -> None:
-        """The question is in the worker's inbox; a second one waits for the answer to the first."""
+        """The check is in the worker's inbox; a second one waits for the result of the first."""
         crowd(bench, 2)
         for _ in range(2):
             bench.store.request_check("worker-1", CheckRequest(reason="two models failed", by="ada"))
@@ -147,7 +146,6 @@ class MachineContract:
         assert len(bench.store.inbox("worker-1", "a", 0, wait_s=0)) == 2
 
     def test_a_controller_that_leads_no_more_is_refused(self, bench: Bench) -> None:
-        """Whatever it wants done."""
         crowd(bench, 2)
         old = bench.store.lead("controller-0", 0.0001).term
         bench.pass_a_moment()
@@ -165,7 +163,6 @@ class MachineContract:
         assert bench.store.workers_health().incidents == ()
 
     def test_an_incident_is_told_once_until_another_is(self, bench: Bench) -> None:
-        """Of each worker."""
         term = bench.store.lead("controller-0", LONG_S).term
         crowd(bench, 2)
         spared = IncidentRequest(worker="worker-1", what="not quarantined", evidence="e", term=term)
@@ -178,7 +175,7 @@ class MachineContract:
         ]
 
     def test_a_slow_worker_is_labelled_until_it_is_well(self, bench: Bench) -> None:
-        """People are told of both, once; what it is by now is kept. Of who is not there nothing is."""
+        """Users get one notice per change, the latest factor is kept, and unknown workers are ignored."""
         term = bench.store.lead("controller-0", LONG_S).term
         crowd(bench, 2, host="node-a")
         slow = PaceRequest(is_slow=True, factor=2.0, sub_epochs=5, term=term)

@@ -1,4 +1,4 @@
-"""What every store promises of devices: none is given twice, and none is lost.
+"""Store contract: no device is assigned twice or lost.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -19,7 +19,7 @@ A, B, C, D = (f"etl-1/etl/train/p{number}" for number in range(4))
 
 
 def sub_epoch_body(key: str, parallel_plan: ParallelPlan | None) -> TrainTask:
-    """A sub-epoch that runs by a way."""
+    """Return a sub-epoch's body with a parallel plan."""
     return TrainTask(
         key=key,
         experiment="one",
@@ -43,7 +43,7 @@ GANG = "fit-1/train/m00/e1/p0+p1"
 
 
 def gang(incarnation: str = "b") -> api.Assign:
-    """A sub-epoch for two workers, the second of which is this process."""
+    """Return a sub-epoch assignment for two workers; the second has this incarnation."""
     other = AssignedMember(worker="worker-1", incarnation=incarnation, partition=1)
     parallel_plan = ParallelPlan(technique="ddp", workers=2)
     body = sub_epoch_body(GANG, parallel_plan)
@@ -51,10 +51,10 @@ def gang(incarnation: str = "b") -> api.Assign:
 
 
 class OccupancyContract:
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
     def test_event_and_inbox_name_the_devices(self, bench: Bench) -> None:
-        """As the step did: several, one, or none."""
+        """Covers several devices, one, and none."""
         bench.store.register(worker("a", devices=3))
         given = {A: (0, 2), B: (1,), C: ()}
         for task, devices in given.items():
@@ -63,7 +63,7 @@ class OccupancyContract:
         assert {i.task: i.devices for i in bench.store.inbox("worker-0", "a", 0, wait_s=0)} == given
 
     def test_event_and_inbox_name_the_parallel_plan(self, bench: Bench) -> None:
-        """As the body does; of one device without a way neither names one."""
+        """Without a parallel plan the field is empty in both."""
         bench.store.register(worker("a", devices=2))
         ddp = ParallelPlan(technique="ddp", params={"static": True}, size=2)
         for model, parallel_plan, devices in (("m00", ddp, (0, 1)), ("m01", None, (0,))):
@@ -77,7 +77,7 @@ class OccupancyContract:
         } == parallel_plans
 
     def test_each_device_runs_one_and_has_one_in_its_queue(self, bench: Bench) -> None:
-        """What is full on one device is not on the other, and the lane without a device is beside both."""
+        """Each device has its own limit, and tasks without a device have another."""
         bench.store.register(worker("a", devices=2))
         for place, devices in enumerate([(0,), (1,), ()]):
             for number in range(QUEUE_DEPTH):
@@ -87,7 +87,7 @@ class OccupancyContract:
         assert bench.types() == ["TaskAssigned"] * (3 * QUEUE_DEPTH)
 
     def test_an_attempt_starts_when_it_is_first_on_all_of_its_devices(self, bench: Bench) -> None:
-        """However its devices overlap with those of older ones."""
+        """Device sets may overlap with those of older attempts."""
         bench.store.register(worker("a", devices=2))
         for task, devices in ((A, (0,)), (B, (1,)), (C, (0, 1)), (D, ())):
             assert bench.assign(task=task, devices=devices) == "done"
@@ -102,7 +102,6 @@ class OccupancyContract:
 
     @pytest.mark.parametrize("end", ["commit", "fail", "give back", "revoke", "take back"])
     def test_an_end_makes_room_once(self, bench: Bench, end: str) -> None:
-        """Whatever the end is, and however often it is told."""
         bench.store.register(worker("a", devices=1))
         assert bench.assign(task=A) == bench.assign(task=B) == "done"
         if end not in ("give back", "take back"):
@@ -118,7 +117,9 @@ class OccupancyContract:
         assert bench.step("start", task=B) == "done"
 
     def test_a_new_incarnation_begins_with_all_devices_free(self, bench: Bench) -> None:
-        """What its predecessor had is in nobody's way, also when it is taken back later; so after a removal."""
+        """The predecessor's attempts do not occupy devices, even if they are revoked later; the same holds
+        after a removal.
+        """
         bench.store.register(worker("a", devices=2))
         for task, devices in ((A, (0, 1)), (B, (1,)), (C, ())):
             bench.assign(task=task, devices=devices)
@@ -134,7 +135,6 @@ class OccupancyContract:
         assert bench.step("start", task=D, incarnation="c") == "done"
 
     def test_devices_are_shared_by_all_experiments(self, bench: Bench) -> None:
-        """Two that know nothing of each other cannot have the same place."""
         bench.store.register(worker("a"))
         other = Bench(store=bench.store, pass_a_moment=bench.pass_a_moment, experiment="two")
         assert bench.assign(task=A) == other.assign(task=A) == "done"
@@ -145,7 +145,7 @@ class OccupancyContract:
         assert other.step("start", task=A) == "done"
 
     def test_a_deletion_frees_what_nobody_will_end(self, bench: Bench) -> None:
-        """Of an experiment that could not be read, tasks may be open when it is deleted."""
+        """Tasks of an unreadable experiment may still be open when it is deleted."""
         bench.store.register(worker("a"))
         assert bench.assign(task=A) == bench.assign(task=B) == "done"
         assert bench.step("start", task=A) == "done"
@@ -156,7 +156,7 @@ class OccupancyContract:
         assert other.step("start", task=A) == "done"
 
     def test_only_the_worker_that_has_it_is_named_to_take_a_task_back(self, bench: Bench) -> None:
-        """Else its device would stay taken for ever, and the log would say what is not so."""
+        """Otherwise the device would stay occupied, and the log would name the wrong worker."""
         bench.store.register(worker("a"))
         bench.store.register(worker("a", "worker-1"))
         bench.assign(task=A)
@@ -164,8 +164,10 @@ class OccupancyContract:
         assert bench.revoke(task=A, force=True) == "done"
 
     def test_a_gang_has_its_attempt_at_all_of_its_workers_or_at_none(self, bench: Bench) -> None:
-        """One that is busy, or is another process by now, has it refused to all; the event names all, each finds its
-        part in its inbox."""
+        """If one worker is busy or restarted, all are refused.
+
+        The event names all members, and each inbox has its part.
+        """
         bench.store.register(worker("a"))
         bench.store.register(worker("b", name="worker-1"))
         assert bench.assign(task=A, name="worker-1", incarnation="b") == "done"
@@ -181,7 +183,7 @@ class OccupancyContract:
 
     @pytest.mark.parametrize("end", ["commit", "fail", "revoke"])
     def test_the_end_of_an_attempt_frees_all_of_its_gang(self, bench: Bench, end: str) -> None:
-        """No member begins another one before; and an attempt that is taken back is told to all of them."""
+        """Until then no member starts another attempt, and each gets the revocation."""
         bench.store.register(worker("a"))
         bench.store.register(worker("b", name="worker-1"))
         assert bench.decide(gang()) == ["done"]

@@ -1,4 +1,4 @@
-"""The real store for tests: a Valkey server in a folder of its own, kvs_api in front of it on a free port."""
+"""The real store for tests: a Valkey server and kvs_api on a free port."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TOKEN = "test-token"
 
 
 class Database:
-    """A Valkey server that may be killed and started again on the same folder, whose `store` may be there already.
+    """A Valkey server that tests can kill and restart on the same folder.
 
-    A context: at its end the server is killed.
+    A context manager, which kills the server on exit.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,11 +49,11 @@ class Database:
 
     @property
     def url(self) -> str:
-        """For a Redis client."""
+        """The server's URL for a Redis client."""
         return f"unix://{self._socket}"
 
     def start(self) -> None:
-        """Start it and wait until it answers. One that does not is not left running."""
+        """Start the server and wait until it answers; kill it if it does not."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 server_command(self._store, self._socket), stdout=log, stderr=log
@@ -68,14 +68,14 @@ class Database:
             raise
 
     def kill(self) -> None:
-        """``kill -9``. Killing the dead is allowed."""
+        """``kill -9`` the server if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def empty(self) -> None:
-        """Forget everything. A test that failed may have left it dead: the others are not to fail with it."""
+        """Delete all data; restart the server if a failed test left it dead."""
         if self._process is None:
             self.start()
         with redis.Redis.from_url(self.url) as client:
@@ -90,7 +90,7 @@ def _answers(client: redis.Redis) -> bool:
 
 
 class Service:
-    """kvs_api over a database, served by threads of this process. A context: at its end it answers no more."""
+    """A context manager that serves kvs_api over a database in this process."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Service:
         )
         self.port = self._server.port
         self._loop = start(self._server)
-        # Its thread begins here, not in the first test that waits.
+        # Start its thread here, not in the first test that waits.
         wait_for_news(self._store, lambda: self._store._block({"nothing": 0}, 0.01))
 
     def __enter__(self) -> Self:
@@ -126,36 +126,36 @@ class Service:
 
     @property
     def address(self) -> str:
-        """Base URL."""
+        """The base URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def client(self, token: str = TOKEN, *, retry_for_s: float = 20.0, timeout_s: float = 20.0) -> KvsClient:
-        """A client of it."""
+        """Make a client."""
         return KvsClient(self.address, token, retry_for_s=retry_for_s, timeout_s=timeout_s)
 
     @property
     def waiting(self) -> int:
-        """Readers that wait for news."""
+        """The number of readers that wait for news."""
         return self._store.waiting
 
     @property
     def connections(self) -> list[Any]:
-        """Open connections."""
+        """The open connections."""
         return list(self._server.server_state.connections)
 
     def answer_waiting(self) -> None:
-        """Have requests that wait answered, as at the end."""
+        """Answer waiting requests, as at shutdown."""
         (connection, *_) = self.connections
         connection.loop.call_soon_threadsafe(self._app.answer_waiting)
 
     def close(self) -> None:
-        """Answer no more. Twice is safe."""
+        """Stop serving; may be called twice."""
         end(self._server, self._loop)
         self._store.close()
 
 
 class Replica:
-    """kvs_api as a process on a port of its own, which it keeps over restarts. A context: at its end none is left."""
+    """A context manager of kvs_api as a process whose port stays the same over restarts."""
 
     def __init__(self, database: Database, forks: Forks) -> None:
         self.database, self._forks = database, forks
@@ -173,7 +173,7 @@ class Replica:
         self._reserved.close()
 
     def start(self, **variables: str) -> Forked:
-        """Start it, with further environment variables, and wait until it answers."""
+        """Start the process with more environment variables and wait until it answers."""
         environment = {
             **os.environ,
             "CEREBRO_BIND": f"127.0.0.1:{self.port}",
@@ -188,12 +188,12 @@ class Replica:
 
     @property
     def waiting(self) -> int:
-        """Readers that wait for news."""
+        """The number of readers that wait for news."""
         address = f"http://127.0.0.1:{self.port}/metrics"
         told = urllib3.request("GET", address, headers={"Authorization": f"Bearer {TOKEN}"}).data.decode()
         (line,) = [each for each in told.splitlines() if each.startswith("cerebro_kvs_api_waiting_readers ")]
         return int(float(line.rpartition(" ")[2]))
 
     def client(self) -> KvsClient:
-        """A patient client of it."""
+        """Make a client that retries for 30 s."""
         return KvsClient(f"http://127.0.0.1:{self.port}", TOKEN, retry_for_s=30.0)

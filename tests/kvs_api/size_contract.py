@@ -1,4 +1,4 @@
-"""What every store promises about the number of workers: removing them, size requests, those that do not start.
+"""Store contract: removed workers, size requests, and workers that do not start.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -16,12 +16,12 @@ from tests.kvs_api.bench import TASK, Bench, requested, worker
 
 
 class SizeContract:
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
-    # --- workers that are gone for good ----------------------------------------------------------
+    # --- removed workers -------------------------------------------------------------------------
 
     def test_a_removed_worker_is_forgotten(self, bench: Bench) -> None:
-        """It is not listed, gets nothing, and its process is told that it is not the one any more."""
+        """It is not listed and gets no tasks, and its process learns that it was replaced."""
         bench.run_until("running")
         bench.store.remove_worker("worker-0")
         assert bench.store.workers() == ()
@@ -30,7 +30,7 @@ class SizeContract:
         assert bench.assign(2, task="etl-1/etl/train/p1") == "refused"
 
     def test_a_removed_worker_may_register_again(self, bench: Bench) -> None:
-        """As if it never had: its inbox starts anew."""
+        """Its inbox is empty."""
         bench.run_until("assigned")
         bench.store.remove_worker("worker-0")
         bench.store.register(worker("b"))
@@ -38,7 +38,7 @@ class SizeContract:
         assert bench.store.inbox("worker-0", "b", 0, wait_s=0) == ()
 
     def test_only_the_incarnation_that_is_meant_is_removed(self, bench: Bench) -> None:
-        """A worker that came back meanwhile stays."""
+        """A worker that registered again stays."""
         bench.store.register(worker("b"))
         with pytest.raises(ConflictError, match="'worker-0'"):
             bench.store.remove_worker("worker-0", "a")
@@ -48,7 +48,7 @@ class SizeContract:
             bench.store.remove_worker("worker-0", "b")
 
     def test_what_a_removed_worker_has_can_be_taken_back(self, bench: Bench) -> None:
-        """Its lease counts until it is revoked by force; the event tells how the loss counts."""
+        """Its lease holds until a revocation with `force`; the event has the kind of loss."""
         bench.run_until("running")
         bench.store.remove_worker("worker-0")
         assert bench.revoke() == "refused"
@@ -61,7 +61,7 @@ class SizeContract:
         assert (event.reason, event.loss) == ("gone", FailureKind.OUT_OF_MEMORY)
 
     def test_a_worker_is_not_told_what_its_predecessor_is_to_give_back(self, bench: Bench) -> None:
-        """Its process never had it; nor is anybody told of a worker that was removed."""
+        """The process never had that attempt; removed workers get nothing either."""
         bench.run_until("running")
         bench.store.register(worker("b"))
         assert bench.revoke(force=True) == "done"
@@ -70,7 +70,7 @@ class SizeContract:
     # --- the size of the cluster -----------------------------------------------------------------
 
     def test_a_size_request_is_pending_until_it_is_withdrawn(self, bench: Bench) -> None:
-        """There is none at first; the newest one counts."""
+        """The newest request counts."""
         assert bench.store.size_request() is None
         bench.store.request_size(SizeRequest(workers=3, by="ann"))
         bench.store.request_size(SizeRequest(workers=4, by="bob"))
@@ -79,7 +79,7 @@ class SizeContract:
         assert bench.store.size_request() is None
 
     def test_a_size_request_that_was_replaced_is_neither_answered_nor_withdrawn(self, bench: Bench) -> None:
-        """Who applied the first one must not lose the second one."""
+        """The controller may answer the first request after the second arrived."""
         bench.store.request_size(SizeRequest(workers=4))
         with pytest.raises(ConflictError, match="3"):
             bench.store.withdraw_size_request(3)
@@ -88,7 +88,7 @@ class SizeContract:
         assert bench.store.size_request() == SizeRequest(workers=4)
 
     def test_a_refused_size_request_says_why(self, bench: Bench) -> None:
-        """Until a new one replaces it."""
+        """The reason stays until a new request."""
         bench.store.request_size(SizeRequest(workers=4))
         bench.store.request_size(SizeRequest(workers=4, problem="quota"))
         assert bench.store.size_request() == SizeRequest(workers=4, problem="quota")
@@ -96,8 +96,10 @@ class SizeContract:
         assert bench.store.size_request() == SizeRequest(workers=4)
 
     def test_none_are_asked_for_only_while_no_run_is_open(self, bench: Bench) -> None:
-        """Who would stand still is named, with what to do; runs are paused first where that is said. Zero is a number
-        like others once nobody needs workers, and where the controller asks, which knows what is paused."""
+        """The error names the open runs and the remedy.
+
+        Zero is allowed once no run needs workers, and for the controller, which knows the paused runs.
+        """
         bench.store.request_size(SizeRequest(workers=0, by="ann"))
         assert bench.store.size_request() == SizeRequest(workers=0, by="ann")
         bench.store.append(bench.experiment, requested("etl-1"))

@@ -1,4 +1,4 @@
-"""A store with what cannot be read, and a controller."""
+"""Fixtures with a store that has unreadable experiments, and a controller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(service: Service) -> Iterator[Store]:
 
 @pytest.fixture
 def controlled(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
-    """Plans are made in this process."""
+    """Run a controller that plans in this process."""
     monkeypatch.setattr(plan_maker, "Preparation", prepared_by(preparation.prepare_etl))
     store.kvs.register(worker("a"))
 
@@ -61,7 +61,7 @@ def controlled(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def bad(store: Store, tmp_path: Path, controlled: Work) -> Store:
-    """The experiment "bad" was quarantined."""
+    """A store with the quarantined experiment "bad"."""
     store.begin("bad", tmp_path)
     store.write("bad", NEWER)
     controlled(lambda: store.mark("bad"))

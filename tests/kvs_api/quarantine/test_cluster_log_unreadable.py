@@ -1,7 +1,4 @@
-"""An event of the cluster's log that cannot be read is the cluster's trouble, not that of each experiment.
-
-Over the real store: the client, and the controller's loop.
-"""
+"""An unreadable cluster event does not quarantine experiments (real store)."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ TWICE = '{"type":"WorkerLost","worker":"worker-9","incarnation":"a","reason":"no
 
 @pytest.mark.parametrize("event", [NEWER, CUT])
 def test_a_client_is_told_that_it_is_the_clusters_log(store: Store, tmp_path: Path, event: str) -> None:
-    """Of whichever experiment it reads, and of the log itself; with what to do."""
+    """The error and remedy are the same for each experiment and for the log itself."""
     store.begin("one", tmp_path)
     store.write_cluster_log(event)
     with pytest.raises(
@@ -43,7 +40,7 @@ def test_the_controller_stands_by(
     monkeypatch: pytest.MonkeyPatch,
     event: str,
 ) -> None:
-    """It says what to do, quarantines nothing, lets another one lead, and goes on once the log can be read."""
+    """The controller logs the remedy, lets another one lead, and continues once the log is readable."""
     monkeypatch.setattr(loop, "_STAND_BY_S", 0.2)
     seq = store.write_cluster_log(event)
     store.begin("one", tmp_path)

@@ -1,7 +1,4 @@
-"""What cannot be read stops one experiment, not all of them; it is kept apart until it is restored or deleted.
-
-Over the real store: the client, and the controller's loop.
-"""
+"""An unreadable event quarantines its experiment only, until it is restored or deleted (real store)."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ UNREADABLE = [NEWER, CUT, OTHER_FIELD]
 
 @pytest.mark.parametrize("event", UNREADABLE)
 def test_what_comes_before_can_be_read(store: Store, tmp_path: Path, event: str) -> None:
-    """Then the client says which event cannot, in a sentence with what to do."""
+    """After the readable events the client names the unreadable one and the remedy."""
     store.begin("one", tmp_path)
     seq = store.write("one", event)
     store.write("one", '{"type":"RunStopRequested","run":"etl-1","by":""}')
@@ -38,8 +35,7 @@ def test_what_comes_before_can_be_read(store: Store, tmp_path: Path, event: str)
 
 @pytest.mark.parametrize("event", [*UNREADABLE, ILLEGAL, NO_TASK])
 def test_other_experiments_go_on(store: Store, tmp_path: Path, event: str, controlled: Work) -> None:
-    """The run of the one that cannot be read leaves the queue; it says which event and why. The next one is worked
-    on."""
+    """Its run leaves the queue with the reason, and the next run starts."""
     store.begin("bad", tmp_path)
     seq = store.write("bad", event)
     store.begin("good", tmp_path)
@@ -55,7 +51,7 @@ def test_other_experiments_go_on(store: Store, tmp_path: Path, event: str, contr
 def test_an_event_that_comes_during_the_run_quarantines_it_too(
     store: Store, tmp_path: Path, controlled: Work
 ) -> None:
-    """Nobody can plan it, because no worker is there; so it waits, and is read as it grows."""
+    """Without workers the run stays queued while the controller reads its new events."""
     store.kvs.remove_worker("worker-0")
     store.begin("bad", tmp_path)
     written: list[int] = []
@@ -70,7 +66,7 @@ def test_an_event_that_comes_during_the_run_quarantines_it_too(
 
 
 def test_its_workers_are_given_back(store: Store, tmp_path: Path, controlled: Work) -> None:
-    """What they run of it is taken back at once, for the run that is next."""
+    """Its attempts are revoked at once, so the next run gets the workers."""
     (tmp_path / "none.csv").write_text("id\nr1\n")
     store.begin("bad", tmp_path)
     written: list[int] = []
@@ -87,7 +83,7 @@ def test_its_workers_are_given_back(store: Store, tmp_path: Path, controlled: Wo
 
 
 def test_nothing_is_asked_of_it_until_it_is_restored(store: Store, tmp_path: Path) -> None:
-    """But deletion. Restored, its run is in the queue where it ends, and the log goes on."""
+    """Only deletion is allowed. After the restore its run is last in the queue."""
     store.begin("bad", tmp_path)
     seq = store.write("bad", NEWER)
     term = store.kvs.lead("controller", 60.0).term

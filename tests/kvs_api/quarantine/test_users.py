@@ -1,4 +1,4 @@
-"""Users are told what cannot be read, and can delete or restore it: in notebooks, on the command line, on the page."""
+"""Users see why an experiment is unreadable, and can delete or restore it everywhere."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.kvs_api.real import TOKEN
 
 
 def session(store: Store) -> Session:
-    """A client's session with it."""
+    """Open a client session on the experiment."""
     return Session(cast(Any, SimpleNamespace(kvs=store.kvs)), store.kvs.experiment("bad"))
 
 
 def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
-    """`status` shows what came before, and what cannot be read; other commands say the same."""
+    """`status` shows earlier events and the error; other commands raise it."""
     found = session(bad)
     assert "etl-1: queued" in found.status()
     assert "event 2 of experiment 'bad' cannot be read (it is of type 'ModelSold'" in found.status()
@@ -49,8 +49,10 @@ def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path, is_first: bool) -> None:
-    """No controller has looked at it, so its run is in the queue, and nobody can stop that. The one whose turn it is
-    is the controller's: it is quarantined in a moment."""
+    """No controller has read it yet, so its run cannot be stopped.
+
+    The first run in the queue is refused: the controller quarantines it soon.
+    """
     for name in ("bad", "good") if is_first else ("good", "bad"):
         store.begin(name, tmp_path)
     store.write("bad", NEWER)
@@ -65,7 +67,7 @@ def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path
 
 
 def test_one_of_several_that_are_worked_on_is_not_deleted_unread(store: Store, tmp_path: Path) -> None:
-    """Those are the first ones in the queue, as many as the controller that leads says; clients are told so, too."""
+    """The leader publishes the number of open runs; the first runs in the queue belong to the controller."""
     store.kvs.lead("controller", 60.0, open_runs=2)
     for name in ("good", "bad", "worse"):
         store.begin(name, tmp_path)
@@ -88,7 +90,7 @@ def test_a_notebook_may_restore_it(bad: Store) -> None:
 
 @pytest.fixture
 def terminal(bad: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    """Types a command."""
+    """Run a command in a terminal."""
     monkeypatch.setattr(commands, "cluster_client", lambda home: bad.kvs)
     monkeypatch.setattr(cli_status, "remote_client", lambda environment: bad.kvs)
     monkeypatch.setattr(commands, "_DELETION_TIMEOUT_S", 0.0)
@@ -99,7 +101,7 @@ def terminal(bad: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int
 def test_the_command_line_deletes_and_restores(
     bad: Store, terminal: Callable[[str], int], is_record: bool
 ) -> None:
-    """With the name once more; also if it is the record that cannot be read."""
+    """Deletion needs the name again; an unreadable record works too."""
     if is_record:
         bad.damage("bad")
     assert terminal("restore bad") == 0
@@ -115,7 +117,7 @@ def test_the_command_line_deletes_and_restores(
 
 @pytest.mark.parametrize("is_record", [False, True])
 def test_the_page_says_it_and_deletes_it(bad: Store, is_record: bool) -> None:
-    """In the list, and on its own page, which leads to deletion and restoring."""
+    """Both the list and the experiment's page show it, with deletion and restore."""
     if is_record:
         bad.damage("bad")
     kvs = KvsClient(bad.service.address, TOKEN)
