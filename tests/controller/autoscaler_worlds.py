@@ -1,4 +1,4 @@
-"""What tests of the autoscaler look at."""
+"""Forecast inputs for tests of the autoscaler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def outlook(
     made_s: float = 60.0,
     slow: float = 1.0,
 ) -> Outlook:
-    """A run that has not begun, of equal models; the first worker may be slower."""
+    """Return the outlook of a run that has not started, with equal models; `slow` delays the first worker."""
     count = workers or partitions
     pace = (slow, *(1.0,) * (count - 1))
     return Outlook(

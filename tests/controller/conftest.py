@@ -1,4 +1,4 @@
-"""Forecasts in tests make all their samples, on a slow machine as well."""
+"""Fixtures for all controller tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller.scaling.autoscaler import forecast
 
 @pytest.fixture(scope="session", autouse=True)
 def make_all_samples() -> Iterator[None]:
-    """Lift the time limit, which depends on the machine's speed."""
+    """Lift the forecast's time limit, so that results do not depend on the machine's speed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forecast, "LIMIT_S", math.inf)
         yield

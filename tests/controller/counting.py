@@ -1,4 +1,4 @@
-"""How much work a function does, apart from how long it takes on this machine."""
+"""Count the work of a function independently of the machine's speed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def steps(function: Callable[[], Any]) -> int:
-    """How many lines of Python it runs in all, each turn of a loop anew, also of one within a line."""
+    """Return the number of executed Python lines, including each loop iteration."""
     count = 0
 
     def see(frame: FrameType, event: str, argument: Any) -> Any:

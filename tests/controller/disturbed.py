@@ -1,4 +1,4 @@
-"""A cluster as property tests draw it: tasks take different times, workers go away, sub-epochs fail."""
+"""Clusters for property tests: random task times, worker outages and failures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def disturbed(
     times: Random,
     devices: Sequence[int] = (),
 ) -> Scenario:
-    """Workers that hold the partition of their number each.
+    """Return a scenario whose workers hold the partition with their number.
 
     Args:
-        outages: (worker, start, length), in seconds; those of workers beyond the last one are left out.
-        faults: (model, sub-epoch) -> how that sub-epoch's first attempt fails.
-        times: draws how long each task takes, 0.5 to 4 s.
-        devices: of each worker, one of those it does not tell of.
+        outages: (worker, start, length) in seconds. Outages of workers beyond the last one are ignored.
+        faults: Maps (model, sub-epoch) to the failure of its first attempt.
+        times: Source of random task durations from 0.5 to 4 s.
+        devices: Number per worker. By default each worker has one device and reports none.
     """
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -35,7 +35,7 @@ def disturbed(
 
     return Scenario(
         replicas=own_partition(workers),
-        # Each model has a fixed part of its own, which its workers tell of.
+        # Each model has its own fixed time, which workers report.
         fixed_s=lambda body, worker: 0.1 * (1 + zlib.crc32(getattr(body, "model", "").encode()) % 4),
         sub_epoch_time=lambda body, worker: times.uniform(0.5, 4.0),
         outcome=outcome,

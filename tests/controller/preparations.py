@@ -1,4 +1,4 @@
-"""Preparations in the process of the test."""
+"""Run preparations in the test's process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from cerebro.contract.runs import EtlPlan
 def prepared_by(
     prepare: Callable[..., EtlPlan], on_end: Callable[[], None] = lambda: None
 ) -> Callable[..., Any]:
-    """What stands in for `controller.preparation.process.Preparation`, with the function for its process.
+    """Return a replacement for `controller.preparation.process.Preparation` that calls `prepare`.
 
-    Args:
-        on_end: called when it is ended.
+    `on_end` is called when the preparation ends.
     """
 
     class Prepared:

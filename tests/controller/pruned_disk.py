@@ -1,7 +1,7 @@
-"""What is on the checkpoint volume while a simulated fit goes on, and that everything finds there what it reads.
+"""The checkpoint volume during a simulated fit; checks that each read finds its file.
 
-Made from the log alone: a commit writes a file and removes what its task was told not to keep, and what is pruned goes
-some events later, as `controller.storage.pruned_files` removes it.
+The log is the only input: a commit writes a file and removes the files its task did not have to keep. Pruned
+files disappear some events later, as `controller.storage.pruned_files` removes them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NOWHERE = Volumes(**{name: Path("/nowhere") for name in Volumes.__dataclass_fie
 
 
 class PrunedDisk:
-    """Files of models by name, after each event.
+    """Checkpoint files by name, after each event.
 
     Args:
-        delay: after a pruning, how many events later its files go.
-        dies: whether the controller dies at an event: the next one goes through all that was pruned.
-        loses: whether files are damaged: then one that a sub-epoch is done again from is told, and may be gone.
+        delay: Number of events between a pruning and the removal of its files.
+        dies: True if the controller crashes at an event. Its successor handles all pruned files.
+        loses: True if files get damaged. The file to repeat a sub-epoch from may then be gone.
     """
 
     def __init__(
@@ -42,21 +42,19 @@ class PrunedDisk:
         self.state = ExperimentState(name=record.name)
         self.files: set[str] = set()
         self.most = 0
-        """Files that were there at once."""
+        """Largest number of files at one time."""
         self.read: set[str] = set()
-        """Models that open tests were to read when the fit ended."""
+        """Models that open tests still had to read when the fit ended."""
         self._open: dict[str, tuple[TrainTask | EvaluateTask | PredictTask, set[str]]] = {}
-        """Task -> what it is to do, and the files of its model when it was assigned."""
+        """Maps a task to its body and the model's files at assignment."""
         self._due: list[tuple[int, str]] = []
         self._told = 0
 
     @property
     def run(self) -> Run:
-        """The fit."""
         return self.state.runs["fit-1"]
 
     def apply(self, event: Event) -> None:
-        """Take in the next event of the log."""
         self.state.apply(event)
         match event:
             case TaskAssigned():
@@ -74,16 +72,15 @@ class PrunedDisk:
         self._check()
 
     def finish(self) -> None:
-        """The run ends: all that was pruned goes."""
+        """End the run and remove all pruned files."""
         self._tend(1 << 40)
         self._check()
 
     def of(self, model: Model) -> set[str]:
-        """Its files."""
         own = {visit.file for visit in model.kept_visits}
         return {name for name in self.files if name in own or _folder(name) == model.id}
 
-    # --- what happens to files -------------------------------------------------------------------
+    # --- Changes of files ---
 
     def _assign(self, event: TaskAssigned) -> None:
         key = TaskKey.parse(event.task)
@@ -112,7 +109,7 @@ class PrunedDisk:
             if name not in left.keep and (left.named is None or name in left.named):
                 self.files.discard(file)
 
-    # --- what must be there ----------------------------------------------------------------------
+    # --- Required files ---
 
     def _check(self) -> None:
         for run in self.state.open_runs():
@@ -130,9 +127,9 @@ class PrunedDisk:
                 assert name in self.files, f"{name} is said to be there"
 
     def _is_back_at_its_origin(self, model: Model) -> bool:
-        """True for a clone whose newest file is damaged and whose others were pruned, after its origin was released.
+        """True for a clone with a damaged newest file, pruned other files, and a released origin.
 
-        Its next sub-epoch finds no file and fails the model with advice to clone it once more.
+        Its next sub-epoch finds no file and fails the model with advice to clone it again.
         """
         return self._loses and len(model.visits) == model.inherited > 0 and model.id not in self.run.young
 

@@ -1,4 +1,4 @@
-"""Simulated fits that search: models with a loss curve of their own, on workers in virtual time."""
+"""Simulated fits with a search, in virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORKERS = 3
 
 
 def loss(body: TaskBody) -> Mapping[str, float]:
-    """Lower at a learning rate near 0.01, and after more epochs; a little noise of its own."""
+    """Return a loss that is lower near a learning rate of 0.01 and after more epochs, with some noise."""
     if isinstance(body, EtlTask):
         return {}
     assert isinstance(body, TrainTask | EvaluateTask)
@@ -30,7 +30,7 @@ def loss(body: TaskBody) -> Mapping[str, float]:
 
 
 def search_of(procedure: ProcedureChoice, *, samples: int | None = None, **more: Any) -> SearchRequest:
-    """Over learning rates from 0.0001 to 1."""
+    """Search learning rates from 0.0001 to 1."""
     space: Space = {"lr": LogUniform(low=1e-4, high=1), "batch_size": ChoiceOf(values=(1,))}
     return SearchRequest(procedure=procedure, space=space, samples=samples, **more)
 
@@ -46,7 +46,7 @@ def simulation(
     kind: type[Simulation] = Simulation,
     **scenario: Any,
 ) -> Simulation:
-    """Of a fit on as many workers as there are partitions, one at each; and of others' runs beside it."""
+    """Simulate a fit with one partition per worker, and other runs next to it."""
     request = FitRequest(
         code="0" * 64,
         models=models,
@@ -69,7 +69,7 @@ def simulation(
 
 
 def ask(made: Simulation, at: float, event: ClientEvent) -> None:
-    """Have a user ask for something at a time."""
+    """Send a user's request at a time."""
 
     def now() -> None:
         made.store.append(EXPERIMENT, event)
@@ -78,14 +78,14 @@ def ask(made: Simulation, at: float, event: ClientEvent) -> None:
 
 
 def fit_of(made: Simulation) -> Run:
-    """The fit run as the log tells it, once it has ended."""
+    """Run the simulation and return the fit as the log records it."""
     made.run(limit=20_000)
-    # A controller that died at its last write has not read the log.
+    # A controller that crashed at its last write has not read the log.
     return fold(EXPERIMENT, made.log).runs["fit-1"]
 
 
 def story(run: Run) -> object:
-    """What a search has made of a run: its models, how far each went, and its decisions."""
+    """Return a search's models, their epochs, and its decisions."""
     assert run.search is not None
     models = [(m.id, m.hyperparams, m.epochs, m.completed_epochs, m.state) for m in run.models.values()]
     said = [each.model_copy(update={"seq": 0, "time": 0.0}) for each in run.search.decisions]

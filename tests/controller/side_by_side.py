@@ -1,4 +1,4 @@
-"""Several runs on one cluster, in simulation: what tests of sharing draw, and what is to hold for the devices."""
+"""Several runs on one simulated cluster: generators, and checks of device slots."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def neighbour(
 
 @dataclass(kw_only=True)
 class Fits:
-    """Fits of several experiments on workers with 1 to 3 devices; the controller dies now and then.
+    """Fits of several experiments on workers with 1 to 3 devices, with controller crashes.
 
     Attributes:
-        own: models and epochs of the first experiment's.
-        others: models, epochs, when it is requested, and whether its models are validated.
-        crashes: before which writes the controller dies.
-        devices: of each worker.
-        times: draws how long each task takes.
+        own: Models and epochs of the first experiment.
+        others: Models, epochs, request time, and True if the models are validated.
+        crashes: Write numbers; the controller crashes before each of these writes.
+        devices: Number per worker.
+        times: Source of random task durations.
     """
 
     own: tuple[int, int]
@@ -60,7 +60,7 @@ class Fits:
 
     @property
     def epochs(self) -> dict[str, int]:
-        """Of each experiment's fit."""
+        """Return the epochs of each experiment's fit."""
         return {EXPERIMENT: self.own[1], **{f"other-{n}": e for n, (_, e, _, _) in enumerate(self.others)}}
 
     def simulated(
@@ -71,12 +71,10 @@ class Fits:
         has_pods: bool = False,
         removed: Collection[tuple[int, float]] = (),
     ) -> Simulation:
-        """All of them, to their end.
+        """Simulate all fits until they finish.
 
-        Args:
-            outages: (worker, start, length), in seconds.
-            has_pods: each experiment has its partitions made before, by workers that do ETL alone.
-            removed: (worker, when) of those that go for good, with their disk.
+        `outages` are (worker, start, length) in seconds. With `has_pods`, ETL-only workers first make each
+        experiment's partitions. `removed` lists (worker, time) of permanent losses with their disk.
         """
         scenario = disturbed(WORKERS, outages=outages, faults={}, times=self.times, devices=self.devices)
         scenario.crash_before, scenario.has_pods = self.crashes, has_pods
@@ -114,11 +112,9 @@ FITS = st.builds(
 
 
 def assert_apart(simulation: Simulation) -> int:
-    """No device, and no lane of tasks without one, runs two attempts at once, of whatever runs; nor is it given one
-    while another run has it.
+    """Check that no device slot runs two attempts at once or is assigned to two runs.
 
-    Returns:
-        how many attempts took their turn in lanes.
+    Returns the number of attempts that used the executors without a device.
     """
     running: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     held: defaultdict[tuple[str, int], list[tuple[float, float, str]]] = defaultdict(list)
@@ -149,7 +145,7 @@ def assert_apart(simulation: Simulation) -> int:
 
 
 def core_of(story: Story, name: str = "one") -> Core:
-    """The core of an experiment at the end of a story."""
+    """Return the core of an experiment in the final state of a story."""
     core = Core(ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="t.csv"))))
     core.state, story.state.name = story.state, name
     return core

@@ -1,4 +1,4 @@
-"""How often workers are lost and how soon they are back, over all runs."""
+"""Frequency and length of worker absences, over all runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRIOR = 1 / (20 * HOUR)
 
 
 def told(*events: tuple[str, str, float]) -> Absences:
-    """A log of (what, worker, hours)."""
+    """Return the absences after a log of (what, worker, hours)."""
     found = Absences()
     for number, (what, worker, hours) in enumerate(events, 1):
         event: ClusterEvent
@@ -32,7 +32,7 @@ def told(*events: tuple[str, str, float]) -> Absences:
 
 
 def test_losses_and_returns_of_all_runs_count() -> None:
-    """Whichever run was there at the time."""
+    """Absences do not depend on the active run."""
     events = [("joins", "a", 0.0)]
     for number in range(1, 10):
         events += [("lost", "a", number), ("joins", "a", number + 0.1)]
@@ -47,7 +47,7 @@ def test_losses_and_returns_of_all_runs_count() -> None:
     )
 )
 def test_any_log_gives_figures_that_can_be_reckoned_with(changes: list[tuple[str, float]]) -> None:
-    """Above 0, and a return within an hour."""
+    """The frequency is positive, and the return takes at most an hour."""
     there: set[str] = set()
     events = []
     for worker, hours in changes:
@@ -60,7 +60,7 @@ def test_any_log_gives_figures_that_can_be_reckoned_with(changes: list[tuple[str
 
 @pytest.mark.parametrize("crashes", [frozenset[int](), frozenset({3, 9, 17, 30, 41})])
 def test_a_controller_knows_of_the_losses_before_it(crashes: frozenset[int]) -> None:
-    """It has read the cluster's log, however often it began anew."""
+    """It reads the cluster log at each start."""
     scenario = Scenario(
         replicas={"w0": [0, 1], "w1": [0, 1]},
         sub_epoch_time=lambda body, worker: 20.0,

@@ -1,4 +1,4 @@
-"""The arbiter: shares follow weights, nobody starves, nothing lies idle, and a place is not handed to and fro."""
+"""The arbiter: shares follow weights, no run starves, slots are used, and they change hands rarely."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ def _due(runs: list[Claim]) -> dict[RunRef, float]:
 
 
 def ref(name: str) -> RunRef:
-    """A run of an experiment of its own."""
     return RunRef(name, "fit-1")
 
 
 @dataclass(kw_only=True)
 class Floor:
-    """Places and runs that could use any number of them, each for sub-epochs of its own length, in virtual time.
+    """Device slots and runs that compete for them, in virtual time.
 
     Attributes:
-        runs: what they claim, but for what they hold and want.
-        served: seconds that each had.
-        changes: (time, place, experiment) whenever a place changes hands.
-        taken: times at which a place was taken from an experiment that wanted it.
+        runs: Claims, without held and wanted slots.
+        served: Seconds that each run had.
+        changes: (time, slot, experiment) of each change of holder.
+        taken: Times when an experiment lost a slot that it still wanted.
     """
 
     places: list[Place]
@@ -48,7 +47,6 @@ class Floor:
     _ends: list[tuple[float, Place]] = field(default_factory=list)
 
     def claims(self) -> list[Claim]:
-        """As they are now."""
         return [self._claim(claim) for claim in self.runs.values()]
 
     def _claim(self, claim: Claim) -> Claim:
@@ -59,7 +57,7 @@ class Floor:
         return replace(claim, holds=frozenset(held), wants=wants, most=most, ahead_s=ahead_s)
 
     def until(self, end: float) -> None:
-        """Go on."""
+        """Simulate until `end`."""
         self._decide()
         while self._ends and self._ends[0][0] <= end:
             self.now, place = heapq.heappop(self._ends)
@@ -69,14 +67,14 @@ class Floor:
             self._decide()
 
     def enters(self, time: float, claim: Claim) -> None:
-        """A run of so many sub-epochs, `claim.most`, is requested."""
+        """Request a run of `claim.most` sub-epochs."""
         self.until(time)
         self.now = time
         self.runs[claim.ref] = replace(claim, whole_s=claim.most * claim.sub_epoch_s)
         self._decide()
 
     def _advance(self, owner: RunRef) -> None:
-        """Of a run of so many sub-epochs one has ended."""
+        """Count one finished sub-epoch of a finite run."""
         claim = self.runs[owner]
         if claim.whole_s < math.inf:
             most = claim.most - 1
@@ -102,7 +100,7 @@ class Floor:
 
 
 def floor(places: int, *claims: Claim) -> Floor:
-    """Runs that enter at once."""
+    """Return a floor whose runs all start at once."""
     return Floor(
         places=[Place(f"w-{n}", 0) for n in range(places)],
         runs={claim.ref: replace(claim, most=claim.most or 10_000) for claim in claims},
@@ -117,7 +115,7 @@ some_places = st.frozensets(st.sampled_from(PLACES))
 
 @st.composite
 def any_claims(draw: st.DrawFn) -> list[Claim]:
-    """Claims of up to three runs; a place is held by one of them at most."""
+    """Generate claims of up to three runs; one run at most holds each slot."""
     free, found = set(PLACES), []
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)):
         holds = draw(some_places) & free
@@ -142,7 +140,7 @@ def any_claims(draw: st.DrawFn) -> list[Claim]:
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.floats(0, 1000), any_claims()), min_size=1, max_size=6))
 def test_no_place_that_somebody_could_use_is_left(history: list[tuple[float, list[Claim]]]) -> None:
-    """Whatever happened before: each free place goes to one run that wants it, while such a run has more to give it."""
+    """After any history, each free slot goes to a run that wants it, while it has more work."""
     arbiter, now = Arbiter(), 0.0
     for passed, claims in history:
         now += passed
@@ -166,7 +164,7 @@ def test_no_place_that_somebody_could_use_is_left(history: list[tuple[float, lis
 def test_a_place_about_to_be_free_is_given_ahead_to_nobody_but_its_holder(
     claims: list[Claim], data: st.DataObject
 ) -> None:
-    """What another run is to have next is kept from its holder, and given when it is free."""
+    """A slot for another run is withheld from its holder and assigned when free."""
     arbiter = Arbiter()
     arbiter.see(0.0, claims)
     held = {place: claim.ref for claim in claims for place in claim.holds}
@@ -182,8 +180,7 @@ def test_a_place_about_to_be_free_is_given_ahead_to_nobody_but_its_holder(
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 1.0), (4.0, 1.0), (0.25, 1.0, 4.0)])
 @pytest.mark.parametrize("sub_epochs", [(300.0, 300.0, 300.0), (300.0, 20.0, 111.0)])
 def test_shares_follow_weights(weights: tuple[float, ...], sub_epochs: tuple[float, ...]) -> None:
-    """Over 50 sub-epochs a place each run has its share within 3 %, also when one has short sub-epochs and another long
-    ones."""
+    """Over 50 sub-epochs per slot, each share is exact within 3 %, also with different sub-epoch lengths."""
     runs = [
         Claim(ref=ref(name), weight=weight, sub_epoch_s=sub_epoch_s)
         for name, weight, sub_epoch_s in zip(NAMES, weights, sub_epochs, strict=False)
@@ -198,7 +195,7 @@ def test_shares_follow_weights(weights: tuple[float, ...], sub_epochs: tuple[flo
 
 
 def test_projects_share_before_their_runs_do() -> None:
-    """Two runs of one project have together what the one run of another has."""
+    """Two runs of one project together equal the single run of another."""
     runs = [
         Claim(ref=ref("a"), project="p"),
         Claim(ref=ref("b"), project="p"),
@@ -219,7 +216,7 @@ def test_projects_share_before_their_runs_do() -> None:
     places=st.integers(1, 4),
 )
 def test_nobody_starves(weights: list[float], sub_epochs: list[float], places: int) -> None:
-    """Every run that wants is served again before long, whatever the others are like."""
+    """Each run that wants slots gets one soon, with any other runs."""
     names = "abcd"
     runs = [
         Claim(ref=ref(name), weight=weight, sub_epoch_s=sub_epoch_s)
@@ -235,7 +232,7 @@ def test_nobody_starves(weights: list[float], sub_epochs: list[float], places: i
 
 
 def test_a_run_that_enters_late_has_no_credit() -> None:
-    """After hours of another run it has its share from then on, and not all until it has caught up."""
+    """It gets its share after it starts, without compensation for the past."""
     made = floor(8, Claim(ref=ref("a"), sub_epoch_s=300))
     made.until(10 * 3600)
     made.runs[ref("b")] = Claim(ref=ref("b"), sub_epoch_s=300, most=10_000)
@@ -245,7 +242,7 @@ def test_a_run_that_enters_late_has_no_credit() -> None:
 
 
 def test_a_project_pays_for_its_past_with_a_half_life() -> None:
-    """Who had all of the cluster a moment ago waits behind another project; a week later that is forgotten."""
+    """A project that had the whole cluster waits behind another; a week later its use is forgotten."""
     heavy, other = Claim(ref=ref("a"), project="p"), Claim(ref=ref("b"), project="q")
     for passed, is_behind in ((10.0, True), (30 * HALF_LIFE_S, False)):
         made = floor(4, heavy)
@@ -261,7 +258,7 @@ def test_a_project_pays_for_its_past_with_a_half_life() -> None:
 
 @pytest.mark.parametrize("start_s", [0.0, 10.0])
 def test_a_place_stays_with_an_experiment_that_wants_it(start_s: float) -> None:
-    """For a minute at least, and for twenty times what its process took to start; so little is lost to starts."""
+    """The minimum hold time is a minute, and twenty times the process start-up."""
     runs = [Claim(ref=ref(name), sub_epoch_s=5.0, start_s=start_s) for name in NAMES]
     made = floor(4, *runs)
     made.until(2000.0)
@@ -273,8 +270,7 @@ def test_a_place_stays_with_an_experiment_that_wants_it(start_s: float) -> None:
 
 
 def test_little_work_does_not_wait_for_the_end_of_a_stay() -> None:
-    """It has the next place whose sub-epoch ends; who was there has it again at once, and stays for that much
-    longer."""
+    """It gets the next slot that becomes free; the holder returns at once with a longer hold time."""
     made = floor(1, Claim(ref=ref("long"), sub_epoch_s=5.0))
     asked = {"first": 12.0, "second": 20.0, "third": 300.0}
     for name, time in asked.items():
@@ -288,7 +284,7 @@ def test_little_work_does_not_wait_for_the_end_of_a_stay() -> None:
 
 
 def test_a_run_is_told_how_long_places_are_kept_from_it() -> None:
-    """The first of those that it could use; nothing is kept where nobody wants to stay."""
+    """The earliest of its usable slots counts; without a hold nothing is withheld."""
     places = [Place("w-0", 0), Place("w-1", 0)]
     waits = Claim(ref=ref("b"), wants=frozenset(places), most=2)
     stays = [
@@ -315,7 +311,7 @@ def test_a_run_is_told_how_long_places_are_kept_from_it() -> None:
 def test_a_place_is_taken_no_more_often_than_once_a_stay(
     asked: list[tuple[float, float, int]], sub_epochs: list[float], places: int, start_s: float
 ) -> None:
-    """From who wants it, whatever runs of little work come: over any time once a stay, and once more. None starves."""
+    """Small runs can take a wanted slot once per hold time, plus once. No run starves."""
     made = floor(
         places,
         *(

@@ -1,5 +1,4 @@
-"""Sub-epochs that are done once more by another worker, under the controller's own core: they find a machine that
-computes wrongly, and disturb nothing."""
+"""Verification under the controller's core: it finds faulty machines and does not disturb training."""
 
 from __future__ import annotations
 
@@ -21,7 +20,6 @@ GIB = 1 << 30
 
 
 def everywhere(workers: int, partitions: int = 3) -> dict[str, list[int]]:
-    """Every worker holds all partitions."""
     return {f"worker-{n}": [*range(partitions)] for n in range(workers)}
 
 
@@ -58,7 +56,7 @@ def wrong_at(*bad: str):  # type: ignore[no-untyped-def]
 
 
 def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() -> None:
-    """Each by another worker than the one that trained it, once, from the checkpoint that it began with."""
+    """Another worker re-executes each drawn sub-epoch once, from its original input checkpoint."""
     given: list[AuditTask] = []
 
     def look(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -88,7 +86,7 @@ def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() ->
 
 
 def test_a_worker_that_computes_wrongly_is_found_and_quarantined() -> None:
-    """Two others agree: it is quarantined for one sub-epoch, and no model is lost."""
+    """Two other workers agree, so one sub-epoch is enough, and no model fails."""
     simulation = simulate(Scenario(replicas=everywhere(3), state_of=wrong_at("worker-1")), models=6)
     run, health = fitted(simulation), simulation.store.workers_health()
     assert health.quarantined() == {"worker-1"}
@@ -107,7 +105,7 @@ def test_a_worker_that_computes_wrongly_is_found_and_quarantined() -> None:
 
 
 def test_of_two_workers_nobody_is_blamed_but_both_check_their_machines() -> None:
-    """There is no third opinion; the check is the only one."""
+    """Without a third result, only the hardware check decides."""
     scenario = Scenario(
         replicas=everywhere(2),
         state_of=wrong_at("worker-1"),
@@ -125,7 +123,7 @@ def test_of_two_workers_nobody_is_blamed_but_both_check_their_machines() -> None
 
 
 def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_audited_on() -> None:
-    """It comes out otherwise every time."""
+    """Each execution gives another result."""
     count = iter(range(10_000))
     simulation = simulate(
         Scenario(replicas=everywhere(4), state_of=lambda body, attempt, worker: str(next(count))), models=8
@@ -141,7 +139,7 @@ def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_audited_on
 
 
 def test_a_sub_epoch_that_nobody_else_could_do_is_not_audited() -> None:
-    """One holder of each partition: it is said so, and the run ends as without."""
+    """Each partition has one holder; the report says so and the run finishes normally."""
     simulation = simulate(Scenario(replicas={"worker-0": [0], "worker-1": [1]}), partitions=2)
     run = fitted(simulation)
     assert redos(simulation) == []
@@ -149,7 +147,7 @@ def test_a_sub_epoch_that_nobody_else_could_do_is_not_audited() -> None:
 
 
 def test_audits_take_no_more_than_their_share_and_delay_no_sub_epoch_for_long() -> None:
-    """A tenth of the sub-epochs at most, with the same models trained; the makespan grows by less than that and a
+    """Verification uses a tenth of the sub-epochs; the makespan grows by less than that plus one
     sub-epoch."""
     without = simulate(Scenario(replicas=everywhere(3, 6)), verify=0.0, models=8, epochs=3, partitions=6)
     with_audits = simulate(Scenario(replicas=everywhere(3, 6)), verify=0.1, models=8, epochs=3, partitions=6)
@@ -160,12 +158,12 @@ def test_audits_take_no_more_than_their_share_and_delay_no_sub_epoch_for_long() 
     last_sub_epoch = max(
         e.time for e in with_audits.log if isinstance(e, TaskCommitted) and "/train/" in e.task
     )
-    # Found while the run goes on, not at its end alone.
+    # Found during the run, not only after training.
     assert sum(event.time < last_sub_epoch for event in done) >= len(done) / 2
 
 
 def test_a_redo_that_fails_harms_nobody() -> None:
-    """Whatever it fails of: its model goes on, its run finishes, and the audit says why it came to nothing."""
+    """For any failure, the model and run continue, and the verification has a reason."""
     for kind in (FailureKind.USER_ERROR, FailureKind.CHECKPOINT, FailureKind.DATA, FailureKind.OUT_OF_MEMORY):
 
         def fails(body: TaskBody, attempt: int, worker: str, kind: FailureKind = kind) -> Failure | None:
@@ -180,8 +178,8 @@ def test_a_redo_that_fails_harms_nobody() -> None:
 
 @pytest.mark.parametrize("is_measured", [True, False])
 def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_measured: bool) -> None:
-    """Two of four workers are too small for m00. Where it is known what its sub-epochs take, or that one ran out of
-    memory before, no redo ends so; where nothing is known of a sub-epoch, at most one does."""
+    """Two of four workers are too small for m00. With a known need or an earlier failure, no re-execution
+    runs out of memory; otherwise at most one does."""
     memory = {"worker-0": 4.0, "worker-1": 16.0, "worker-2": 4.0, "worker-3": 16.0}
 
     def needs(body: TaskBody) -> float:
@@ -217,7 +215,7 @@ def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_meas
 
 @pytest.mark.slow
 def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
-    """Which sub-epochs are audited is the same in every life, and each redo is committed once."""
+    """Each controller life verifies the same sub-epochs, and each re-execution is committed once."""
     expected = fitted(simulate(Scenario(replicas=everywhere(3)), verify=0.4)).audits
     for number in range(0, 60, 3):
         scenario = Scenario(replicas=everywhere(3), crash_before=frozenset({number, number + 1}))
@@ -231,7 +229,7 @@ def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
 
 
 def test_checkpoints_that_an_audit_reads_stay_until_it_is_done() -> None:
-    """Every sub-epoch that is given meanwhile is told to keep them."""
+    """Each assigned sub-epoch has the instruction to keep them."""
     kept: list[tuple[int, frozenset[str]]] = []
     simulation: Simulation
 
@@ -257,8 +255,8 @@ def test_checkpoints_that_an_audit_reads_stay_until_it_is_done() -> None:
     crashes=st.frozensets(st.integers(0, 80), max_size=4),
 )
 def test_whatever_happens_audits_change_nothing_that_is_trained(outages, bad, share, crashes) -> None:  # type: ignore[no-untyped-def]
-    """Every model visits every partition once per epoch, no checkpoint of a redo becomes a model's, and a worker that
-    computes rightly is never blamed."""
+    """Each model visits each partition once per epoch, re-executions add no checkpoint, and a correct worker
+    is never blamed."""
     scenario = Scenario(
         replicas=everywhere(4),
         state_of=wrong_at(*bad),

@@ -1,4 +1,4 @@
-"""The autoscaler on a run: what it tells, and what it asks for."""
+"""The autoscaler on a run: its reports and size requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ SUB_EPOCH_S, ETL_S = 60.0, 5.0
 
 
 def asked(goal: Goal, models: int = 8, epochs: int = 4) -> FitRequest:
-    """A fit with a goal."""
     return request(models, epochs).model_copy(update={"goal": goal})
 
 
@@ -38,7 +37,7 @@ def simulated(
     steps: int | None = None,
     **scenario: Any,
 ) -> Simulation:
-    """A run in pods with an autoscaler: to its end, or so many steps of it."""
+    """Simulate a run in pods with an autoscaler, until it finishes or for `steps` steps."""
     scene = Scenario(
         replicas=own_partition(workers),
         sub_epoch_time=at_speed(etl_s=ETL_S, sub_epoch_s=SUB_EPOCH_S),
@@ -58,17 +57,17 @@ def simulated(
 
 @pytest.fixture(scope="module")
 def finished() -> Simulation:
-    """One that nothing disturbed."""
+    """An undisturbed run."""
     return simulated()
 
 
 def forecasts(simulation: Simulation) -> list[ForecastMade]:
-    """What was told."""
     return [event for event in simulation.log if isinstance(event, ForecastMade)]
 
 
 def test_a_run_is_told_when_it_ends_and_that_comes_true(finished: Simulation) -> None:
-    """By few events: what is no news is not told again. The first reckons with noise that there is not."""
+    """At most six events, because unchanged forecasts are not repeated. The first forecast assumes noise that
+    is absent."""
     told = forecasts(finished)
     assert 1 <= len(told) <= 6
     for each in told:
@@ -83,7 +82,7 @@ def test_a_run_is_told_when_it_ends_and_that_comes_true(finished: Simulation) ->
 
 
 def test_an_answer_that_comes_late_is_not_told() -> None:
-    """A busy machine answers after half of the run; by then the question is too old."""
+    """The answer arrives after half of the run, when the question is too old."""
 
     class Late(InlineHelper):
         looks = 0
@@ -98,7 +97,7 @@ def test_an_answer_that_comes_late_is_not_told() -> None:
 
 
 def test_what_a_goal_takes_is_told_as_soon_as_sub_epochs_have_shown_it() -> None:
-    """How many workers it needs, or until when, and how many are allowed."""
+    """The required workers, the feasible deadline, and the permitted number of workers."""
     simulation = simulated(Goal(finish_by=600.0, workers=(1, 4)), steps=60)
     first = forecasts(simulation)[0]
     assert first.allowed == 4
@@ -109,7 +108,7 @@ def test_what_a_goal_takes_is_told_as_soon_as_sub_epochs_have_shown_it() -> None
 
 
 def test_a_spent_budget_pauses_the_run_once() -> None:
-    """With the reason; who resumes it has it go on."""
+    """The pause has a reason, and a resumed run continues."""
     hours = 4 * 600 / 3600
     simulation = Simulation(
         Scenario(
@@ -133,25 +132,22 @@ def test_a_spent_budget_pauses_the_run_once() -> None:
 
 
 class Answering:
-    """A helper whose answers a test gives."""
+    """A planner process with fixed answers."""
 
     def __init__(self, ends: Mapping[int, float]) -> None:
         self.ends, self.asked = ends, 0
         self._is_asked = False
 
     def ask(self, message: Mapping[str, Any]) -> None:
-        """Note it."""
         json.dumps(message)
         self.asked += 1
         self._is_asked = True
 
     def answer(self) -> dict[str, Any] | None:
-        """The answer, once."""
         was_asked, self._is_asked = self._is_asked, False
         return {"ends": [[n, s, 1.05 * s] for n, s in self.ends.items()]} if was_asked else None
 
     def rest(self) -> None:
-        """Forget it."""
         self._is_asked = False
 
 
@@ -159,7 +155,7 @@ ACTING = Rules(mode="act", most=8, can_act=True, join_s=1.0)
 
 
 def half_way(workers: int = 4) -> Simulation:
-    """A run that goes on, and of which something is known."""
+    """A half-finished run with known sub-epoch times."""
     scene = Scenario(
         replicas=own_partition(workers),
         sub_epoch_time=at_speed(etl_s=ETL_S, sub_epoch_s=SUB_EPOCH_S),
@@ -173,14 +169,14 @@ def half_way(workers: int = 4) -> Simulation:
 
 
 def look(simulation: Simulation, autoscaler: Autoscaler, seen: Seen = Seen()) -> ForecastMade | None:  # noqa: B008
-    """The question, then the answer."""
+    """Send the question, then read the answer."""
     return autoscaler.look(simulation.core, simulation.now, lambda: seen) or autoscaler.look(
         simulation.core, simulation.now, lambda: seen
     )
 
 
 def test_more_workers_are_asked_for_where_the_end_would_come_too_late() -> None:
-    """Only where it may act, is not bound to what a person chose, and the cluster has a manager."""
+    """The autoscaler needs permission, no recent user choice, and a cluster manager."""
     simulation = half_way()
     ends = {4: 40_000.0, 8: 15_000.0}
     made = look(simulation, Autoscaler(Answering(ends), ACTING))
@@ -201,7 +197,8 @@ def test_more_workers_are_asked_for_where_the_end_would_come_too_late() -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_is_lost_for_a_moment_makes_the_run_no_later() -> None:
-    """It will be back, and its partition with it: as many workers are told of, and nearly the same end."""
+    """It will return with its partition, so the forecast keeps the number of workers and nearly the same
+    finish."""
     calm = forecasts(simulated())
     gap = WorkerOutage(worker="worker-3", start=calm[0].time - 3.0, length=60.0)
     gone = forecasts(simulated(outages=[gap], rules=Rules(join_s=60.0)))
@@ -211,7 +208,8 @@ def test_a_worker_that_is_lost_for_a_moment_makes_the_run_no_later() -> None:
 
 
 def test_workers_go_only_once_others_hold_what_they_alone_held() -> None:
-    """Their partitions are made on those that stay, while they still train; then the request is made."""
+    """Remaining workers first make replicas during training; then the autoscaler requests the smaller
+    size."""
     simulation = half_way()
     autoscaler = Autoscaler(Answering({4: 4_000.0, 2: 5_000.0}), ACTING)
     assert look(simulation, autoscaler) is None

@@ -1,4 +1,4 @@
-"""How many workers a run should have: the choice, and when it is acted on."""
+"""The autoscaler's choice of size, and when it requests it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from controller.scaling.autoscaler.policy import EVERY_S, HOLD_S, SETTLED_S, Cho
 
 HOUR = 3600.0
 NOW = 1_000_000.0
-# Hours that a run of 16 worker-hours takes: the more workers, the less well they share it.
+# Hours for a run of 16 worker-hours; more workers share it less efficiently.
 HOURS = {1: 16.0, 2: 8.0, 4: 4.0, 8: 2.3, 16: 1.6}
 ENDS = {count: Ends(hours * HOUR, 1.05 * hours * HOUR) for count, hours in HOURS.items()}
 
 
 def situation(goal: Goal, workers: int = 4, **others: Any) -> Situation:
-    """A run that has begun lately."""
+    """A run that has just started."""
     return Situation(now=NOW, workers=workers, ends=ENDS, goal=goal, most=16, **others)
 
 
@@ -43,13 +43,13 @@ def situation(goal: Goal, workers: int = 4, **others: Any) -> Situation:
     ],
 )
 def test_the_cheapest_number_that_keeps_the_goal_is_chosen(goal: Goal, chosen: Choice) -> None:
-    """The end in time at least cost; the fastest within the budget; both, else the end gives way; of a run without a
-    goal what workers and waiting are worth together."""
+    """In order: the deadline at least cost, the fastest within budget, the budget before the deadline, and
+    without a goal a balance of cost and time."""
     assert choose(situation(goal)) == chosen
 
 
 def test_who_is_late_gets_more_workers_at_most_twice_as_many() -> None:
-    """The next ones are asked for later."""
+    """A later request adds the others."""
     asked = situation(Goal(finish_by=NOW + 1.7 * HOUR))
     assert choose(asked).workers == 16
     assert wish(asked, choose(asked)) == 8
@@ -64,7 +64,7 @@ def test_who_is_late_gets_more_workers_at_most_twice_as_many() -> None:
     ],
 )
 def test_nothing_is_changed_too_soon(others: dict[str, Any]) -> None:
-    """Not twice within five minutes, not within an hour of a person's choice, not while workers are on their way."""
+    """Not within five minutes of a change, within an hour of a user's choice, or while workers start."""
     goal = Goal(finish_by=NOW + 2.5 * HOUR)
     assert wish(situation(goal), choose(situation(goal))) == 8
     asked = situation(goal, **others)
@@ -72,7 +72,7 @@ def test_nothing_is_changed_too_soon(others: dict[str, Any]) -> None:
 
 
 def test_what_was_asked_for_is_not_given_back_within_an_hour() -> None:
-    """So the number does not go to and fro; more workers may be asked for meanwhile."""
+    """This prevents oscillation; a larger request is possible in between."""
     goal = Goal(finish_by=NOW + 6 * HOUR)
     lately = situation(goal, workers=8, changed_at=NOW - SETTLED_S + 1)
     assert wish(lately, choose(lately)) is None
@@ -81,7 +81,7 @@ def test_what_was_asked_for_is_not_given_back_within_an_hour() -> None:
 
 
 def test_workers_are_given_back_only_with_time_to_spare() -> None:
-    """What ends at the last moment stays as it is."""
+    """A run that finishes just in time keeps its workers."""
     tight, ample = Goal(finish_by=NOW + 4.3 * HOUR), Goal(finish_by=NOW + 6 * HOUR)
     assert choose(situation(tight, workers=8)).workers == 4
     assert wish(situation(tight, workers=8), choose(situation(tight, workers=8))) is None
@@ -106,7 +106,7 @@ number = st.floats(0, 1e6, allow_nan=False)
 def test_any_history_keeps_the_bounds(  # type: ignore[no-untyped-def]
     workers, ends, finish_by, hours, bounds, most, spent, costs, before
 ) -> None:
-    """Nonsense too: within what is allowed, at most doubled, never below half, and nothing that was not simulated."""
+    """For any input: within the limits, at most doubled, at least half, and only simulated sizes."""
     goal = Goal(finish_by=finish_by, worker_hours=hours, workers=bounds)
     asked = Situation(
         now=1e6,

@@ -1,4 +1,4 @@
-"""Tests and predictions beside other runs of their experiment, in simulation: each run keeps all its promises."""
+"""Tests and predictions with concurrent runs of their experiment: each run keeps its invariants."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WORKERS = 3
 def prediction(
     number: int, models: Sequence[int], epoch: int, *, fit: str = "fit-1", at: float = 0.0, parts: int = 3
 ) -> Neighbour:
-    """A prediction with these models at that epoch, in as many tasks each."""
+    """Request a prediction with these models at that epoch, in `parts` tasks each."""
     names = [f"m{model:02}" for model in models]
     made = EvaluatePlan(
         kind="predict",
@@ -71,13 +71,13 @@ def second_fit(models: int, epochs: int, *, at: float) -> Neighbour:
 
 
 def committed(simulation: Simulation, run: str) -> Counter[str]:
-    """Tasks of a run, and how often each was committed."""
+    """Count the commits of each task of a run."""
     tasks = (event.task for event in simulation.log if isinstance(event, TaskCommitted))
     return Counter(task for task in tasks if task.startswith(f"{run}/"))
 
 
 def assert_visited(state: ExperimentState, run: str, *, epochs: int) -> None:
-    """Each model of a fit is trained to its end, as if it were alone: every partition once an epoch."""
+    """Check that each model of a fit visits each partition once an epoch."""
     whole = {(epoch, partition): 1 for epoch in range(1, epochs + 1) for partition in range(WORKERS)}
     for model in state.runs[run].models.values():
         assert model.state is ModelState.FINISHED
@@ -85,7 +85,8 @@ def assert_visited(state: ExperimentState, run: str, *, epochs: int) -> None:
 
 
 def assert_read_when_finished(simulation: Simulation) -> None:
-    """No task of a prediction is given out while its model may change; no two fits have tasks at one time."""
+    """Check that predictions read only finished models, and that two fits never have tasks at the same
+    time."""
     state = ExperimentState(name=EXPERIMENT)
     for event in simulation.log:
         state.apply(event)
@@ -120,8 +121,8 @@ def assert_read_when_finished(simulation: Simulation) -> None:
 def test_a_fit_and_evaluations_beside_it_are_each_complete(  # type: ignore[no-untyped-def]
     shapes, asked, at, outages, faults, crashes, devices, times
 ) -> None:
-    """Whenever they are asked for, whatever happens to workers, wherever the controller dies: each task is committed
-    exactly once, the fits are trained as if alone, and nothing is read that may yet change."""
+    """With any request times, worker losses and controller crashes, each task is committed exactly once and
+    predictions read only final models."""
     models, epochs, others, other_epochs = shapes
     scenario = disturbed(WORKERS, outages=outages, faults=faults, times=times, devices=devices)
     scenario.crash_before = crashes
@@ -149,13 +150,13 @@ def test_a_fit_and_evaluations_beside_it_are_each_complete(  # type: ignore[no-u
 
 
 def beside(scenario: Scenario, *neighbours: Neighbour, models: int = 4, epochs: int = 4) -> Simulation:
-    """A short fit, then a second one and what is asked for beside it."""
+    """A short fit, then a second fit with concurrent runs."""
     asked = (second_fit(models, epochs, at=10.0), *neighbours)
     return Simulation(scenario, request(2, 1), plan(2, WORKERS), neighbours=asked)
 
 
 def steady(**changes: object) -> Scenario:
-    """Every task takes two seconds."""
+    """Each task takes two seconds."""
     made = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
     for name, value in changes.items():
         setattr(made, name, value)
@@ -163,7 +164,7 @@ def steady(**changes: object) -> Scenario:
 
 
 def test_a_prediction_does_not_wait_for_the_end_of_a_fit() -> None:
-    """It has its share of the devices from the beginning; the fit takes as much longer as was done beside it."""
+    """It gets its share of devices at once; the fit takes longer by the same amount."""
     alone = beside(steady())
     alone.run()
     simulation = beside(steady(), prediction(1, [0, 1], 1, at=14.0))
@@ -173,7 +174,7 @@ def test_a_prediction_does_not_wait_for_the_end_of_a_fit() -> None:
     assert other.ended < 26.0 < fit.ended
     assert fit.ended <= alone.core.state.runs["fit-2"].ended + 6 * 2.0 / WORKERS + 4.0
     assert_visited(simulation.core.state, "fit-2", epochs=4)
-    # What the prediction had of the devices is no idle time of the fit.
+    # Devices used by the prediction are no idle time of the fit.
     now = schedule_now(simulation.core.state, fit, fit.ended)
     assert now is not None
     assert now.taken_s == pytest.approx(6 * 2.0, rel=0.1)
@@ -181,7 +182,7 @@ def test_a_prediction_does_not_wait_for_the_end_of_a_fit() -> None:
 
 @pytest.mark.parametrize("stopped", ["fit-2", "predict-1"])
 def test_to_stop_one_of_them_does_not_touch_the_other(stopped: str) -> None:
-    """No attempt of the other one is taken back, and it is complete."""
+    """The other run has no revoked attempt and finishes."""
     simulation = beside(steady(), prediction(1, [0, 1], 1, at=14.0, parts=6))
 
     def stop() -> None:
@@ -198,7 +199,7 @@ def test_to_stop_one_of_them_does_not_touch_the_other(stopped: str) -> None:
 
 @pytest.mark.slow
 def test_a_plan_is_followed_until_another_run_begins() -> None:
-    """It counts on all workers. The other run comes soon after the fit is planned, while it is far from its end."""
+    """The plan assumes all workers; the other run starts soon after planning."""
     size, times = 6, narrow(6)
 
     def sub_epoch_time(body: TaskBody, worker: str) -> float:
@@ -223,7 +224,7 @@ def test_a_plan_is_followed_until_another_run_begins() -> None:
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("kind", ["predict", "train"])
 def test_who_ran_out_of_memory_beside_another_run_is_alone_the_next_time(kind: str, devices: int) -> None:
-    """On its worker nothing of the other run runs or is loaded, and it does not wait for the other one's end."""
+    """No task of the other run is on the worker, and the attempt does not wait until that run finishes."""
     exhausted: list[str] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -255,7 +256,7 @@ def test_who_ran_out_of_memory_beside_another_run_is_alone_the_next_time(kind: s
 
 
 def test_a_run_that_waits_for_another_one_of_its_experiment_takes_no_place() -> None:
-    """Nor is one worked on that is not admitted: with one at a time a test waits for the fit of its experiment, too."""
+    """With a limit of one run, a test waits for the fit of its experiment too."""
     story = half_trained()
     story.tell(RunRequested(run="fit-2", request=story.run.request), evaluation(1, "m00"))
     core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
@@ -278,7 +279,7 @@ def test_a_run_that_waits_for_another_one_of_its_experiment_takes_no_place() -> 
 
 
 def test_no_two_runs_make_a_partition_at_a_time() -> None:
-    """A prediction on training data makes again what was lost; the ETL run that is to make it, too, waits for that."""
+    """A prediction rebuilds lost training data; the ETL run for the same partition waits."""
     story = Story()
     story.etl()
     story.fit(models=1, epochs=1)

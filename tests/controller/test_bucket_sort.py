@@ -1,4 +1,4 @@
-"""Rows sorted in files: as if they were sorted in memory, however small the files are and however they come."""
+"""An external sort gives the same order as a sort in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
 
 
 def rows(ids: Sequence[int]) -> pa.RecordBatch:
-    """A row each, with a column of each kind of layout."""
+    """One row per id, with a column for each kind of layout."""
     columns = [
         [str(n) for n in ids],
         [None if n % 5 == 0 else n for n in ids],
@@ -36,7 +36,7 @@ def rows(ids: Sequence[int]) -> pa.RecordBatch:
 
 
 def tiny(folder: Path, num_bytes: int = 10_000) -> BucketSort:
-    """Scatters every few rows, and most buckets again."""
+    """Scatter every few rows, and split most buckets again."""
     return BucketSort(folder, SCHEMA, num_bytes, chunk_bytes=400, bucket_bytes=300)
 
 
@@ -50,7 +50,7 @@ def put(sort: BucketSort, keys: dict[int, int], batch: int) -> None:
 KEYS = st.dictionaries(
     st.integers(0, 10_000), st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 3)), max_size=120
 )
-"""Of ids. Many are equal, or equal in their first bits."""
+"""Ids; many are equal, or equal in their first bits."""
 
 
 @settings(max_examples=60)
@@ -59,7 +59,7 @@ KEYS = st.dictionaries(
 def test_rows_come_in_the_order_of_keys_and_ids(
     tmp_path_factory: pytest.TempPathFactory, keys: dict[int, int], batch: int, most: int, estimate: int
 ) -> None:
-    """Whole rows, as many as are asked for; no file is left."""
+    """The result has complete rows up to the limit, and no file remains."""
     folder = tmp_path_factory.mktemp("sort")
     with closing(tiny(folder, estimate)) as sort:
         put(sort, keys, batch)
@@ -73,7 +73,7 @@ def test_rows_come_in_the_order_of_keys_and_ids(
 def test_an_id_that_is_there_twice_is_found(
     tmp_path_factory: pytest.TempPathFactory, keys: dict[int, int], again: st.DataObject, most: int
 ) -> None:
-    """Wherever the two rows come, also among rows that are not asked for."""
+    """In any position, also beyond the limit."""
     twice = again.draw(st.sampled_from(sorted(keys)))
     with closing(tiny(tmp_path_factory.mktemp("sort"))) as sort:
 
@@ -88,7 +88,7 @@ def test_an_id_that_is_there_twice_is_found(
 
 
 def test_a_full_volume_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the folder, and what to do."""
+    """The error names the folder and a fix."""
 
     class Full:
         def __init__(self, *given: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""Users change, clone and extend models while a simulated fit runs: sub-epochs are given what the log says of them."""
+"""Users change, clone and extend models during a simulated fit; sub-epochs follow the log."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from tests.controller.side_by_side import neighbour
 
 
 def given_values(body: TaskBody) -> Mapping[str, float]:
-    """As metrics: what a sub-epoch was given."""
+    """Return the sub-epoch's training values as metrics."""
     if not isinstance(body, TrainTask):
         return {"loss": 1.0}
-    lr = body.hyperparams.get("lr", 0.0)  # models of other runs have none
+    lr = body.hyperparams.get("lr", 0.0)  # models of other runs have no learning rate
     assert isinstance(lr, float)
     assert body.position is not None
     return {"loss": 1.0 / (1 + body.epoch), "lr": lr, "epochs": float(body.position.epochs)}
 
 
 def check(run: Run) -> None:
-    """Of every sub-epoch that a model trained itself."""
+    """Check each sub-epoch that a model trained itself."""
     for model in run.models.values():
         for sub_epoch in range(model.inherited, len(model.visits)):
             visit, terms = model.visits[sub_epoch], model.terms_of(sub_epoch)
@@ -58,13 +58,13 @@ def changed(model: str, lr: float) -> ModelChanged:
 
 
 def made(models: int = 4, **scenario: Any) -> Simulation:
-    """So many models of three epochs on three workers."""
+    """A fit of three epochs on three workers."""
     listed = tuple({"lr": float(number), "batch_size": 1} for number in range(models))
     return simulation(None, epochs=3, models=listed, metrics=given_values, **scenario)
 
 
 def test_a_queued_sub_epoch_of_a_changed_model_is_taken_back() -> None:
-    """Nothing that starts later has the old value, and the run ends as any other."""
+    """No later sub-epoch has the old value, and the run finishes normally."""
     fit, at = made(), {}
     for number in range(4):
         at[f"m{number:02}"] = time = 4.3 + number
@@ -82,7 +82,7 @@ def test_a_queued_sub_epoch_of_a_changed_model_is_taken_back() -> None:
 
 
 def test_a_model_of_high_priority_goes_first() -> None:
-    """From when it has it. The last of nine is done first."""
+    """The last of nine models finishes first."""
     fit = made(models=9)
     ask(fit, 0.5, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
@@ -93,8 +93,8 @@ def test_a_model_of_high_priority_goes_first() -> None:
 
 
 def test_a_sub_epoch_that_was_queued_gives_its_place_to_a_higher_priority() -> None:
-    """Each worker has a sub-epoch behind the one that runs when the model is given it: it is in the next round all the
-    same, and so is each of its sub-epochs; what was taken back for it is trained later."""
+    """Workers already have a queued sub-epoch, but the model is in the next round, and in each later one.
+    Revoked sub-epochs run later."""
     fit = made(models=9)
     ask(fit, 0.95, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
@@ -127,10 +127,9 @@ def test_no_sub_epoch_begins_where_a_model_of_a_higher_priority_has_waited(
     are_beside: bool,
     outages: list[tuple[int, float, float]],
 ) -> None:
-    """By any policy, beside another run and alone: whatever was queued before, and whenever priorities change or
-    workers go; once it is known how
-    long sub-epochs take, so that what is queued too early is known. But a sub-epoch that was interrupted goes first,
-    and until then its model goes nowhere else. The run ends: nothing is taken back again and again."""
+    """This holds for any policy and any changes, once sub-epoch times are known. Only an interrupted
+    sub-epoch goes first, and its model waits for it. The run finishes, so revocations cannot repeat
+    forever."""
     fit = made(
         models=7,
         lease_s=0.5,
@@ -170,7 +169,7 @@ def test_no_sub_epoch_begins_where_a_model_of_a_higher_priority_has_waited(
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_each_sub_epoch_is_given_what_the_log_says(data: st.DataObject) -> None:
-    """Whatever users change, while workers go and the controller dies."""
+    """Users change values while workers leave and the controller crashes."""
     fit = made(
         outages=[WorkerOutage(worker="worker-0", start=data.draw(st.floats(1, 15)), length=5.0)],
         crash_before=data.draw(st.frozensets(st.integers(0, 80), max_size=3)),
@@ -197,7 +196,7 @@ def test_each_sub_epoch_is_given_what_the_log_says(data: st.DataObject) -> None:
 
 
 def test_nothing_is_taken_back_for_a_model_that_waits_for_a_worker_of_its_own() -> None:
-    """It ran out of memory: it is next where nothing else runs, and a queue is no place for it."""
+    """After an out-of-memory failure it runs alone, so a queue does not help it."""
     failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
     fit = made(
         models=9,

@@ -1,4 +1,4 @@
-"""What runs have and want, and whether there is work everywhere, so that the loop may let news gather."""
+"""Device claims of runs, and the check that all devices have work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.state.test_beside import evaluation
 
 
 def test_what_is_left_of_a_test_is_told_by_the_fit_before_its_first_task() -> None:
-    """By the time that a row took in training; by its own tasks once one has ended. Of who has a place nobody asks."""
+    """The estimate uses the fit's time per row, and later the test's own tasks. A run with devices is not
+    estimated."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1, epochs=1)
     assert isinstance(story.run.plan, FitPlan)
@@ -53,8 +54,7 @@ def test_what_is_left_of_a_test_is_told_by_the_fit_before_its_first_task() -> No
     of_run=st.integers(-9, 9),
 )
 def test_a_models_priority_is_no_claim_of_its_run(priorities: list[int], busy: set[int], of_run: int) -> None:
-    """What a run has and could use is the same whatever the priorities of its models, so the arbiter gives it the same;
-    the run's own is its weight and nothing else."""
+    """Claims do not depend on model priorities; the run's own priority is its weight."""
     story = TimedStory(workers=2)
     story.fit(models=4)
     for number in busy:
@@ -81,7 +81,7 @@ def test_a_models_priority_is_no_claim_of_its_run(priorities: list[int], busy: s
 
 
 def test_a_question_to_a_procedure_is_not_counted_as_a_sub_epoch() -> None:
-    """It takes no device, and nobody's sub-epochs wait for it: the run is as near its turn as if nobody were asked."""
+    """It uses no device, so the run's claim stays the same."""
     story = Story()
     story.fit()
     before = claims.claim(story.state, story.run, fit=None, now=story.time)

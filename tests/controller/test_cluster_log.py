@@ -1,4 +1,4 @@
-"""What the cluster's log is told, and that no device is anybody's twice, whoever comes, goes and decides."""
+"""Events of the cluster log, and exclusive devices across joins, losses and controllers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ AWAY = replace(HERE, absence=GONE)
 
 
 def cluster(*events: ClusterEvent) -> ClusterState:
-    """The fold of these."""
     state = ClusterState()
     for event in events:
         state.apply(event.model_copy(update={"seq": state.seq + 1}))
@@ -123,7 +122,7 @@ def test_the_cluster_is_told_what_is_new(
     busy: Sequence[str],
     told: Sequence[ClusterEvent],
 ) -> None:
-    """By its log and the snapshot; experiments take tasks back before somebody else is there, or nobody any more."""
+    """The log and the snapshot decide. Experiments release tasks before a worker is replaced or removed."""
     state = cluster(*known)
     snapshot = ClusterSnapshot(workers={"w0": seen} if seen else {})
     assert decide(state, snapshot, ending=ending, busy=busy) == told
@@ -133,7 +132,8 @@ def test_the_cluster_is_told_what_is_new(
 
 
 def test_who_led_before_writes_no_more_and_who_leads_reads_first() -> None:
-    """Two controllers that both believe they lead: the older term is refused, the newer one tells nothing twice."""
+    """With two controllers that believe they lead, the older term is refused and the newer one writes no
+    duplicates."""
     store = VirtualStore(lambda: 0.0)
     store.register(WorkerRecord(worker="w0", incarnation="a", weight=1.0, cores=1, kinds=("train",)))
     snapshot = ClusterSnapshot(workers={"w0": HERE})
@@ -146,7 +146,7 @@ def test_who_led_before_writes_no_more_and_who_leads_reads_first() -> None:
     with pytest.raises(ConflictError):
         first.tend(old, away)
     assert second.tend(term, away)
-    # It leads again, and has not read meanwhile: what it would write is there.
+    # It leads again with outdated knowledge; the event already exists.
     assert first.tend(term, away)
     assert not first.tend(term, away)
     assert [event.type for event in store.cluster_log()] == ["WorkerJoined", "WorkerLost"]
@@ -155,8 +155,8 @@ def test_who_led_before_writes_no_more_and_who_leads_reads_first() -> None:
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_no_device_is_anybodys_twice_over_all_logs(data: st.DataObject) -> None:
-    """Several experiments, workers that come and go, a controller that dies between any two writes: judged from the
-    logs alone, which tell of their own tasks only."""
+    """Several experiments, changing workers, and controller crashes between any two writes. The check uses
+    only the logs."""
     count = data.draw(st.integers(1, 3), label="workers")
     devices = several_devices(*(data.draw(st.integers(1, 2)) for _ in range(count)))
     times = st.floats(0.0, 20.0)

@@ -1,4 +1,4 @@
-"""What the store, a cluster manager and silence say of one worker, as the controller sees it."""
+"""The controller's view of a worker, from the store, a cluster manager and silence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def status(*, pod: PodRef | None = None, **fields: Any) -> WorkerStatus:
 
 
 def fleet(**fields: Any) -> Fleet:
-    """One pod, ``w-0``, as the worker registered in it unless said otherwise."""
+    """One pod, ``w-0``, with the registered worker by default."""
     return Fleet(pods={"w-0": Pod(**({"uid": "1"} | fields))}, size=1)
 
 
@@ -74,7 +74,7 @@ OTHER_POD = Exit(reason="its pod w-0 was replaced by a new one", kind=FailureKin
     ],
 )
 def test_absence(given: Fleet | None, silent_s: float, expected: tuple[Liveness, Exit] | None) -> None:
-    """What is known for certain comes before what is announced, and that before silence."""
+    """Certain facts take precedence over announcements, and announcements over silence."""
     found = worker_view(status(pod=REF), given, silent_s=silent_s, lease_s=LEASE_S)
     assert found.absence == (Absence(how=expected[0], exit=expected[1]) if expected else None)
 
@@ -95,7 +95,7 @@ SIGTERM = Exit(reason="SIGTERM: w-0-etl was asked to end", kind=FailureKind.PREE
 def test_a_worker_that_says_that_it_leaves(
     given: Fleet | None, silent_s: float, expected: tuple[Liveness, Exit]
 ) -> None:
-    """It is believed, with or without a cluster manager, which may know more."""
+    """The announcement counts, but a cluster manager may know more."""
     told = status(pod=REF).model_copy(update={"leaving": SIGTERM.reason})
     found = worker_view(told, given, silent_s=silent_s, lease_s=LEASE_S)
     assert found.absence == Absence(how=expected[0], exit=expected[1])
@@ -111,12 +111,12 @@ def test_a_worker_that_says_that_it_leaves(
     ],
 )
 def test_the_end_of_the_process_before(given: Fleet | None, expected: Exit) -> None:
-    """A container's last exit in this pod; in a new pod, that the old one was replaced."""
+    """The reason is the container's last exit, or the replacement of the pod."""
     assert worker_view(status(pod=REF), given, silent_s=0.0, lease_s=LEASE_S).before == expected
 
 
 def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:
-    """Nobody waits for it, and whoever ran in it is lost for that reason."""
+    """No run waits for it, and its worker is lost for that reason."""
     without = Fleet(pods={}, size=1, unmade={"w-0": "Kubernetes does not make it: exceeded quota"})
     assert not are_coming([status(pod=REF)], without)
     absence = worker_view(status(pod=REF), without, silent_s=0.0, lease_s=LEASE_S).absence
@@ -137,7 +137,7 @@ def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:
     ],
 )
 def test_workers_on_their_parallel_plan(pods: dict[str, Pod], size: int, expected: bool) -> None:
-    """A pod that is wanted and in which no worker has registered, unless it is known why."""
+    """A wanted pod without a registered worker, unless its obstacle is known."""
     assert are_coming([status(pod=REF), status()], Fleet(pods=pods, size=size)) is expected
 
 
@@ -145,7 +145,7 @@ def test_workers_on_their_parallel_plan(pods: dict[str, Pod], size: int, expecte
     ("devices", "gpus", "weight"), [(2, 4, 2.0), (3, 0, 3.0), (1, 4, 1.0), (0, 4, 4.0), (0, 0, 1.0)]
 )
 def test_the_share_of_the_data_follows_the_devices_that_train(devices: int, gpus: int, weight: float) -> None:
-    """What makes a pod's partitions gets as many rows as the worker beside it has devices to train them on."""
+    """An ETL worker gets rows in proportion to the devices of the training worker in its pod."""
     maker = status(pod=REF)
     trainer = status(pod=REF, devices=tuple(Device(kind="gpu", name="-", threads=1) for _ in range(devices)))
     trainer = trainer.model_copy(

@@ -1,4 +1,4 @@
-"""Copies that relieve slow workers: where they pay, what they save, and that they stay few."""
+"""Replicas for slow workers: benefit and limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stragglers(
 
 @pytest.mark.slow
 def test_a_worker_four_times_slower_costs_a_third_more() -> None:
-    """Not four times: its partition is made on others, too, which train on it."""
+    """Other workers make and train on a replica of its partition, so the cost is not four times."""
     calm = simulate(stragglers({}), models=16)
     slow = simulate(stragglers({"worker-3": 4.0}), models=16)
     assert slow.now - ETL_S < 1.45 * (calm.now - ETL_S)
@@ -56,19 +56,19 @@ def test_a_worker_four_times_slower_costs_a_third_more() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "sigma"), [(0, 0.1), (1, 0.3), (2, 0.3)])
 def test_equal_workers_get_no_copies(seed: int, sigma: float) -> None:
-    """Whatever the noise of sub-epoch times."""
+    """For any noise of sub-epoch times."""
     assert remade(simulate(stragglers({}, seed=seed, sigma=sigma), models=16).log) == []
 
 
 @pytest.mark.slow
 def test_a_copy_that_takes_longer_than_it_saves_is_not_made() -> None:
-    """Half of what a copy would save is the most that making it may take."""
+    """Making a replica may take at most half of the time that it saves."""
     slow = stragglers({"worker-3": 4.0}, etl_s=100 * SUB_EPOCH_S)
     assert remade(simulate(slow, models=16).log) == []
 
 
 def status(used: int, *, held: int = 1, pod: bool = True) -> WorkerStatus:
-    """A worker whose volume of 100 bytes is used so far."""
+    """A worker with `used` of 100 bytes on its volume."""
     record = WorkerRecord(
         worker="worker-0",
         incarnation="a",
@@ -86,7 +86,7 @@ def status(used: int, *, held: int = 1, pod: bool = True) -> WorkerStatus:
     ("asked", "has_room"),
     [
         (status(40), True),
-        (status(45), False),  # 1.2 x 45 and a twentieth of the volume are more than the 55 that are free
+        (status(45), False),  # 1.2 x 45 plus 5 % of the volume is more than the 55 bytes free
         (status(60, held=3), True),
         (status(75, pod=False), True),
         (status(85, pod=False), False),
@@ -94,13 +94,12 @@ def status(used: int, *, held: int = 1, pod: bool = True) -> WorkerStatus:
     ],
 )
 def test_a_volume_has_room_for_a_copy_and_some_more(asked: WorkerStatus, has_room: bool) -> None:
-    """1.2 times a partition and a twentieth of the volume; on a machine's own disk a fifth of it."""
+    """1.2 partitions plus 5 % of the volume, or 20 % on a node's own disk."""
     assert worker_view(asked, None, silent_s=0.0, lease_s=10.0).has_room is has_room
 
 
 @pytest.mark.slow
 def test_a_worker_without_room_gets_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only those with room are given one."""
     cramped = {f"worker-{number}" for number in range(6)}
     before = Simulation.snapshot
 
@@ -130,8 +129,8 @@ def test_a_worker_without_room_gets_no_copy(monkeypatch: pytest.MonkeyPatch) -> 
 def test_whoever_is_slow_every_sub_epoch_is_done_once_and_no_copy_is_made_twice(  # type: ignore[no-untyped-def]
     shape, slower, etl_s, crashes, outages, times
 ) -> None:
-    """With losses and a controller that dies: completeness, isolation, exclusive access; a volume gets a partition at
-    most once, as nothing is removed."""
+    """With losses and controller crashes, the invariants hold and each volume gets a partition at most
+    once."""
     models, workers, epochs = shape
     drawn = disturbed(workers, outages=outages, faults={}, times=times)
 

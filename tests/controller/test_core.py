@@ -1,6 +1,4 @@
-"""The controller's core against simulated workers: the promises of model hopping, under everything that can
-go wrong.
-"""
+"""The controller's core with simulated workers: invariants of model hopping under all failures."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ from research.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOu
 
 
 def request(models: int, epochs: int) -> FitRequest:
-    """A fit of as many models, ranked by loss."""
+    """A fit of `models` models, ranked by loss."""
     return FitRequest(
         code="0" * 64,
         models=tuple({"batch_size": 1, "n": n} for n in range(models)),
@@ -54,7 +52,7 @@ def plan(
     rows: int = 1,
     parallel_plans: tuple[ParallelPlan, ...] = (),
 ) -> RunStarted:
-    """The plan of that fit over as many partitions, of so many rows each."""
+    """The plan of that fit over `partitions` partitions."""
     return RunStarted(
         run="fit-1",
         plan=FitPlan(
@@ -68,26 +66,26 @@ def plan(
 
 
 def several_devices(*counts: int) -> dict[str, int]:
-    """Worker -> as many devices as its number says."""
+    """Map each worker to its number of devices."""
     return {f"worker-{number}": count for number, count in enumerate(counts)}
 
 
 def simulate(
     scenario: Scenario, *, models: int, partitions: int, epochs: int = 1, validated: bool = False
 ) -> Simulation:
-    """A finished simulation."""
+    """Return a finished simulation."""
     simulation = Simulation(scenario, request(models, epochs), plan(models, partitions, validated=validated))
     simulation.run()
     return simulation
 
 
 def own_partition(workers: int) -> dict[str, list[int]]:
-    """Each worker holds the partition of its number."""
+    """Each worker holds the partition with its number."""
     return {f"worker-{n}": [n] for n in range(workers)}
 
 
 def assert_complete(state: ExperimentState, *, epochs: int, partitions: int) -> None:
-    """Every model that was not given up visited every partition once per epoch."""
+    """Check that each model that did not fail visited each partition once per epoch."""
     run = state.runs["fit-1"]
     for model in run.models.values():
         if model.state is ModelState.FAILED:
@@ -98,7 +96,7 @@ def assert_complete(state: ExperimentState, *, epochs: int, partitions: int) -> 
 
 
 def assert_exclusive(simulation: Simulation) -> None:
-    """No device runs two attempts at once, no model has two running sub-epochs; each attempt is committed at most
+    """Check that devices and models have one attempt at a time, and that each attempt is committed at most
     once."""
     devices: dict[tuple[str, int], tuple[int, ...]] = {}
     at_device: dict[tuple[str, int | None], str] = {}
@@ -123,7 +121,7 @@ def assert_exclusive(simulation: Simulation) -> None:
             if of_model.get(model) == event.task:
                 del of_model[model]
             if isinstance(event, TaskCommitted):
-                # A partition may be made more than once: never by the same attempt.
+                # A partition may be made several times, but each time by another attempt.
                 committed[f"{event.task}/a{event.attempt}" if "/etl/" in event.task else event.task] += 1
     assert set(committed.values()) <= {1}
 
@@ -135,7 +133,7 @@ device_counts = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=6, max_size=6)
 @settings(deadline=None, max_examples=60)
 @given(shape=shapes, times=st.randoms(use_true_random=False), validated=st.booleans(), counts=device_counts)
 def test_every_model_visits_every_partition_once_per_epoch(shape, times, validated, counts) -> None:  # type: ignore[no-untyped-def]
-    """Completeness, isolation and exclusive access hold for any grid, any workers and devices, any sub-epoch times."""
+    """Completeness, isolation and exclusive access hold for any grid, workers, devices and times."""
     models, workers, epochs = shape
     scenario = Scenario(
         replicas=own_partition(workers),
@@ -161,7 +159,7 @@ def test_every_model_visits_every_partition_once_per_epoch(shape, times, validat
     ),
 )
 def test_workers_that_go_away_and_return_lose_nothing(shape, outages) -> None:  # type: ignore[no-untyped-def]
-    """A worker lost in the middle of a sub-epoch costs that sub-epoch's time only; every invariant holds throughout."""
+    """A lost worker costs only its interrupted sub-epoch."""
     models, workers, epochs = shape
     scenario = Scenario(
         replicas=own_partition(workers),
@@ -176,7 +174,7 @@ def test_workers_that_go_away_and_return_lose_nothing(shape, outages) -> None:  
 
 
 def test_a_failing_model_fails_alone() -> None:
-    """An error in user code ends its model at the first attempt and no other."""
+    """An error in user code fails its model at the first attempt."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         bad = getattr(body, "model", "") == "m01"
@@ -195,7 +193,7 @@ def test_a_failing_model_fails_alone() -> None:
 
 @pytest.mark.parametrize("validated", [True, False])
 def test_a_model_that_lacks_the_metric_fails_alone(*, validated: bool) -> None:
-    """The other models finish. The message names the missing and the returned metrics."""
+    """The message has the missing and the returned metrics."""
 
     def metrics(body: TaskBody) -> Mapping[str, float]:
         return {"accuracy": 0.5} if getattr(body, "model", "") == "m01" else {"loss": 1.0}
@@ -215,7 +213,7 @@ def test_a_model_that_lacks_the_metric_fails_alone(*, validated: bool) -> None:
 
 @pytest.mark.parametrize("kind", [FailureKind.NON_FINITE, FailureKind.USER_ERROR, FailureKind.CRASH])
 def test_a_model_whose_validation_fails_in_one_epoch_fails_alone(kind: FailureKind) -> None:
-    """It has the reason and its rank by the epochs before: a NaN, a wrong type, and an ended process."""
+    """Causes are a NaN, a wrong type and a dead process; the rank uses earlier epochs."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_bad = isinstance(body, EvaluateTask) and body.model == "m01" and body.epoch == 2
@@ -235,7 +233,8 @@ def test_a_model_whose_validation_fails_in_one_epoch_fails_alone(kind: FailureKi
 
 
 def test_a_cause_that_ends_many_models_is_told_once() -> None:
-    """In the first line, with its traceback below it; other causes in a line each, with the models they ended."""
+    """The first line has the main cause with its traceback; other causes have one line each with their
+    models."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure:
         model = getattr(body, "model", "")
@@ -255,7 +254,7 @@ def test_a_cause_that_ends_many_models_is_told_once() -> None:
 
 @pytest.mark.parametrize(("crashes", "survives"), [(2, True), (3, False)])
 def test_a_crashing_sub_epoch_gets_three_attempts(crashes: int, survives: bool) -> None:
-    """A process that dies is tried again; one that always dies is given up."""
+    """A model whose process always dies fails."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         if getattr(body, "model", "") == "m00" and getattr(body, "sub_epoch", 0) == 1 and attempt <= crashes:
@@ -268,8 +267,7 @@ def test_a_crashing_sub_epoch_gets_three_attempts(crashes: int, survives: bool) 
 
 
 def test_a_corrupt_checkpoint_has_the_sub_epoch_before_done_again() -> None:
-    """The next sub-epoch finds the damage; the sub-epoch that wrote the file is committed anew under another
-    attempt."""
+    """The next sub-epoch reports the damage; a new attempt replaces the file."""
     told: list[int] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -287,7 +285,7 @@ def test_a_corrupt_checkpoint_has_the_sub_epoch_before_done_again() -> None:
 
 
 def test_a_full_volume_pauses_the_run_until_there_is_room() -> None:
-    """The run says why it pauses, and goes on by itself."""
+    """The run shows the reason and continues automatically."""
     told: list[int] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -303,7 +301,7 @@ def test_a_full_volume_pauses_the_run_until_there_is_room() -> None:
 
 
 def test_the_controller_may_die_before_or_after_any_write() -> None:
-    """Sweep: for each write of a small run, crash there; the run ends, complete, each sub-epoch committed once."""
+    """For each write of a small run, a crash there still leaves a complete run."""
     replicas = own_partition(2)
     undisturbed = simulate(Scenario(replicas=replicas), models=3, partitions=2, epochs=2, validated=True)
     assert undisturbed.writes > 10
@@ -317,7 +315,7 @@ def test_the_controller_may_die_before_or_after_any_write() -> None:
 
 
 def test_the_same_scenario_gives_the_same_log() -> None:
-    """The core has no hidden source of chance: a run can be repeated to the event."""
+    """The core has no hidden randomness."""
     first = simulate(Scenario(replicas=own_partition(3)), models=4, partitions=3)
     second = simulate(Scenario(replicas=own_partition(3)), models=4, partitions=3)
     assert first.log == second.log
@@ -325,8 +323,6 @@ def test_the_same_scenario_gives_the_same_log() -> None:
 
 
 def test_a_task_that_takes_its_worker_down_each_time_is_given_up() -> None:
-    """A worker that is lost again and again while running one sub-epoch costs that sub-epoch's model, not the run for
-    ever."""
     log: list[Event] = [
         RunRequested(run="fit-1", request=request(2, 1)),
         WorkerJoined(

@@ -1,4 +1,4 @@
-"""A cluster of three workers, and the adapter that watches it."""
+"""A cluster of three workers, and an adapter that watches it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.controller.kubernetes.watching import Watched
 
 @pytest.fixture
 def emulator() -> Emulator:
-    """Three workers of three."""
     emulator = Emulator()
     emulator.scale(3)
     for ordinal in range(3):

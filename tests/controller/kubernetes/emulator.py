@@ -1,8 +1,9 @@
-"""An API server's objects and their history, as far as the adapter uses them, with faults on demand.
+"""An API server's objects and history, as far as the adapter uses them, with faults on demand.
 
-`tests.controller.kubernetes.serving` lets it be asked over HTTP. It has what the adapter's promises rest on: resource
-versions, watches that begin behind one, compaction (410), pages, bookmarks, tokens, and the rules of the adapter's own
-Role. The package `kmock` has none of these: its watches always begin with all objects, its lists have no version.
+`tests.controller.kubernetes.serving` serves it over HTTP. It emulates the features that the adapter relies
+on: resource versions, watches from a version, compaction (410), pages, bookmarks, tokens, and the adapter's
+own Role. The package `kmock` lacks these: its watches always start with all objects, and its lists have no
+version.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from controller.kubernetes.access import RULES
 Json = dict[str, Any]
 
 Entry = tuple[int, str, str, Json]
-"""Version, collection, type of the event, object."""
+"""Version, collection, event type and object."""
 
 NAMESPACE, SET = "cerebro", "cerebro-worker"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the server was asked: `verb` and `resource` as RBAC has them."""
+    """A request to the server; `verb` and `resource` as in RBAC."""
 
     verb: str
     resource: str
@@ -34,12 +35,13 @@ class Request:
     token: str = ""
     body: Json = field(default_factory=dict)
     name: str = ""
-    """Of the object whose part is changed, where that is none of a kind."""
+    """Name of the object that a subresource request changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Befalls the next request with this verb: a status; or the connection is cut (0); or a line in a watch."""
+    """A fault for the next request with this verb: an error status, a cut connection (0), or an invalid watch
+    line."""
 
     verb: str
     status: int = 0
@@ -49,7 +51,7 @@ class Fault:
 
 
 class Emulator:
-    """Objects by (resource, name), and the log of all that happened to them."""
+    """Objects by (resource, name), and the log of their changes."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Json]] = {"pods": {}, "statefulsets": {}, "events": {}}
@@ -58,43 +60,41 @@ class Emulator:
         self.token = ""
         self.rules: tuple[Mapping[str, Any], ...] = RULES
         self.resizes = True
-        """Whether it offers to change the resources of a pod, as servers do from Kubernetes 1.33 on."""
+        """True if the server can resize pods, as from Kubernetes 1.33 on."""
         self.page = 2
         self.version, self.oldest = 10, 10
         self.log: list[Entry] = []
         self.news = threading.Condition()
         self.is_open, self.epoch = True, 0
         self.hold: Callable[[Request], None] = lambda _: None
-        """Called before a request is answered: a server that is late waits in it."""
+        """Called before each answer; a slow server blocks here."""
 
-    # --- what happens in the cluster -----------------------------------------------------------------
+    # --- Changes of the cluster ---
 
     def put(self, resource: str, content: Json) -> None:
-        """Create or change an object."""
         with self.news:
             name = content["metadata"]["name"]
             self._happen(resource, "MODIFIED" if name in self.objects[resource] else "ADDED", content)
             self.objects[resource][name] = self.log[-1][3]
 
     def delete(self, resource: str, name: str) -> None:
-        """Remove an object, if it is there."""
         with self.news:
             content = self.objects[resource].pop(name, None)
             if content is not None:
                 self._happen(resource, "DELETED", content)
 
     def scale(self, size: int) -> None:
-        """As somebody with kubectl does."""
+        """Set the number of workers, as a user of kubectl does."""
         self.put("statefulsets", worker_set(size))
 
     def compact(self) -> None:
-        """Forget the past: a watch cannot begin there any more."""
+        """Forget the history, so that a watch cannot start there."""
         with self.news:
             self.version += 1
             self.oldest = self.version
 
     def bookmark(self) -> None:
-        """Tell all watches how far they are."""
+        """Send the current version to all watches."""
         with self.news:
             self.version += 1
             for resource in self.objects:
@@ -103,13 +103,13 @@ class Emulator:
             self.news.notify_all()
 
     def end_watches(self) -> None:
-        """In good order, as after their timeout."""
+        """End all watches normally, as after their timeout."""
         with self.news:
             self.epoch += 1
             self.news.notify_all()
 
     def fail(self, *faults: Fault) -> None:
-        """Let the next requests meet these; those of watches end the present ones."""
+        """Queue faults for the next requests, and end running watches."""
         with self.news:
             self.faults.extend(faults)
             self.epoch += 1
@@ -123,15 +123,15 @@ class Emulator:
         self.news.notify_all()
 
     def close(self) -> None:
-        """End all watches for good: the server ends."""
+        """End all watches permanently, because the server stops."""
         with self.news:
             self.is_open = False
             self.news.notify_all()
 
-    # --- what is asked -------------------------------------------------------------------------------
+    # --- Requests ---
 
     def allows(self, request: Request) -> bool:
-        """Whether a rule covers it, as RBAC decides."""
+        """Return True if a rule permits the request, as RBAC decides."""
         named = _selected(request).get("metadata.name", "")
         if request.resource == "statefulsets/scale":
             named = SET
@@ -144,16 +144,15 @@ class Emulator:
         )
 
     def fault(self, verb: str) -> Fault | None:
-        """The next one, if it befalls this verb."""
+        """Take the next fault if it has this verb."""
         with self.news:
             return self.faults.popleft() if self.is_next(verb) else None
 
     def is_next(self, verb: str) -> bool:
-        """Whether the next fault befalls this verb."""
         return bool(self.faults) and self.faults[0].verb == verb
 
     def news_since(self, epoch: int, limit_s: float) -> Iterator[list[Entry]]:
-        """The log in pieces, as it grows. What comes after an end of all watches is for the next ones."""
+        """Yield new log entries until the watches of this epoch end."""
         place = 0
 
         def is_over() -> bool:
@@ -171,19 +170,19 @@ class Emulator:
             yield entries
 
     def matching(self, request: Request) -> list[Json]:
-        """The objects of a collection that the selectors let through."""
+        """Return a collection's objects that match the selectors."""
         found = self.objects[request.resource].values()
         return [content for content in found if self.matches(request, content)]
 
     def matches(self, request: Request, content: Json) -> bool:
-        """Selectors: of a name, and of labels that are there."""
+        """Match a name or the presence of a label."""
         if "fieldSelector" in request.query:
             return all(_field(content, path) == value for path, value in _selected(request).items())
         return request.query["labelSelector"] in content["metadata"].get("labels", {})
 
 
 def _selected(request: Request) -> dict[str, str]:
-    """Field selector: path -> value."""
+    """Return the field selector as path -> value."""
     parts = request.query.get("fieldSelector", "").split(",")
     return dict(part.split("=", 1) for part in parts if part)
 
@@ -195,7 +194,7 @@ def _field(content: Json, path: str) -> Any:
 
 
 def creation(pod: str, problem: str = "", *, time: str = "2026-11-21T06:00:00Z", name: str = "") -> Json:
-    """An event of the set about a try to make a pod."""
+    """An event of the set about an attempt to create a pod."""
     told = f"failed error: {problem}" if problem else "successful"
     return {
         "apiVersion": "v1",
@@ -210,7 +209,7 @@ def creation(pod: str, problem: str = "", *, time: str = "2026-11-21T06:00:00Z",
 
 
 def of_pod(uid: str, reason: str, message: str, *, time: str = "2026-11-21T06:00:00Z") -> Json:
-    """An event of a pod, by whoever makes nodes or gives them to pods."""
+    """An event of a pod from a scheduler or a node autoscaler."""
     return {
         "apiVersion": "v1",
         "kind": "Event",

@@ -1,4 +1,4 @@
-"""Worker pods as `kubectl get pod -o json` prints them, in the states that matter."""
+"""Worker pods as `kubectl get pod -o json` prints them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RUNNING = {"running": {"startedAt": "2026-11-21T06:00:12Z"}}
 
 
 def pod(ordinal: int = 0, uid: str = "", *, gpus: int = 0, **status: Any) -> Json:
-    """A pod that runs; `status` replaces fields of its status."""
+    """A running pod; `status` replaces status fields."""
     name = f"{SET}-{ordinal}"
     uid = uid or f"6f1c2a9e-0000-4000-8000-{ordinal:012d}"
     limits: Json = {"memory": "4Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
@@ -75,7 +75,6 @@ def pod(ordinal: int = 0, uid: str = "", *, gpus: int = 0, **status: Any) -> Jso
 
 
 def container(name: str, state: Json = _RUNNING, last: Json | None = None, restarts: int = 0) -> Json:
-    """A container's status."""
     return {
         "containerID": "containerd://5f3b",
         "image": IMAGE,
@@ -90,7 +89,7 @@ def container(name: str, state: Json = _RUNNING, last: Json | None = None, resta
 
 
 def terminated(reason: str, code: int, message: str = "") -> Json:
-    """How a container's process ended."""
+    """The terminated state of a container."""
     said = {"message": message} if message else {}
     return {
         "containerID": "containerd://5f3a",
@@ -103,17 +102,16 @@ def terminated(reason: str, code: int, message: str = "") -> Json:
 
 
 def waiting(reason: str, message: str = "") -> Json:
-    """Why a container does not run."""
+    """The waiting state of a container."""
     return {"waiting": {"reason": reason} | ({"message": message} if message else {})}
 
 
 def condition(kind: str, status: str, reason: str, message: str = "") -> Json:
-    """A condition of a pod."""
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastProbeTime": None}
 
 
 def deleted(content: Json, *conditions: Json) -> Json:
-    """The same pod in its grace period."""
+    """Return the pod during its deletion grace period."""
     content = copy.deepcopy(content)
     content["metadata"] |= {"deletionTimestamp": "2026-11-21T06:05:40Z", "deletionGracePeriodSeconds": 40}
     content["status"].setdefault("conditions", []).extend(conditions)

@@ -1,4 +1,4 @@
-"""The emulated API server on the loopback interface: requests, answers, streams, and how they break."""
+"""Serve the emulated API over loopback HTTP: requests, streams and broken connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.http_server import HttpServer
 
 @contextmanager
 def serving(emulator: Emulator, tls: ssl.SSLContext | None = None) -> Iterator[Configuration]:
-    """Listen, until the block ends; then all connections do. Yields how it is reached."""
+    """Serve until the block exits, then close all connections. Yields the client configuration."""
 
     class Handler(_Handler):
         pass
@@ -47,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
     emulator: Emulator
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Discard log messages."""
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, {"kind": "Scale", "spec": request.body["spec"]})
 
     def _resize(self, request: Request) -> None:
-        """As a server that offers it, of a pod that is there."""
+        """Resize an existing pod, if the server offers it."""
         found = self.emulator.objects["pods"].get(request.name)
         if found is None or not self.emulator.resizes:
             return self._status(404, "the server could not find the requested resource")
@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.status:
             self._answer(fault.status, fault.body or b"injected", fault.headers)
         else:
-            # Half an answer, then nothing.
+            # Send half an answer and stop.
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
 
     def _status(self, code: int, message: str) -> None:
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         emulator = self.emulator
         with emulator.news:
             found = sorted(emulator.matching(request), key=lambda content: str(content["metadata"]["name"]))
-            # A page is of the version of the first one.
+            # All pages have the version of the first page.
             begin, version = map(int, request.query.get("continue", f"0/{emulator.version}").split("/"))
             is_gone = version < emulator.version
         if is_gone:
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         with emulator.news:
             epoch = emulator.epoch
             if seen < emulator.oldest:
-                # As API servers do: the answer is 200, the error an event.
+                # Like real API servers, answer 200 and send the error as an event.
                 gone = _line(
                     "ERROR", {"code": 410, "reason": "Expired", "message": "too old resource version"}
                 )
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def _stream(self, request: Request, seen: int, epoch: int) -> None:
-        """Events behind version `seen`, until a while passes without any, or all watches of this epoch end."""
+        """Send events after version `seen` until a timeout without events, or the end of this epoch."""
         for entries in self.emulator.news_since(epoch, float(request.query["timeoutSeconds"])):
             for version, resource, kind, content in entries:
                 is_asked = kind == "BOOKMARK" or self.emulator.matches(request, content)
@@ -175,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
                     self._chunk(_line(kind, content))
 
     def _chunk(self, content: bytes) -> None:
-        # In two pieces, as a network may do.
+        # Split the line, as a network may.
         for piece in filter(None, (content[:7], content[7:])):
             self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
 

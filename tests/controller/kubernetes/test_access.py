@@ -1,4 +1,4 @@
-"""How the controller's pod finds its API server: what the kubelet tells it."""
+"""The controller's pod finds its API server from the kubelet's settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def mounted(tmp_path: Path) -> Path:
 
 
 def test_a_pod_knows_its_server_and_its_namespace(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another namespace may be named; an IPv6 address is put in brackets; no proxy of others stands between."""
+    """Another namespace may be configured, IPv6 addresses get brackets, and proxies are ignored."""
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.org:3128")
     configuration, namespace = in_cluster(HOST, mounted=mounted)
     assert (configuration.host, namespace) == ("https://10.96.0.1:443", "here")
@@ -45,14 +45,14 @@ def test_a_pod_knows_its_server_and_its_namespace(mounted: Path, monkeypatch: py
 
 @pytest.mark.parametrize("missing", ["token", "ca.crt", "namespace"])
 def test_a_service_account_that_is_not_mounted_is_told(mounted: Path, missing: str) -> None:
-    """With what to set in the pod."""
+    """The error names the pod setting."""
     (mounted / missing).unlink()
     with pytest.raises(ClusterError, match="set automountServiceAccountToken to true"):
         in_cluster(HOST, mounted=mounted)
 
 
 def _in_pod(server: Configuration, mounted: Path) -> KubernetesOrchestrator:
-    """An orchestrator that reaches `server` as its pod is told, over TLS."""
+    """Return an orchestrator with a pod's environment and TLS."""
     address = urlsplit(server.host)
     told = {"KUBERNETES_SERVICE_HOST": address.hostname or "", "KUBERNETES_SERVICE_PORT": str(address.port)}
     return KubernetesOrchestrator(*in_cluster(told, NAMESPACE, mounted), SET)
@@ -62,7 +62,7 @@ def _in_pod(server: Configuration, mounted: Path) -> KubernetesOrchestrator:
 def test_a_token_that_is_replaced_on_disk_is_used(
     mounted: Path, tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A minute later at most. The kubelet replaces it about once an hour, and long before it ends."""
+    """The adapter rereads the token after a minute; the kubelet replaces it about once an hour."""
     context, certificate = of_this_machine(tmp_path)
     shutil.copy(certificate, mounted / "ca.crt")
     now = datetime.datetime(2026, 11, 21)
@@ -85,7 +85,7 @@ def test_a_token_that_is_replaced_on_disk_is_used(
 def test_a_server_of_another_authority_is_told_nothing(
     mounted: Path, tmp_path: Path, emulator: Emulator
 ) -> None:
-    """Not even the token."""
+    """The client does not even send its token."""
     context, _ = of_this_machine(tmp_path)
     of_this_machine(mounted)
     (mounted / "ca.pem").rename(mounted / "ca.crt")

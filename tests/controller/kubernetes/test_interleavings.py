@@ -1,4 +1,4 @@
-"""Whatever happens in the cluster and to the connections, in any order: what is seen in the end is what is there."""
+"""After any order of cluster changes and connection faults, the view equals the cluster."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _STEPS = st.lists(
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=_STEPS, after=_STEPS, is_settled=st.booleans())
 def test_the_view_ends_in_the_truth(before: list[_Step], after: list[_Step], is_settled: bool) -> None:
-    """Steps happen before the first list, and then while watches run, break, are refused or forgotten."""
+    """Steps happen before the first list, and while watches run, break, are refused or expire."""
     emulator = Emulator()
     emulator.scale(2)
     for step in before:

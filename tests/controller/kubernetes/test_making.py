@@ -1,4 +1,4 @@
-"""What the events of the worker set say of pods that are not there."""
+"""Explanations of missing pods from the worker set's events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST, SECOND = f"{SET}-0", f"{SET}-1"
     ],
 )
 def test_a_refusal_is_told_with_what_to_do(problem: str, cure: str) -> None:
-    """In the words of Kubernetes, and in those of the chart's values."""
+    """The text quotes Kubernetes and names the chart value."""
     making = read_making(creation(SECOND, problem))
     assert making is not None
     told = unmade({SECOND}, [making])[SECOND]
@@ -43,7 +43,7 @@ def test_a_refusal_is_told_with_what_to_do(problem: str, cure: str) -> None:
     st.sets(st.sampled_from([FIRST, SECOND])),
 )
 def test_the_newest_try_counts(tries: list[tuple[str, int, str]], missing: set[str]) -> None:
-    """Of each pod that is missing, in whatever order events are heard; one that worked is no reason."""
+    """For each missing pod, in any event order; a successful attempt is no explanation."""
     made = [
         Making(pod=pod, time=f"2026-11-21T06:00:{second:02d}Z", problem=why) for pod, second, why in tries
     ]
@@ -63,6 +63,6 @@ _ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"lastObservedTime": 7}
     )
 )
 def test_no_event_is_too_odd_to_be_read(fields: dict[str, Any]) -> None:
-    """Any field may be missing or of another type."""
+    """Any field may be missing or have a wrong type."""
     made = read_making(creation(SECOND, "no") | fields)
     assert made is None or made.pod == SECOND or "message" in fields

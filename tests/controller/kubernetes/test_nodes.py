@@ -1,4 +1,4 @@
-"""What events of pods say of nodes that are being made."""
+"""Nodes under construction, as reported by events of pods."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.controller.kubernetes.emulator import of_pod
     ],
 )
 def test_who_makes_nodes_says_so(reason: str, message: str, is_made: bool | None) -> None:
-    """The cluster autoscaler and Karpenter, of which a node that is there is none that is made. All else says
-    nothing."""
+    """Only the cluster autoscaler and Karpenter report new nodes; other events and existing nodes do not
+    count."""
     news = read_news(of_pod("a", reason, message))
     assert (news and news.is_made) == is_made
 
@@ -41,7 +41,7 @@ def test_who_makes_nodes_says_so(reason: str, message: str, is_made: bool | None
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 59), st.booleans()), unique_by=lambda i: i[:2])
 )
 def test_the_newest_counts_of_a_pod_that_waits(told: list[tuple[str, int, bool]]) -> None:
-    """In whatever order events are heard; of one that has its node, or is gone, they say nothing."""
+    """Events may arrive in any order; those for scheduled or deleted pods are ignored."""
     pods = {"w-0": Pod(uid="a", is_pending=True), "w-1": Pod(uid="b"), "w-2": Pod(uid="c", is_pending=True)}
     news = [
         NodeNews(pod=uid, time=f"2026-11-21T06:00:{second:02d}Z", is_made=is_made)
@@ -58,5 +58,5 @@ _ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"uid": 7}))
     st.fixed_dictionaries({}, optional=dict.fromkeys(("message", "reason", "involvedObject", "series"), _ODD))
 )
 def test_no_event_is_too_odd_to_be_read(fields: dict[str, Any]) -> None:
-    """Any field may be missing or of another type."""
+    """Any field may be missing or have a wrong type."""
     read_news(of_pod("a", "TriggeredScaleUp", "so") | fields)

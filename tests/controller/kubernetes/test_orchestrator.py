@@ -1,4 +1,4 @@
-"""The adapter before an API server that answers late, wrongly, not at all, or as it should."""
+"""The adapter with a correct, slow, faulty or absent API server."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.controller.kubernetes.watching import Watched
 FIRST, SECOND = f"{SET}-0", f"{SET}-1"
 
 
-# --- an API server as it should be -------------------------------------------------------------------
+# --- Correct server ---
 
 
 def test_all_pages_of_the_pods_are_listed_and_those_of_others_left_out(emulator: Emulator) -> None:
-    """A pod counts if the StatefulSet owns it; or if nobody does and it has a name of the set's."""
+    """A pod counts if the StatefulSet owns it, or if it has no owner and a name of the set."""
     other, orphan, foundling, stranger = pod(7), pod(8), pod(9), pod(10)
     other["metadata"]["ownerReferences"][0] |= {"name": "redis"}
     del orphan["metadata"]["ownerReferences"], foundling["metadata"]["ownerReferences"]
@@ -36,7 +36,7 @@ def test_all_pages_of_the_pods_are_listed_and_those_of_others_left_out(emulator:
 
 
 def test_a_watch_that_ends_is_continued_where_it_was(watched: Watched) -> None:
-    """Nothing is listed again, and a bookmark moves the place on."""
+    """The adapter does not list again, and a bookmark advances the position."""
     watched.emulator.bookmark()
     watched.emulator.end_watches()
     watched.emulator.put("pods", pod(1, "another"))
@@ -52,7 +52,7 @@ QUOTA = 'pods "cerebro-worker-1" is forbidden: exceeded quota: team, requested: 
 
 
 def test_a_pod_that_is_not_made_is_explained_by_the_events_of_its_set(watched: Watched) -> None:
-    """It does not exist, so it cannot tell itself; once it is made, nothing is left to explain."""
+    """A missing pod cannot explain itself; the explanation disappears when the pod exists."""
     watched.emulator.delete("pods", SECOND)
     watched.emulator.put("events", creation(SECOND, QUOTA))
     fleet = watched.until(lambda fleet: fleet is not None and SECOND in fleet.unmade)
@@ -65,7 +65,7 @@ def test_a_pod_that_is_not_made_is_explained_by_the_events_of_its_set(watched: W
 
 
 def test_a_node_that_is_being_made_is_told_until_the_pod_has_it(watched: Watched) -> None:
-    """By the events of whoever makes nodes, of this very pod; the page says so while workers start."""
+    """The events of the node autoscaler for this pod appear while it waits."""
     uid = pod(1)["metadata"]["uid"]
     nowhere = condition(
         "PodScheduled", "False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu."
@@ -85,7 +85,7 @@ def test_a_node_that_is_being_made_is_told_until_the_pod_has_it(watched: Watched
 
 
 def test_only_what_the_role_allows_is_asked(watched: Watched) -> None:
-    """The emulator enforces the Role; every rule and verb of it is needed."""
+    """The emulator enforces the Role, and each rule and verb is necessary."""
     watched.orchestrator.scale(3)
     allowed = {
         (resource, verb)
@@ -104,7 +104,7 @@ def test_only_what_the_role_allows_is_asked(watched: Watched) -> None:
 def test_without_the_stateful_set_there_is_no_fleet(
     emulator: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Said by name; once it is made, its pods are found."""
+    """The message names the set; its pods appear once it exists."""
     emulator.delete("statefulsets", SET)
     with caplog.at_level(logging.INFO), Watched(emulator).watching() as watched:
         watched.until(lambda _: f"has no StatefulSet {SET} in namespace cerebro" in caplog.text)
@@ -113,7 +113,7 @@ def test_without_the_stateful_set_there_is_no_fleet(
         watched.sees_the_truth()
 
 
-# --- one that is not ---------------------------------------------------------------------------------
+# --- Faulty server ---
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_without_the_stateful_set_there_is_no_fleet(
     ids=lambda fault: f"{fault.status} {(fault.line or fault.body)[:40].decode()}",
 )
 def test_after_any_fault_of_a_watch_the_truth_is_seen_again(watched: Watched, fault: Fault) -> None:
-    """What happened meanwhile included, a deletion too, of which no later event tells."""
+    """This includes changes during the fault, such as a deletion without a later event."""
     with watched.emulator.news:
         watched.emulator.fail(fault, fault, fault)
         watched.emulator.delete("pods", SECOND)
@@ -161,14 +161,14 @@ def test_after_any_fault_of_a_watch_the_truth_is_seen_again(watched: Watched, fa
     ids=lambda fault: f"{fault.status} {fault.body[:40].decode()}",
 )
 def test_a_list_that_fails_is_asked_for_again(emulator: Emulator, fault: Fault) -> None:
-    """Until one is whole."""
+    """The adapter retries until a list is complete."""
     emulator.fail(fault, fault, fault)
     with Watched(emulator).watching() as watched:
         watched.sees_the_truth()
 
 
 def test_silence_makes_the_view_out_of_date(watched: Watched) -> None:
-    """A connection that died without a word is not taken for one without news; the next sign of life ends it."""
+    """A silent connection may be dead, so the view expires; the next message restores it."""
     watched.now += WATCH_S + TIMEOUT_S
     assert watched.orchestrator.fleet() is not None
     watched.now += 0.1
@@ -178,7 +178,7 @@ def test_silence_makes_the_view_out_of_date(watched: Watched) -> None:
 
 
 def test_nobody_waits_for_a_server_that_is_late(emulator: Emulator) -> None:
-    """`fleet` answers at once, that it does not know."""
+    """`fleet` returns None at once."""
     arrived, answer = threading.Event(), threading.Event()
 
     def late(_: Request) -> None:
@@ -194,7 +194,7 @@ def test_nobody_waits_for_a_server_that_is_late(emulator: Emulator) -> None:
 
 
 def test_what_a_watch_broke_off_is_unknown_until_it_is_listed(watched: Watched) -> None:
-    """Better no view than one that may lag: silence tells then."""
+    """An outdated view would be worse than none; lease silence then detects lost workers."""
     answer = threading.Event()
 
     def late(request: Request) -> None:
@@ -211,7 +211,7 @@ def test_what_a_watch_broke_off_is_unknown_until_it_is_listed(watched: Watched) 
 def test_a_refusal_is_said_once_with_the_verb_it_lacks(
     emulator: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not at every try; and its end is said too."""
+    """The message appears once, and again when access is granted."""
     rules, emulator.rules = emulator.rules, ()
     with caplog.at_level(logging.INFO), Watched(emulator).watching() as watched:
         watched.until_asked(lambda: [r.resource for r in emulator.requests].count("statefulsets") > 2)

@@ -1,4 +1,4 @@
-"""What pod objects mean: pure, a table per question."""
+"""Interpretation of pod objects, without I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ended(*ends: Json) -> list[Json]:
 
 
 def failed(reason: str, message: str, **status: Any) -> Json:
-    """A pod its node ended or refused: the kubelet says why in the status itself."""
+    """A pod that its node stopped or refused; the kubelet gives the reason in the status."""
     return pod(phase="Failed", reason=reason, message=message, containerStatuses=[], **status)
 
 
@@ -46,7 +46,7 @@ def failed(reason: str, message: str, **status: Any) -> Json:
     ],
 )  # fmt: skip
 def test_a_deleted_pod_is_leaving_and_was_taken_away(conditions: tuple[Json, ...], said: str) -> None:
-    """Whatever the reason, what ran there counts for nothing."""
+    """For any reason, the attempt there is not charged."""
     read = read_pod(deleted(pod(), *conditions))
     assert read.leaving is not None
     assert read.leaving.kind is TAKEN
@@ -55,7 +55,7 @@ def test_a_deleted_pod_is_leaving_and_was_taken_away(conditions: tuple[Json, ...
 
 
 def test_a_node_that_does_not_answer_is_no_proof_of_death() -> None:
-    """Its processes may run: the lease tells when to stop waiting."""
+    """Its processes may still run, so only the lease decides when to stop waiting."""
     said = "Node node-a which was running pod cerebro-worker-0 is unresponsive"
     content = deleted(pod(reason="NodeLost", message=said))
     read = read_pod(content)
@@ -95,7 +95,7 @@ def test_a_node_that_does_not_answer_is_no_proof_of_death() -> None:
     ],
 )  # fmt: skip
 def test_an_ended_pod_is_dead_for_a_reason(content: Json, kind: FailureKind, said: str) -> None:
-    """The reason reaches a person, with the cure; the kind decides how a task counts."""
+    """The user sees the reason and a fix; the kind decides the cost for a task."""
     read = read_pod(content)
     assert read.dead is not None
     assert read.dead.kind is kind
@@ -120,7 +120,7 @@ def test_an_ended_pod_is_dead_for_a_reason(content: Json, kind: FailureKind, sai
 )
 @pytest.mark.parametrize("is_back", [True, False])
 def test_an_end_of_a_container_is_told(end: Json, kind: FailureKind, said: str, is_back: bool) -> None:
-    """Before and after it is started again the same: `state` holds it first, then `lastState`."""
+    """Before a restart the exit is in `state`, afterwards in `lastState`."""
     status = (
         container("worker", last=end, restarts=1) if is_back else container("worker", {"terminated": end})
     )
@@ -148,7 +148,7 @@ def test_an_end_of_a_container_is_told(end: Json, kind: FailureKind, said: str, 
     ],
 )
 def test_a_container_that_waits_in_vain_says_for_what(state: Json, said: str) -> None:
-    """With what to change."""
+    """The text names a fix."""
     read = read_pod(pod(phase="Pending", containerStatuses=[container("etl"), container("worker", state)]))
     assert said in read.trouble
     assert read.trouble.startswith("container worker: ")
@@ -179,7 +179,7 @@ def test_a_container_that_waits_in_vain_says_for_what(state: Json, said: str) ->
     ],
 )
 def test_a_pod_that_no_node_takes_says_what_is_missing(message: str, cure: str) -> None:
-    """The scheduler's words, and the value to change."""
+    """The text has the scheduler's words and the chart value."""
     unscheduled = [condition("PodScheduled", "False", "Unschedulable", message)]
     read = read_pod(pod(phase="Pending", conditions=unscheduled, containerStatuses=[]))
     assert message in read.trouble
@@ -187,7 +187,7 @@ def test_a_pod_that_no_node_takes_says_what_is_missing(message: str, cure: str) 
 
 
 def test_gpus_are_those_of_all_containers() -> None:
-    """Of either make; without a limit there are none."""
+    """Both vendors count, and without a limit there are none."""
     content = pod(gpus=4)
     content["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = 1
     assert read_pod(content).gpus == 5
@@ -197,7 +197,7 @@ def test_gpus_are_those_of_all_containers() -> None:
 _JSON: st.SearchStrategy[Any] = st.sampled_from(
     (None, True, 7, -1, "", "x", [], [None], ["x"], [[]], [{}], {}, {"x": 7}, {"name": []})
 )
-"""One of each kind: building values at random took longer than reading them."""
+"""One value of each type: random values took longer to build than to read."""
 
 
 def _paths(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -222,7 +222,7 @@ _FULL["status"]["containerStatuses"] = [
 
 @given(path=st.sampled_from([path for path in _paths(_FULL) if path]), value=_JSON)
 def test_no_object_is_too_odd_to_be_read(path: tuple[Any, ...], value: Any) -> None:
-    """Any field may be missing or of another type: the rest is read."""
+    """Any field may be missing or have a wrong type; the other fields are read."""
     content = copy.deepcopy(_FULL)
     inner: Any = content
     for key in path[:-1]:

@@ -1,4 +1,4 @@
-"""Giving a pod more memory while it runs: what is asked, and what comes of it when the API server does not do it."""
+"""More memory for a running pod: the request, and errors of the API server."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ POD = f"{SET}-1"
 
 @pytest.fixture
 def granted(emulator: Emulator, watched: Watched) -> Watched:
-    """The chart was told that the memory of workers may be raised."""
+    """The chart permits larger memory limits for workers."""
     emulator.rules = (*RULES, *RESIZE_RULES)
     return watched
 
 
 def of(content: object, container: str) -> Memory | None:
-    """What a container has."""
+    """Return the memory of a container."""
     return read_pod(content).memory.get(container)  # type: ignore[arg-type]
 
 
 def test_one_container_of_one_pod_is_given_more(granted: Watched) -> None:
-    """Its neighbour and the other pods keep what they have; the view shows it."""
+    """The other container and pods stay unchanged, and the view shows the new size."""
     granted.orchestrator.resize(POD, "worker", Memory(GIB, 8 * GIB))
     pods = granted.emulator.objects["pods"]
     assert of(pods[POD], "worker") == (GIB, 8 * GIB)
@@ -39,7 +39,7 @@ def test_one_container_of_one_pod_is_given_more(granted: Watched) -> None:
 
 
 def test_what_asks_for_nothing_goes_on_asking_for_nothing(granted: Watched) -> None:
-    """A request that appears would change the pod's quality of service, which the server refuses."""
+    """A new memory request would change the quality-of-service class, which the server refuses."""
     granted.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
     (asked,) = (request for request in granted.emulator.requests if request.verb == "patch")
     assert asked.body == {
@@ -48,13 +48,13 @@ def test_what_asks_for_nothing_goes_on_asking_for_nothing(granted: Watched) -> N
 
 
 def test_without_the_chart_s_value_it_is_refused(watched: Watched) -> None:
-    """The Role grants it only where it was asked for."""
+    """The Role lacks the permission by default."""
     with pytest.raises(ClusterError, match=r"lacks pods/resize: `helm upgrade` with autoscaler\.resize=true"):
         watched.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
 
 
 def test_a_server_that_knows_no_such_thing_says_so(granted: Watched) -> None:
-    """Before 1.33 there is none; a pod that is gone is told by the same answer."""
+    """Servers before 1.33 give the same answer as for a deleted pod."""
     granted.emulator.resizes = False
     with pytest.raises(
         ClusterError, match=rf"pod {POD} to 8Gi.*offers no pods/resize.*before Kubernetes 1\.33"
@@ -74,7 +74,7 @@ def test_a_server_that_knows_no_such_thing_says_so(granted: Watched) -> None:
 def test_a_failed_one_says_whether_to_ask_again(
     granted: Watched, faults: list[Fault], error: type[Exception] | None, said: str
 ) -> None:
-    """By type, as of scaling."""
+    """The exception type decides, as for scaling."""
     granted.emulator.fail(*faults)
     if error is None:
         granted.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
@@ -94,14 +94,14 @@ def test_a_failed_one_says_whether_to_ask_again(
     ],
 )  # fmt: skip
 def test_quantities_of_memory_are_read(quantity: object, expected: int) -> None:
-    """As the API gives them; what is none counts as no limit."""
+    """Invalid quantities count as no limit."""
     content = pod()
     content["spec"]["containers"][1]["resources"] = {"limits": {"memory": quantity}}
     assert (of(content, "worker") or Memory(0, 0)).limit == expected
 
 
 def test_a_node_without_room_is_told() -> None:
-    """The kubelet says so in a condition of the pod."""
+    """The kubelet reports it in a pod condition."""
     told = condition("PodResizePending", "True", "Infeasible", "Node didn't have enough capacity: memory")
     assert read_pod(pod(conditions=[told])).unresized == "Node didn't have enough capacity: memory"
     assert read_pod(pod()).unresized == ""

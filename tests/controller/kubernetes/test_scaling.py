@@ -1,4 +1,4 @@
-"""Asking for a number of workers: what comes of it when the API server does not do it."""
+"""Requests for a number of workers, and errors of the API server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.controller.kubernetes.watching import Watched
 
 
 def test_a_set_of_none_is_a_size_like_others(watched: Watched) -> None:
-    """Its pods go, and none is wanted; the next size brings them back."""
+    """All pods stop, and a later size restores them."""
     watched.orchestrator.scale(0)
     for ordinal in range(3):
         watched.emulator.delete("pods", f"{SET}-{ordinal}")
@@ -37,7 +37,7 @@ def test_a_set_of_none_is_a_size_like_others(watched: Watched) -> None:
 def test_a_failed_scaling_says_whether_to_ask_again(
     watched: Watched, faults: list[Fault], error: type[Exception], said: str
 ) -> None:
-    """By type, as everywhere; with what the server said."""
+    """The exception type decides; the message quotes the server."""
     watched.emulator.fail(*faults)
     with pytest.raises(error, match=f"cannot scale StatefulSet {SET} to 4.*{said}"):
         watched.orchestrator.scale(4)

@@ -1,4 +1,4 @@
-"""The adapter before an emulated API server, and waiting for what it sees: by notice, never by the clock."""
+"""The adapter with an emulated API server; tests wait for notifications, not for time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ LIMIT_S = HANG_S
 
 
 class Watched:
-    """An orchestrator, and the notices it gives.
+    """An orchestrator and its notifications.
 
-    Attributes:
-        now: the clock by which its view gets out of date; moved by hand.
+    The test moves the clock `now`, which decides when the view expires.
     """
 
     def __init__(self, emulator: Emulator) -> None:
@@ -32,7 +31,7 @@ class Watched:
         self.orchestrator: KubernetesOrchestrator
 
     def until(self, is_there: Callable[[Fleet | None], bool]) -> Fleet | None:
-        """The first view that satisfies; fails the test when none comes."""
+        """Return the first matching view, or fail the test after a limit."""
 
         def seen() -> bool:
             return is_there(self.orchestrator.fleet())
@@ -42,12 +41,12 @@ class Watched:
             return self.orchestrator.fleet()
 
     def until_asked(self, is_asked: Callable[[], bool]) -> None:
-        """Until the server was asked so."""
+        """Wait until the server has received such requests."""
         with self.emulator.news:
             assert self.emulator.news.wait_for(is_asked, LIMIT_S)
 
     def truth(self) -> Fleet | None:
-        """What the cluster holds in fact."""
+        """Return the cluster's actual content."""
         objects = self.emulator.objects
         if SET not in objects["statefulsets"]:
             return None
@@ -65,12 +64,12 @@ class Watched:
         )
 
     def sees_the_truth(self) -> None:
-        """Waits until it does."""
+        """Wait until the view equals the cluster."""
         self.until(lambda fleet: fleet == self.truth())
 
     @contextmanager
     def watching(self) -> Iterator[Watched]:
-        """Until the block ends."""
+        """Watch until the block exits."""
 
         def notify() -> None:
             with self._news:

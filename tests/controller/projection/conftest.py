@@ -12,13 +12,13 @@ from tests.controller.projection.written import LogStore, Once, points, story
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pauses: neither to gather commits nor between two tries."""
+    """Disable the pauses for gathering commits and for retries."""
     monkeypatch.setattr(projection, "_GATHER_S", 0.0)
     monkeypatch.setattr(projection, "_PAUSE_S", 0.0)
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """A folder with the files of the story, written at one go."""
+    """A folder with all files of the story."""
     Once(LogStore(story().log, points()), tmp_path / "whole").write()
     return tmp_path / "whole"

@@ -1,4 +1,4 @@
-"""Whatever was cut off, torn, restarted or away for a moment: the files end up the same."""
+"""After truncation, restarts or failures, the files have the same content."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ from tests.waiting import until
 
 
 def test_a_restart_adds_nothing(written: Path) -> None:
-    """A projection that starts on complete files leaves their bytes as they are."""
+    """A projection that starts on complete files does not change them."""
     before = contents(written)
     Once(LogStore(story().log, points()), written).write()
     assert contents(written) == before
 
 
 def test_a_start_from_a_snapshot_goes_on_where_the_files_end(tmp_path: Path, written: Path) -> None:
-    """Made after any event, once that is settled; also where a sub-epoch of before is done again, which says nothing
-    new."""
+    """After any settled event; a repeated sub-epoch adds no data."""
     log = story().log
     for number in range(1, len(log)):
         folder = tmp_path / str(number)
@@ -53,7 +52,7 @@ def test_a_start_from_a_snapshot_goes_on_where_the_files_end(tmp_path: Path, wri
 
 
 def test_what_is_not_written_is_not_settled(tmp_path: Path) -> None:
-    """Nor what was not shown."""
+    """Unread entries are not settled either."""
     own, log = Once(LogStore(story().log, points()), tmp_path), story().log
     own._read_logs()
     assert not own.is_settled("one", len(log))
@@ -65,10 +64,10 @@ def test_what_is_not_written_is_not_settled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("of", [file_of, file_of_run])
 def test_a_file_torn_at_any_byte_is_completed(written: Path, of: Callable[[Path], Path]) -> None:
-    """Cut at byte n, for every seventh n: the next start writes exactly what is missing."""
+    """For a cut at each seventh byte, the next start writes exactly the missing part."""
     path = of(written)
     whole = path.read_bytes()
-    # Seven shares no factor with the records' lengths: over the file, cuts fall on each place within a record.
+    # Seven shares no factor with the record lengths, so cuts reach each position within a record.
     for cut in range(0, len(whole), 7):
         path.write_bytes(whole[:cut])
         Once(LogStore(story().log, points()), written).write()
@@ -78,7 +77,7 @@ def test_a_file_torn_at_any_byte_is_completed(written: Path, of: Callable[[Path]
 def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(
     written: Path, tmp_path: Path
 ) -> None:
-    """For every length of the log seen before the stop, the file ends up the same."""
+    """For each prefix of the log before the stop, the final file is the same."""
     log, whole = story().log, contents(written)
     for length in range(len(log) + 1):
         root = tmp_path / str(length)
@@ -88,7 +87,7 @@ def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(
 
 
 def test_a_store_that_is_away_for_a_moment_leaves_no_gap(written: Path, tmp_path: Path) -> None:
-    """The commit is written once the store is back; those behind it wait."""
+    """The commit is written when the store returns; later commits wait."""
     store = LogStore(story().log, points())
     store.fail_live = 3
     Once(store, tmp_path / "again").write()
@@ -98,14 +97,14 @@ def test_a_store_that_is_away_for_a_moment_leaves_no_gap(written: Path, tmp_path
 def test_a_full_metrics_volume_leaves_no_gap(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever of a commit reached the file before the error, the rest follows and nothing comes twice."""
+    """After a partial write, the rest follows without duplicates."""
     flush, left = EventFile.flush, [6]
 
     def full_now_and_then(self: EventFile) -> None:
         flush(self)
         if left[0]:
             left[0] -= 1
-            # Half of the last record is lost, as when the disk fills up within it.
+            # Half of the last record is lost, as on a full disk.
             size = os.fstat(self._file.fileno()).st_size
             self._file.truncate(size - 9)
             raise OSError(errno.ENOSPC, "no space left on device")
@@ -117,14 +116,14 @@ def test_a_full_metrics_volume_leaves_no_gap(
 
 
 def test_more_models_than_open_files(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are closed and opened again as their turn comes."""
+    """The projection closes and reopens files in turn."""
     monkeypatch.setattr(projection, "_MAX_OPEN", 1)
     Once(LogStore(story().log, points()), tmp_path / "again").write()
     assert contents(tmp_path / "again") == contents(written)
 
 
 def test_the_thread_writes_what_an_earlier_life_left_out(written: Path, tmp_path: Path) -> None:
-    """Started for real, with a client's own types, it completes the files by itself."""
+    """A real thread with a client's types completes the files."""
     store: Any = LogStore(story().log, points())
     client: KvsClient = store
     running = TensorBoardFiles(client, volumes(tmp_path / "again"))

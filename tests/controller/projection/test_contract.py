@@ -1,4 +1,4 @@
-"""The contract of projections: a log gives the same data in one go and in parts by several processes."""
+"""The contract of projections: one process or several processes produce the same data from a log."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ class _TensorBoard:
         self.root = root
 
     def process(self) -> tuple[Projection, Callable[[], None]]:
-        """Start a process; return its projection and a function that stores what is due."""
+        """Start a process; return its projection and a function that stores pending data."""
         files = Once(LogStore(()), self.root)
         return files, files.drain
 
     def data(self) -> Any:
-        """Return the stored data."""
         return contents(self.root)
 
 
@@ -49,7 +48,6 @@ class _History:
         self.store = Store()
 
     def process(self) -> tuple[Projection, Callable[[], None]]:
-        """See `_TensorBoard`."""
         clock = Clock()
         history = RunHistory(self.store, clock)
         history.open(EXPERIMENT, self.store.term)
@@ -61,7 +59,6 @@ class _History:
         return history, settle
 
     def data(self) -> Any:
-        """See `_TensorBoard`."""
         found = self.store.inner.history().sub_epochs
         return {
             key: {name: f"{number:.9g}" for name, number in row.model_dump().items()}
@@ -91,7 +88,7 @@ def apply_log(kind: _TensorBoard | _History, log: tuple[Event, ...], cuts: tuple
 def test_parts_of_a_log_give_the_same_data_as_the_whole(
     log: tuple[Event, ...], tmp_path: Path, kind: Any, parts: int
 ) -> None:
-    """Each part is applied by a new process that restores the snapshot of the state."""
+    """A new process with a restored snapshot applies each part."""
     whole = apply_log(kind(tmp_path / "whole"), log, ())
     cuts = tuple(len(log) * number // parts for number in range(1, parts))
     assert whole
@@ -102,7 +99,7 @@ def test_parts_of_a_log_give_the_same_data_as_the_whole(
 def test_data_that_are_not_stored_yet_are_not_settled(
     log: tuple[Event, ...], tmp_path: Path, kind: Any
 ) -> None:
-    """A snapshot of the state may not contain their events."""
+    """A snapshot must not contain their events."""
     state = ExperimentState(name=EXPERIMENT)
     projection, settle = kind(tmp_path).process()
     for event in log:
@@ -114,7 +111,7 @@ def test_data_that_are_not_stored_yet_are_not_settled(
 
 
 def test_timings_are_the_same_after_a_restored_snapshot(log: tuple[Event, ...]) -> None:
-    """The core derives them from the restored state instead of the events before it."""
+    """The core derives them from the restored state instead of earlier events."""
     end = len(log) * 3 // 4
     whole = Core(simulation().store.experiment(EXPERIMENT))
     for event in log[:end]:

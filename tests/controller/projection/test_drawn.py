@@ -1,4 +1,4 @@
-"""What TensorBoard's files hold: sub-epochs, epochs and live values, each once and in a file of its own model."""
+"""TensorBoard files have sub-epochs, epochs and live metrics once each, in one file per model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.controller.projection.written import contents, file_of, file_of_run, 
 
 
 def test_sub_epochs_epochs_and_live_values_are_drawn(written: Path) -> None:
-    """Sub-epochs by number, epochs as means weighted by rows and as validated, live values by rows seen so far."""
+    """Sub-epochs by number, epochs as row-weighted means and validations, live metrics by rows."""
     accumulator = EventAccumulator(str(file_of(written).parent)).Reload()
     assert accumulator.file_version == 2.0
     series = {
@@ -29,7 +29,7 @@ def test_sub_epochs_epochs_and_live_values_are_drawn(written: Path) -> None:
 
 
 def test_a_run_has_a_file_with_how_well_its_epochs_were_scheduled(written: Path) -> None:
-    """Makespan, lower bound, gap and idle time of all workers, at the time the epoch was complete."""
+    """Makespan, lower bound, gap and total idle time, at the time of the epoch's completion."""
     log = story().log
     told = [event for event in log if isinstance(event, EpochCompleted)]
     assert records(file_of_run(written)) == [
@@ -49,6 +49,6 @@ def test_a_run_has_a_file_with_how_well_its_epochs_were_scheduled(written: Path)
 
 
 def test_a_retried_attempt_and_a_redone_sub_epoch_leave_no_duplicates(written: Path) -> None:
-    """Each (tag, step) is there once, though one attempt failed and one sub-epoch was committed twice."""
+    """One attempt failed and one sub-epoch was committed twice, but each (tag, step) is unique."""
     found = [(tag, step) for tag, step, _, _ in records(file_of(written))]
     assert len(found) == len(set(found))

@@ -1,4 +1,4 @@
-"""A deleted experiment is written no more and stops nobody; and how long commits have waited is told."""
+"""Deleted experiments are no longer written, and the age of pending commits is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import HANG_S, until
 
 
 def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
-    """What waited is dropped and no file is touched; one of the same name is then written from its beginning."""
+    """Pending entries are dropped; a new experiment with the same name starts empty."""
     store = LogStore(story().log, points())
     own = Once(store, written)
     own._read_logs()
@@ -42,12 +42,12 @@ def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
 
 
 def test_what_was_read_of_a_forgotten_life_is_not_written(written: Path) -> None:
-    """The experiment is forgotten while its log is being read: the rest of the old log is not that of the new one."""
+    """The experiment is deleted during a read of its log; the rest of the old log is discarded."""
 
     class Forgetful(LogStore):
         def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
             found = super().events(experiment, after)
-            if after == 7:  # once, with some of the log observed and more to come
+            if after == 7:  # once, in the middle of the log
                 own.forget(experiment)
             return found
 
@@ -56,7 +56,7 @@ def test_what_was_read_of_a_forgotten_life_is_not_written(written: Path) -> None
     shutil.rmtree(volumes(written).tensorboard / "one")
     own.write()
     assert contents(written) == {}
-    # Its successor shows the log of a new life from its beginning, and nothing of it counts as written.
+    # The new experiment's log starts again, with no event settled.
     state = ExperimentState(name="one")
     for event in story().log:
         state.apply(event)
@@ -66,7 +66,7 @@ def test_what_was_read_of_a_forgotten_life_is_not_written(written: Path) -> None
 
 
 def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> None:
-    """Its live points are gone when they are asked for: what comes after is written all the same."""
+    """Its live points are gone, but later commits of other experiments are written."""
 
     class Gone(LogStore):
         def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
@@ -79,7 +79,7 @@ def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> Non
 
 
 def test_what_waits_is_told(tmp_path: Path) -> None:
-    """For how long the oldest commit has waited, while the store does not answer; 0 once all is written."""
+    """The age of the oldest pending commit while the store does not answer; 0 when all are written."""
 
     class Unreachable(LogStore):
         is_asked, may_answer = threading.Event(), threading.Event()

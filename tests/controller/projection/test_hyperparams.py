@@ -1,4 +1,4 @@
-"""TensorBoard's HParams plugin knows each model's hyperparameters, and which models trained to their end."""
+"""TensorBoard's HParams plugin shows hyperparameters and finished models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.state.stories import Story
 
 
 def test_hyperparameters_of_any_type_are_told(tmp_path: Path) -> None:
-    """Whatever JSON can say."""
+    """Any JSON value."""
     told = Story()
     given: Hyperparameters = {"batch_size": 1, "lr": 0.5, "name": "<script>"}
     given |= {"is_wide": True, "layers": [8, 4], "none": None}
@@ -40,14 +40,14 @@ def test_hyperparameters_of_any_type_are_told(tmp_path: Path) -> None:
 
 
 def test_only_what_has_trained_all_its_epochs_counts_as_a_success(written: Path) -> None:
-    """TensorBoard keeps the first end that it reads, so a model that may go on gets none."""
+    """TensorBoard keeps the first end it reads, so a model that may continue has no end."""
     assert [what for what, _ in sessions(file_of(written))] == ["session_start_info", "session_end_info"]
     assert sessions(file_of(written))[-1][1].status == STATUS_SUCCESS
     assert [what for what, _ in sessions(file_of(written, "m01"))] == ["session_start_info"]
 
 
 def test_tensorboard_shows_models_with_hyperparameters_and_metrics(written: Path) -> None:
-    """Its HParams plugin, asked as its page asks it: a row per model, with the newest value of each metric."""
+    """The plugin returns one row per model, with the newest value of each metric."""
     multiplexer = plugin_event_multiplexer.EventMultiplexer()
     multiplexer.AddRunsFromDirectory(str(volumes(written).tensorboard))
     multiplexer.Reload()

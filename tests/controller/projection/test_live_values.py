@@ -1,4 +1,4 @@
-"""Live values: a bounded number per model, extremes among them; points are held no longer than they are needed."""
+"""Live metrics: a bounded number per model with extremes, held no longer than necessary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.state.stories import Story, sub_epoch
 
 
 def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> None:
-    """A sub-epoch has its share of the values of a model's run; a spike in it survives."""
+    """A sub-epoch has its share of the model's values, and a spike survives."""
     told = Story()
     told.fit(models=1)
     told.train(1, 0, rows=10_000)
@@ -48,7 +48,7 @@ def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("sub_epochs", [1, 4, 125, 126, 1_600, 100_000])
 def test_live_values_of_a_model_are_bounded(sub_epochs: int) -> None:
-    """Whatever the number of its sub-epochs: about 500, of the first sub-epoch on, and more than half of them are
+    """About 500 values for any number of sub-epochs; the first sub-epoch has some, and more than half are
     used."""
     shares = [live_share(sub_epoch, sub_epochs) for sub_epoch in range(sub_epochs)]
     assert shares[0] >= FEWEST
@@ -57,7 +57,7 @@ def test_live_values_of_a_model_are_bounded(sub_epochs: int) -> None:
 
 
 def long_story() -> tuple[Sequence[Event], Sequence[LivePoint]]:
-    """A run whose sub-epochs report as they train: 20 of them, 30 points each before its commit."""
+    """A run with 20 sub-epochs and 30 live points before each commit."""
     told, made = Story(), list[LivePoint]()
     told.fit(models=1, epochs=10)
     for epoch in range(1, 11):
@@ -74,7 +74,7 @@ def long_story() -> tuple[Sequence[Event], Sequence[LivePoint]]:
 
 
 def test_a_restart_holds_the_points_of_the_commit_that_it_writes(tmp_path: Path) -> None:
-    """Not those of all the run: live points are read as far as the commit, and dropped once it is written."""
+    """The projection reads live points up to a commit and drops them once it is written."""
     log, made = long_story()
 
     class Counted(LogStore):
@@ -101,7 +101,7 @@ def test_a_restart_holds_the_points_of_the_commit_that_it_writes(tmp_path: Path)
 
 
 def test_points_of_attempts_that_ended_in_vain_are_dropped(tmp_path: Path) -> None:
-    """Failed for good or taken back; and those of a sub-epoch that was done again."""
+    """Failed, revoked and re-executed attempts."""
     told = Story()
     told.fit(models=3)
     told.train(1, 0, loss=1.0)

@@ -1,4 +1,4 @@
-"""A long log costs what it is long, and is not read beside the loop."""
+"""The cost of long logs, and of restarts on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.controller.projection.written import LogStore, Once, contents, file_o
 def test_what_was_shown_before_is_not_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two readers of a log the second one costs next to nothing."""
+    """A second reader of the log processes almost nothing."""
     log, looked = story().log, []
 
     def counted(state: ExperimentState, event: object) -> object:
@@ -34,21 +34,21 @@ def test_what_was_shown_before_is_not_looked_at_again(
 
 
 class Deaf(LogStore):
-    """Nobody asks for live points."""
+    """Fail if a test requests live points."""
 
     def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
         raise AssertionError("live points of what is written already were asked for")
 
 
 def test_what_an_earlier_life_wrote_is_passed_over(written: Path) -> None:
-    """A restart reads the end of each file, and none of the live points before it."""
+    """A restart reads the end of each file, and no earlier live points."""
     before = contents(written)
     Once(Deaf(story().log), written).write()
     assert contents(written) == before
 
 
 def test_a_log_that_lost_its_end_is_written_on(written: Path) -> None:
-    """The store was put back to an earlier state: what comes now follows what the files have."""
+    """The store was restored to an earlier state; new events follow the existing records."""
     before = records(file_of(written))
     log = story().log
     lost = next(

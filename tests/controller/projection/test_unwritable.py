@@ -1,4 +1,4 @@
-"""What cannot be written, or a log that cannot be read, holds nobody else up."""
+"""Unwritable values and unreadable logs do not block other experiments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.state.stories import Story
 
 
 def test_numbers_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
-    """An integer that no double holds is told as text, a value that no 32-bit float holds as the largest."""
+    """An integer too large for a double becomes text; a value too large for a 32-bit float becomes the
+    largest float."""
     told = Story()
     told.fit(
         models=1, hyperparams={"m00": {"batch_size": 1, "lr": 0.1, "huge": 10**400, "small": -(10**400)}}
@@ -41,7 +42,7 @@ def test_numbers_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
 def test_what_cannot_be_written_holds_nobody_up(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is left out as a whole and told with its cause; what comes after is written, and no more by the next life."""
+    """The commit is dropped with a logged cause, also after a restart; later commits are written."""
     scalar = event_file._scalar
 
     def unforeseen(one: event_file.Scalar) -> Any:
@@ -68,7 +69,7 @@ def test_what_cannot_be_written_holds_nobody_up(
 
 
 def test_a_log_that_cannot_be_read_leaves_the_others(tmp_path: Path, written: Path) -> None:
-    """One experiment's log does not fold: that of the next is written all the same."""
+    """One log does not fold; the next experiment is still written."""
 
     class Two(LogStore):
         def experiments(self) -> tuple[ExperimentSummary, ...]:

@@ -1,4 +1,4 @@
-"""A projection that writes what a log holds and returns, a log to write, and the files as TensorBoard reads them."""
+"""A synchronous projection, a log for it, and its files as TensorBoard reads them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def volumes(root: Path) -> Volumes:
 
 
 class LogStore:
-    """The reads of a client that the projection makes; may be away for some calls."""
+    """The client reads that the projection needs; some calls may fail."""
 
     def __init__(self, log: Sequence[Event], live: Sequence[LivePoint] = ()) -> None:
         self.log, self.points = log, live
@@ -57,19 +57,19 @@ class LogStore:
 
 
 class Once(TensorBoardFiles):
-    """A projection that writes what the log holds and returns, instead of waiting in a thread."""
+    """A projection that writes all pending entries and returns, without a thread."""
 
     def __init__(self, store: LogStore, root: Path) -> None:
         client: Any = store
         super().__init__(client, volumes(root))
 
     def write(self) -> None:
-        """Read the logs, write every entry."""
+        """Read the logs and write all entries."""
         self._read_logs()
         self.drain()
 
     def drain(self) -> None:
-        """Write what was observed."""
+        """Write pending entries."""
         while not self._entries.empty():
             for entry in self._gather():
                 while not self._is_written(entry):
@@ -80,7 +80,7 @@ class Once(TensorBoardFiles):
 
 
 def story() -> Story:
-    """Two models, a retried sub-epoch, a lost checkpoint, validations; completed epochs."""
+    """Two models with a retried sub-epoch, a lost checkpoint, validations and complete epochs."""
     told = Story()
     told.fit(validated=True)
     told.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
@@ -99,7 +99,7 @@ def story() -> Story:
 
 
 def points() -> list[LivePoint]:
-    """Of a superseded attempt, of the one that was committed, of the redone sub-epoch, and of one without values."""
+    """Points of a superseded attempt, a committed one, a re-executed sub-epoch, and one without values."""
     given = [
         (sub_epoch(1, 0), 1, 5),
         (sub_epoch(1, 0), 2, 5),
@@ -128,12 +128,11 @@ def file_of_run(root: Path) -> Path:
 
 
 def contents(root: Path) -> dict[Path, bytes]:
-    """All event files below a folder."""
     return {path.relative_to(root): path.read_bytes() for path in root.rglob(FILE_NAME)}
 
 
 def records(path: Path) -> list[tuple[str, int, float, float]]:
-    """(tag, step, time, value) of a file, as TensorBoard reads it."""
+    """Return (tag, step, time, value) records as TensorBoard reads them."""
     found = []
     for event in EventFileLoader(str(path)).Load():
         for value in event.summary.value:
@@ -145,7 +144,7 @@ def records(path: Path) -> list[tuple[str, int, float, float]]:
 
 
 def sessions(path: Path) -> list[tuple[str, Any]]:
-    """What a file says to the HParams plugin: (what, message), in order."""
+    """Return the file's messages for the HParams plugin in order, with their kinds."""
     found = []
     for event in EventFileLoader(str(path)).Load():
         for value in event.summary.value:
