@@ -14,7 +14,7 @@ from tests.kvs_api.users.people import OPERATOR, SERVICES
 
 @pytest.fixture
 def own(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """A store with users, which the environment names with the operator's token."""
+    """A store with users; the environment has its address and the operator's token."""
     with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as made:
         monkeypatch.setenv("CEREBRO_SERVER", made.address)
         monkeypatch.setenv("CEREBRO_TOKEN", OPERATOR)
@@ -24,7 +24,7 @@ def own(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 def test_tokens_are_made_listed_and_revoked(
     own: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The secret alone on the standard output, once; each sees their own."""
+    """Standard output has only the secret, once; users list only their tokens."""
     asked = [
         "token",
         "create",
@@ -61,7 +61,7 @@ def test_tokens_are_made_listed_and_revoked(
 
 
 def test_quotas_are_set_and_told(own: Service, capsys: pytest.CaptureFixture[str]) -> None:
-    """And taken back; what makes no sense is told."""
+    """And removed; invalid values are reported."""
     assert main(["quota", "vision", "--open-runs", "3", "--worker-hours", "12.5", "--bytes", "1.5GB"]) == 0
     assert "vision   0 of 3     0 of 12.5         any              0 B of 1.5 GB" in capsys.readouterr().out
     assert main(["quota", "vision", "--none"]) == 0

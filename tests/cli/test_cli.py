@@ -1,4 +1,4 @@
-"""The command line over a cluster of services that do nothing."""
+"""The command line with a cluster of idle services."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.local.fakes import Fake, FakeCluster
 
 @pytest.fixture
 def fake(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """A cluster that ``cerebro up`` would start, at the home of the environment."""
+    """Make ``cerebro up`` start a fake cluster at the home in the environment."""
     found = make_cluster(
         Fake(name="one", program="import signal; print('hello', flush=True); signal.pause()")
     )
@@ -30,7 +30,7 @@ def fake(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeClus
 
 
 def test_up_prints_where_to_go(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """The addresses, and where the token is; not the token itself."""
+    """The addresses and the token's path, but not the token."""
     assert cli.main(["up", "--workers", "3"]) == 0
     said = capsys.readouterr().out
     info = fake.info()
@@ -42,7 +42,7 @@ def test_up_prints_where_to_go(fake: FakeCluster, capsys: pytest.CaptureFixture[
 
 
 def test_up_twice_is_harmless_and_down_ends_it(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second `up` joins, `down` ends, a second `down` says that there is nothing."""
+    """The second `up` joins, `down` ends it, and a second `down` finds no cluster."""
     assert cli.main(["up", "--no-tensorboard"]) == 0
     first = fake.info()
     assert first.tensorboard is None
@@ -60,7 +60,7 @@ def test_up_twice_is_harmless_and_down_ends_it(fake: FakeCluster, capsys: pytest
 def test_status_shows_services_also_when_the_store_is_away(
     fake: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Process, memory, uptime and restarts of each service; what the store knows is said to be unknown."""
+    """Process, memory, uptime and restarts per service; the store's data is shown as unknown."""
     fake.start()
     fake.restarted("one", fake.kill("one"))
     pid = fake.process("one").pid
@@ -74,7 +74,7 @@ def test_status_shows_services_also_when_the_store_is_away(
 def test_status_without_a_cluster_is_one_clear_line(
     fake: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An expected error is a line on stderr and exit status 1, no traceback."""
+    """An expected error is one line on stderr with exit status 1, without a traceback."""
     assert cli.main(["status"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -84,7 +84,7 @@ def test_status_without_a_cluster_is_one_clear_line(
 
 
 def test_logs_can_be_followed(fake: FakeCluster) -> None:
-    """With -f what is written later is shown as well, across restarts."""
+    """-f also shows later output, across restarts."""
     fake.start()
     fake.wrote("one", "hello")
     command = [sys.executable, "-m", "cerebro.cli", "logs", "one", "-f", "-n", "1"]
@@ -101,7 +101,7 @@ def test_logs_can_be_followed(fake: FakeCluster) -> None:
     "arguments", [[], ["up", "--workers", "0"], ["up", "--workers", "x"], ["up", "--devices", "0"], ["dance"]]
 )
 def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit status is 2, as of any command; the line says where to read more."""
+    """The exit status is 2, and the line points to the help."""
     with pytest.raises(SystemExit, match="2"):
         cli.main(arguments)
     (line,) = capsys.readouterr().err.splitlines()
@@ -110,7 +110,6 @@ def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.Captu
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    """`cerebro --version` says what is installed."""
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])
     assert capsys.readouterr().out == f"cerebro {cluster.version()}\n"
@@ -118,7 +117,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.commands
 def test_help_loads_nothing_heavy() -> None:
-    """The command line answers at once: what a command needs is imported when it runs."""
+    """A command imports its libraries when it runs, so help is fast."""
     program = (
         "import sys\nfrom cerebro import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
         "print('\\n', *sys.modules)"

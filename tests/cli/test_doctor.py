@@ -1,4 +1,4 @@
-"""`cerebro doctor`: each thing a user can get wrong is found, and how to mend it is said."""
+"""`cerebro doctor` finds each common problem and names a fix."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.state.stories import Story
 
 @pytest.fixture
 def case(tmp_path: Path) -> Callable[..., Case]:
-    """Makes cases of a home that exists, without a cluster."""
+    """Make an existing home without a cluster."""
 
     def make(workers: int = 1, home: Path | None = None, **environment: str) -> Case:
         place = ClusterHome(home or tmp_path / "home")
@@ -74,7 +74,7 @@ def test_a_good_machine_passes(
 def test_a_failed_check_is_an_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One failed check is enough, and comes with a line that says how to mend it."""
+    """One failed check is enough; its line names the fix."""
     monkeypatch.setattr(doctor, "CHECKS", {"token": cluster.token})
     home = ClusterHome(tmp_path)
     home.create()
@@ -91,7 +91,7 @@ def test_a_failed_check_is_an_exit_status(
 
 
 def test_missing_packages_are_named(case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mend is the command that installs them into this very Python."""
+    """The fix is the command for this Python."""
     monkeypatch.setattr(installation, "_PACKAGES", ("json", "no_such_package"))
     found = installation.packages(case())
     assert (found.verdict, "no_such_package" in found.message) == (Verdict.FAIL, True)
@@ -109,7 +109,7 @@ def test_missing_packages_are_named(case: Callable[..., Case], monkeypatch: pyte
     ],
 )
 def test_torch_must_fit_the_driver(cuda: str, gpus: int, driver: str, verdict: Verdict) -> None:
-    """A GPU that torch cannot use is found before hours are spent on the processor."""
+    """A GPU that torch cannot use is reported before a long run on the CPU."""
     found = installation.judge_torch({"version": "2.13.0", "cuda": cuda, "gpus": gpus}, driver=driver)
     assert found.verdict is verdict
     assert bool(found.remedy) is (verdict is not Verdict.OK)
@@ -135,7 +135,7 @@ def _worker(number: int, *, threads: int, cores: int = 2) -> WorkerStatus:
 def test_workers_that_are_quarantined_are_named(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, is_quarantined: bool
 ) -> None:
-    """With the reason, and how a worker is given tasks again."""
+    """With the reason and the release command."""
     mark = Quarantine(
         is_on=is_quarantined, reason="2 sub-epochs failed of its machine", by="controller", time=1.0
     )
@@ -187,7 +187,7 @@ def test_a_full_volume_is_named(case: Callable[..., Case], monkeypatch: pytest.M
 def test_more_threads_than_cores_are_doubtful(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, threads: int, verdict: Verdict
 ) -> None:
-    """Of the workers of a cluster elsewhere: the node is named, and the values that mend it."""
+    """For workers of a remote cluster; names the node and the chart's values."""
     workers = [_worker(number, threads=threads) for number in (0, 1)]
     monkeypatch.setattr(cluster, "remote_client", lambda _: SimpleNamespace(workers=lambda: workers))
     found = cluster.threads(case())
@@ -199,7 +199,7 @@ def test_more_threads_than_cores_are_doubtful(
 def test_final_checkpoints_that_are_gone_are_named(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what to do about the first one; an experiment that cannot be read keeps no other from being looked at."""
+    """With the fix for the first one; an unreadable experiment does not hide the others."""
     made, story = case(), Story()
     story.fit(models=2)
     story.epoch(1)
@@ -234,7 +234,7 @@ def test_final_checkpoints_that_are_gone_are_named(
 def test_a_full_disk_is_found(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, free: int, verdict: Verdict
 ) -> None:
-    """Checkpoints need room."""
+    """Checkpoints need space."""
     usage = type("usage", (), {"free": free})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     assert machine.space(case()).verdict is verdict
@@ -256,7 +256,7 @@ def test_a_full_disk_is_found(
 def test_object_store_settings_must_make_sense(
     case: Callable[..., Case], environment: dict[str, str], words: str
 ) -> None:
-    """Half a pair of keys, and an endpoint that is none or that nobody answers at."""
+    """Half a key pair, an invalid endpoint, or an endpoint that does not answer."""
     found = settings.object_store(case(**environment))
     assert (found.verdict, words in found.message) == (Verdict.FAIL, True)
 
@@ -267,7 +267,7 @@ def test_object_store_settings_must_make_sense(
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeCluster) -> None:
-    """A service that is not what it should be fails by its name; so does a taken-over setting."""
+    """A wrong service fails by name, and so does an inherited setting."""
     fake = make_cluster(Fake(name="dispatcher"), Fake(name="extra", required=False))
     info = fake.start()
     environment = {**os.environ, "AWS_REGION": "elsewhere"}
@@ -283,7 +283,7 @@ def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeClus
 
 @pytest.mark.processes
 def test_a_failed_start_is_remembered(make_cluster: MakeCluster) -> None:
-    """The reason is there to read after the terminal has scrolled away."""
+    """The reason is kept after the terminal has scrolled away."""
     fake = make_cluster(Fake(name="one"))
     info = fake.start()
     processes.send(info.supervisor, signal.SIGTERM)
@@ -299,7 +299,7 @@ def test_a_failed_start_is_remembered(make_cluster: MakeCluster) -> None:
 def test_a_sandbox_that_the_kernel_refuses_is_told(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it is on, workers do not start; where it is off, it could not be switched on. A wrong setting is named."""
+    """If the sandbox is on, workers do not start; if it is off, it cannot be enabled. An invalid setting is named."""
     assert machine.sandbox(case(CEREBRO_SANDBOX="maybe")).verdict is Verdict.FAIL
     monkeypatch.setattr(landlock, "why_not_enforced", lambda: "the kernel has no Landlock")
     refused = machine.sandbox(case(CEREBRO_SANDBOX="on"))
@@ -320,7 +320,7 @@ def test_a_sandbox_that_the_kernel_refuses_is_told(
 def test_how_long_logs_are_is_told(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, left: int, verdict: Verdict
 ) -> None:
-    """In the database and in files; and which one is not kept short, with where that is explained."""
+    """Database and files, and any log that is not trimmed, with a link to the documentation."""
     segment = Segment(
         first=1, last=20_000, began=1.0, ended=2.0, entries=20_000, size=400_000, sha256="0" * 64, file="a"
     )

@@ -19,7 +19,7 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 
 
 class Store(VirtualStore):
-    """A store with a fit of two models; a controller deletes at the second look."""
+    """A store with a fit of two models; the controller deletes an experiment at the second poll."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0)
@@ -34,13 +34,12 @@ class Store(VirtualStore):
                 self.note(event)
 
     def note(self, event: Event) -> None:
-        """As the controller."""
+        """Append an event as the controller."""
         steps = (api.Note.model_validate({"event": event.model_copy(update={"seq": 0, "time": 0.0})}),)
         seen = len(self.events("one"))
         self.decide("one", api.DecideRequest(term=self.term, after=seen, steps=steps))
 
     def experiments(self):  # type: ignore[no-untyped-def]
-        """See `KvsClient`."""
         found = super().experiments()
         for name in self.deleting():
             self.delete_experiment(name, self.term)
@@ -57,7 +56,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def newest(store: Store, count: int = 1) -> list[str]:
-    """The last command in the log."""
+    """Return the last command in the log."""
     return [event.model_dump_json(exclude={"seq", "time"}) for event in store.events("one")[-count:]]
 
 
@@ -72,14 +71,14 @@ def newest(store: Store, count: int = 1) -> list[str]:
     ],
 )
 def test_a_command_is_an_event_in_the_log(store: Store, command: str, event: dict[str, object]) -> None:
-    """With the name of who typed it."""
+    """With the user's name."""
     assert main(command.split()) == 0
     said = store.events("one")[-1].model_dump()
     assert event | {"by": "ann"} == {key: said[key] for key in [*event, "by"]}
 
 
 def test_several_models_at_once(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of them, or none if one cannot be; then they go on."""
+    """All or none; then they resume."""
     assert main(["stop", "one", "--model", "m00", "--model", "m7"]) == 1
     assert "no model 'm7'" in capsys.readouterr().err
     assert main(["stop", "one", "--model", "m00", "--model", "m01"]) == 0
@@ -117,7 +116,7 @@ def test_several_models_at_once(store: Store, capsys: pytest.CaptureFixture[str]
 def test_what_cannot_be_is_told_in_a_sentence(
     store: Store, command: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With status 1, and nothing in the log."""
+    """With exit status 1 and no event."""
     before = store.events("one")
     assert main(command.split()) == 1
     assert says in capsys.readouterr().err
@@ -126,7 +125,7 @@ def test_what_cannot_be_is_told_in_a_sentence(
 
 @pytest.fixture
 def ended(store: Store) -> Store:
-    """Its run has ended."""
+    """Make a store whose run has ended."""
     store.note(RunFinished(run="fit-1", outcome="stopped"))
     return store
 
@@ -134,7 +133,7 @@ def ended(store: Store) -> Store:
 def test_deletion_asks_for_the_name(
     ended: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Says what goes; anything but the name deletes nothing."""
+    """It lists the loss; any other input deletes nothing."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda prompt: "yes")
     assert main(["delete", "one"]) == 1

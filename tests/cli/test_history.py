@@ -1,4 +1,4 @@
-"""``cerebro forget history``, and what ``cerebro recommend`` reads of it, against the simulated store."""
+"""``cerebro forget history`` and ``cerebro recommend`` against the simulated store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from research.simulation.store import VirtualStore
 
 @pytest.fixture
 def store() -> VirtualStore:
-    """With two rows: of three sub-epochs, and of two whose memory nobody measured."""
+    """A history with two rows: three measured sub-epochs, and two without memory measurements."""
     made = VirtualStore(lambda: 0.0)
     made.create_experiment(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
     keys = [
@@ -35,7 +35,7 @@ def store() -> VirtualStore:
 def test_the_history_is_forgotten(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says how much there was, and what becomes of it."""
+    """The command prints the number of sub-epochs and the consequence."""
     monkeypatch.setattr(history, "cluster_client", lambda home: store)
     for told in ("2 rows of the history were removed", "0 rows of the history were removed"):
         assert main(["forget", "history"]) == 0
@@ -44,5 +44,5 @@ def test_the_history_is_forgotten(
 
 
 def test_recommendations_rest_on_the_sub_epochs_of_all_runs(store: VirtualStore) -> None:
-    """Each sub-epoch with the largest peak of those that are alike; experiments may be gone by then."""
+    """Each sub-epoch counts with the largest peak of similar ones; experiments may be deleted."""
     assert recommend._peaks(cast(KvsClient, store)) == [1000] * 3

@@ -1,4 +1,4 @@
-"""`cerebro check`, `quarantine`, `release`; and what `status` and the page say of a worker's machine."""
+"""`cerebro check`, `quarantine`, `release`, and the machine state in `status`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from tests.kvs_api.bench import worker
 
 
 class Answering(VirtualStore):
-    """A store whose workers check themselves at once; those in `bad` find something."""
+    """A store whose workers check themselves immediately; workers in `bad` report a problem."""
 
     bad = frozenset({"worker-1"})
 
     def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
-        """See `KvsClient`."""
         asked = super().request_check(worker, request)
         probe = Probe(name="memory", problem="1 word" if worker in self.bad else "", seconds=0.5)
         rate = Probe(name="arithmetic", seconds=2.0, rate=50.0)
@@ -52,7 +51,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Answering:
 
 
 def test_a_check_shows_what_was_looked_at(store: Answering, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of one worker, or of all; the exit status says whether something is wrong."""
+    """For one worker or all; the exit status shows a problem."""
     assert main(["check", "worker-0"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "worker-0 (H200, 3.2 s): nothing is wrong",
@@ -78,13 +77,13 @@ def test_a_check_shows_what_was_looked_at(store: Answering, capsys: pytest.Captu
 def test_what_cannot_be_done_is_said(
     store: Answering, capsys: pytest.CaptureFixture[str], command: str, says: str
 ) -> None:
-    """In a line, with what there is."""
+    """One line with the choices."""
     assert main(command.split()) == 1
     assert says in capsys.readouterr().err
 
 
 def test_a_worker_is_taken_out_and_put_back(store: Answering, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each says what follows; nobody need wonder why."""
+    """Each command prints its consequence."""
     assert main(["quarantine", "worker-1", "--reason", " "]) == 1
     assert "--reason is empty" in capsys.readouterr().err
     assert main(["quarantine", "worker-1", "--reason", "its fan is loud"]) == 0
@@ -97,7 +96,7 @@ def test_a_worker_is_taken_out_and_put_back(store: Answering, capsys: pytest.Cap
 
 
 def test_status_says_why_a_worker_is_given_nothing(store: Answering) -> None:
-    """By whom, why, and what to do about its node, which Cerebro may not touch."""
+    """The user, the reason, and the command for the node, which Cerebro may not change."""
     pod = PodRef(name="cerebro-worker-1", uid="1", container="train")
     first, second, third = store.workers()
     second = second.model_copy(update={"record": second.record.model_copy(update={"pod": pod})})
@@ -120,7 +119,7 @@ def test_status_says_why_a_worker_is_given_nothing(store: Answering) -> None:
 
 
 def test_slow_is_a_label() -> None:
-    """More than 1.5 times as long as the median of those with the same devices; others are not compared."""
+    """More than 1.5 times the median of workers with the same devices; other devices are not compared."""
 
     def checked(rate: float, device: str = "H200") -> WorkerHealth:
         probe = Probe(name="arithmetic", seconds=2.0, rate=rate)

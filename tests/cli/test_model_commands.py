@@ -35,7 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 def test_a_command_tells_what_became_of_it(
     store: Store, capsys: pytest.CaptureFixture[str], command: str, said: str
 ) -> None:
-    """The id of a new model above all."""
+    """Such as the id of a new model."""
     assert main(command.split()) == 0
     assert capsys.readouterr().out == f"fit-1 of one: {said}.\n"
     assert getattr(store.events("one")[-1], "by", "") == "ann"
@@ -58,7 +58,7 @@ def test_a_command_tells_what_became_of_it(
 def test_what_cannot_be_is_said_and_changes_nothing(
     store: Store, capsys: pytest.CaptureFixture[str], command: str, says: str
 ) -> None:
-    """In a line; nothing is sent."""
+    """One line on stderr; nothing is sent."""
     before = len(store.events("one"))
     assert main(command.split()) == 1
     assert says in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The local cluster as it is: all services, started, killed and ended through the command line."""
+"""A real local cluster started, killed and stopped through the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVICES = ("redis", "kvs_api", "controller", "dispatcher", "worker-0", "worker-
 
 
 class RealCluster(FakeCluster):
-    """A home in which the command line starts a cluster."""
+    """A home for a cluster started by the command line."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -61,7 +61,7 @@ def _check_nothing_is_left(home: ClusterHome, info: ClusterInfo | None) -> None:
 
 
 def test_a_cluster_starts_shows_itself_and_ends(real: RealCluster) -> None:
-    """Up, status, doctor, logs, down, each as a user types them."""
+    """Up, status, doctor, logs and down, as a user types them."""
     up = real.command_line("up")
     assert (up.returncode, up.stderr) == (0, "")
     real.eventually(lambda: real.service("tensorboard").state == "ready" or None)
@@ -77,7 +77,7 @@ def test_a_cluster_starts_shows_itself_and_ends(real: RealCluster) -> None:
 
 
 def test_an_experiment_file_is_carried_out(real: RealCluster, tmp_path: Path) -> None:
-    """The one in docs/experiment-file.md, on the digits: tables and the report lie there in the end."""
+    """The example of docs/experiment-file.md on the digits writes its tables and the report."""
     examples = Path(__file__).parents[2] / "examples"
     page = (examples.parent / "docs" / "experiment-file.md").read_text(encoding="utf-8")
     (tmp_path / "digits.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
@@ -96,7 +96,7 @@ def test_an_experiment_file_is_carried_out(real: RealCluster, tmp_path: Path) ->
 
 
 def test_every_service_comes_back_after_a_kill(real: RealCluster) -> None:
-    """kill -9 of each service in turn, then of all at once: each restarts, at its address, and the cluster is ready."""
+    """SIGKILL each service in turn, then all: each restarts at its address."""
     assert real.command_line("up").returncode == 0
     before = real.info()
     real.eventually(lambda: real.service("tensorboard").state == "ready" or None)
@@ -109,7 +109,7 @@ def test_every_service_comes_back_after_a_kill(real: RealCluster) -> None:
 
 
 def test_a_killed_supervisor_leaves_nothing_and_up_needs_no_cleaning(real: RealCluster) -> None:
-    """kill -9 of the supervisor ends all services; the next start has the same addresses and token."""
+    """SIGKILL of the supervisor ends all services; the next start has the same addresses and token."""
     assert real.command_line("up", "--no-tensorboard").returncode == 0
     before, token = real.info(), real.home.token()
     services = [service.process for service in before.services if service.process]
@@ -122,7 +122,7 @@ def test_a_killed_supervisor_leaves_nothing_and_up_needs_no_cleaning(real: RealC
 
 
 def test_ctrl_c_ends_a_cluster_in_the_foreground(real: RealCluster) -> None:
-    """The terminal gets the addresses, Ctrl-C ends all of it with status 0."""
+    """The terminal shows the addresses; Ctrl-C ends everything with status 0."""
     command = [sys.executable, "-m", "cerebro.cli", "up", "--foreground", "--no-tensorboard"]
     command += ["--home", str(real.home.path)]
     with subprocess.Popen(
@@ -137,7 +137,7 @@ def test_ctrl_c_ends_a_cluster_in_the_foreground(real: RealCluster) -> None:
 
 
 def test_a_deep_home_works(tmp_path: Path) -> None:
-    """Where the database's socket does not fit, it lies elsewhere, and is removed from there."""
+    """If the database's socket path is too long, the socket is elsewhere and `down` removes it."""
     home = ClusterHome(tmp_path / ("deep/" * 25))
     info = cluster.start(home.path, workers=1, tensorboard=False, timeout_s=HANG_S)
     try:

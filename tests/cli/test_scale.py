@@ -1,4 +1,4 @@
-"""``cerebro scale`` and ``cerebro remove`` in a cluster with a cluster manager, against the simulated store."""
+"""``cerebro scale`` and ``cerebro remove`` with a cluster manager, against the simulated store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from research.simulation.store import VirtualStore
 
 
 class Store(VirtualStore):
-    """A store in which something happens each time somebody reads the size request."""
+    """A store that runs a hook on each read of the size request."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -29,7 +29,6 @@ class Store(VirtualStore):
         self.on_size: Callable[[SizeRequest], object] = lambda request: None
 
     def size_request(self) -> SizeRequest | None:
-        """See `KvsClient`; the controller is quick."""
         request = super().size_request()
         if request is not None:
             self.on_size(request)
@@ -38,18 +37,18 @@ class Store(VirtualStore):
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Nobody waits in vain: pauses cost nothing."""
+    """Pauses cost no time."""
     monkeypatch.setattr(cli_scale, "_POLL_S", 0.0)
     return Store()
 
 
 def kvs(store: Store) -> KvsClient:
-    """The simulation's store has the methods that are used here, with the same meaning."""
+    """Cast the simulated store, which has the methods used here."""
     return cast(KvsClient, store)
 
 
 def join(store: Store, number: int) -> None:
-    """A pod with its two workers."""
+    """Add a pod with its two workers."""
     name = f"w-{number}"
     for worker, kind in ((name, "train"), (f"{name}-etl", "etl")):
         pod = PodRef(name=name, uid=f"uid-{number}", container=kind)
@@ -61,14 +60,14 @@ def join(store: Store, number: int) -> None:
 
 
 def test_a_request_that_is_taken_up_returns(store: Store) -> None:
-    """The controller has told the cluster manager and withdrawn the request."""
+    """The controller has passed the request to the cluster manager and removed it."""
     store.on_size = lambda request: store.withdraw_size_request(request.workers)
     cli_scale.request_size(kvs(store), 3, by="ann")
     assert store.size_request() is None
 
 
 def test_a_refusal_is_told(store: Store) -> None:
-    """In the cluster manager's words."""
+    """With the cluster manager's message."""
     store.on_size = lambda request: store.request_size(
         request.model_copy(update={"problem": "the quota is 2"})
     )
@@ -77,14 +76,14 @@ def test_a_refusal_is_told(store: Store) -> None:
 
 
 def test_a_request_that_nobody_takes_up_is_withdrawn(store: Store) -> None:
-    """It must not come true when nobody expects it any more."""
+    """It must not take effect later."""
     with pytest.raises(ClusterError, match="was not answered within"):
         cli_scale.request_size(kvs(store), 3, by="ann", timeout_s=0.0)
     assert store.size_request() is None
 
 
 def test_what_keeps_workers_is_told_while_they_are_awaited(store: Store) -> None:
-    """The scheduler's reason comes at once, not when the time is over."""
+    """The scheduler's reason is printed immediately, not at the timeout."""
     store.set_troubles(Troubles(pods={"w-1": "no node fits: 0/1 nodes are available: 1 Insufficient cpu."}))
     join(store, 0)
     lines: list[str] = []
@@ -98,7 +97,7 @@ def test_what_keeps_workers_is_told_while_they_are_awaited(store: Store) -> None
 
 
 def test_workers_that_do_not_come_are_told_with_their_troubles(store: Store) -> None:
-    """So that one knows what to mend; those that come later are used all the same."""
+    """The message names a fix; late workers are still used."""
     join(store, 0)
     store.set_troubles(Troubles(pods={"w-1": "no node has 4 GPUs"}))
     with pytest.raises(ClusterError, match=r"1 of 2 workers registered .*w-1: no node has 4 GPUs"):
@@ -106,7 +105,7 @@ def test_workers_that_do_not_come_are_told_with_their_troubles(store: Store) -> 
 
 
 def test_a_worker_is_removed_with_all_on_its_volume(store: Store) -> None:
-    """One that reports is not, and an unknown one is named beside those there are."""
+    """A reporting worker is refused; for an unknown one the error lists the workers."""
     for number in (0, 1):
         join(store, number)
     with pytest.raises(ClusterError, match="alive"):
@@ -120,7 +119,7 @@ def test_a_worker_is_removed_with_all_on_its_volume(store: Store) -> None:
 
 @pytest.mark.parametrize("number", ["00", "-1", "many", "1.5", ""])
 def test_nonsense_is_refused_in_a_sentence(number: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is asked of anybody."""
+    """Before any request."""
     with pytest.raises(SystemExit) as ended:
         main(["scale", "--workers", number])
     assert ended.value.code == 2
@@ -128,7 +127,7 @@ def test_nonsense_is_refused_in_a_sentence(number: str, capsys: pytest.CaptureFi
 
 
 def test_none_are_asked_for_and_awaited(store: Store) -> None:
-    """All are given back: it returns when the last one is gone. Runs are paused where that is asked for."""
+    """The command returns when the last worker is gone. It can pause the runs."""
     seen: list[SizeRequest] = []
 
     def take_up(request: SizeRequest) -> None:

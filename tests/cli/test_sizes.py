@@ -1,4 +1,4 @@
-"""Sizes as people write and read them."""
+"""Parse and format sizes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from cerebro.errors import BadRequestError
     ],
 )
 def test_a_size_is_read_in_either_sub_epoch(text: str, number: int) -> None:
-    """Powers of ten, and of two with an i."""
+    """Decimal units, and binary units with an i."""
     assert bytes_of(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "1 XB", "1e9", "1.GB", "GB"])
 def test_what_is_no_size_is_refused_with_one_that_is(text: str) -> None:
-    """Before anything is sent."""
     with pytest.raises(BadRequestError, match="200GB"):
         bytes_of(text)

@@ -1,4 +1,4 @@
-"""``cerebro stacks``: whom it asks, what it prints, and what it says where nobody can be asked."""
+"""``cerebro stacks``: the workers it asks, its output and its errors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from tests.state.stories import Story
 
 
 class Telling(Store):
-    """A store whose worker answers at once."""
+    """A store whose worker answers immediately."""
 
     def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
-        """See `KvsClient`."""
         self.task = request.task
         return api.StacksRequested(worker="worker-0", attempt=1)
 
     def stacks(self, experiment: str, question: str) -> str | None:
-        """See `KvsClient`."""
         return "in train"
 
 
@@ -46,7 +44,7 @@ def with_running_sub_epoch() -> tuple[Event, ...]:
 def test_the_stacks_of_what_runs_are_printed(
     store: Telling, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the sub-epoch, the attempt and its worker."""
+    """With the sub-epoch, the attempt and the worker."""
     monkeypatch.setattr(store, "events", lambda name, after=0, **_: with_running_sub_epoch()[after:])
     assert main(["stacks", "one", "m00"]) == 0
     assert capsys.readouterr().out == "fit-1/train/m00/e1/p0, attempt 1 on worker-0:\nin train\n"
@@ -64,6 +62,6 @@ def test_the_stacks_of_what_runs_are_printed(
 def test_who_cannot_be_asked_is_said(
     store: Telling, capsys: pytest.CaptureFixture[str], command: str, says: str
 ) -> None:
-    """In a line, with what there is."""
+    """One line with the choices."""
     assert main(command.split()) == 1
     assert says in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What `cerebro status` writes about workers, experiments, runs and models."""
+"""Output of `cerebro status` on workers, experiments, runs and models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.state.test_beside import evaluation, half_trained
 
 
 def test_workers_are_listed_by_name() -> None:
-    """How long each has been silent, what it holds and what it runs."""
+    """With the time since the last report, partitions and tasks."""
     lines = cli_status.worker_lines([_worker("worker-1", None), _worker("worker-0", "digits/fit-1.train")])
     assert [line.split() for line in lines[1:]] == [
         ["worker-0", "4", "s", "ago", "2", "8", "1", "1", "0", "train", "digits/fit-1.train"],
@@ -50,7 +50,10 @@ def test_workers_are_listed_by_name() -> None:
 
 
 def test_experiments_are_listed_with_their_open_runs() -> None:
-    """With the page's words, and marked when archived or being deleted; one without events has no last event."""
+    """With the page's wording; archived ones and pending deletions are marked.
+
+    Without events there is no last event.
+    """
     archived = _summary("old", 9, ()).model_copy(update={"is_archived": True})
     leaving = _summary("leaving", 9, ()).model_copy(update={"is_deleting": True})
     states = {"digits": "running fit-2", "new": "new", "old": "failed etl-1", "leaving": "finished fit-1"}
@@ -66,7 +69,10 @@ def test_experiments_are_listed_with_their_open_runs() -> None:
 
 
 def test_the_state_of_an_experiment_is_that_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed, finished and never began are told apart; of a log too many, whether a run is in progress."""
+    """Failed, finished and new are distinguished.
+
+    If there are too many logs to read, only whether a run is in progress.
+    """
     store = VirtualStore(lambda: 0.0)
     kvs, term = cast(KvsClient, store), store.lead("controller-0", 1e9).term
     kept = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
@@ -97,7 +103,7 @@ def test_the_state_of_an_experiment_is_that_of_its_log(monkeypatch: pytest.Monke
 
 
 def test_an_experiment_shows_its_runs_and_models() -> None:
-    """Runs with their state and progress; models of the newest fit with why they failed."""
+    """Runs with state and progress; models of the newest fit with their failures."""
     state = _state()
     failed = state.runs["fit-1"].models["m01"]
     failed.state, failed.failure = ModelState.FAILED, Failure(kind=FailureKind.USER_ERROR, message="no\nmore")
@@ -111,7 +117,7 @@ def test_an_experiment_shows_its_runs_and_models() -> None:
 
 
 def _shared() -> api.QueueAnswer:
-    """Two fits that are worked on, and one that waits."""
+    """Two active fits, and a waiting one."""
     entries = [api.QueueEntry(experiment=name, run="fit-1") for name in ("one", "two", "three")]
     runs = (
         api.AttendedRun(experiment="two", run="fit-1", priority=LOW, could_use_more=True),
@@ -122,7 +128,7 @@ def _shared() -> api.QueueAnswer:
 
 
 def _followed() -> ExperimentLog:
-    """A fit after one of its two sub-epochs, the only one of the last five minutes, as the second one begins."""
+    """A fit with one of two sub-epochs done, within the last five minutes, as the second starts."""
     story, meter = TimedStory(), ThroughputMeter()
     story.fit(models=1, partitions=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
@@ -135,7 +141,7 @@ def _followed() -> ExperimentLog:
 
 
 def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
-    """A line for each open run of the cluster, with the time left where its log was read."""
+    """One line per open run, with the remaining time if its log was read."""
     log = _followed()
     now = log.state.runs["fit-1"].newest_commit
     rows = cli_queue.queue_lines(_shared(), {"one": log}, {}, now)
@@ -155,7 +161,7 @@ def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
 
 
 def test_what_the_log_of_a_run_tells_comes_before_its_place_in_the_queue() -> None:
-    """Of a run that waits for another one of its experiment: in the queue, and in the status of the experiment."""
+    """For a run that waits for another run of its experiment, in the queue and in the experiment's status."""
     story = half_trained()
     story.tell(evaluation(2, "m01"))
     log = ExperimentLog(state=story.state, meter=ThroughputMeter())
@@ -170,7 +176,7 @@ def test_what_the_log_of_a_run_tells_comes_before_its_place_in_the_queue() -> No
 
 
 def test_the_status_of_the_cluster_as_json_is_what_its_tables_say() -> None:
-    """Workers, experiments and the queue, with the numbers that people are shown in words."""
+    """Workers, experiments and the queue, with numbers instead of text."""
     found = json.loads(
         json.dumps(
             cli_queue.cluster_json(
@@ -195,7 +201,7 @@ def test_the_status_of_the_cluster_as_json_is_what_its_tables_say() -> None:
 
 
 def test_a_lost_worker_is_not_called_idle() -> None:
-    """Nor does it run what it last said: why it is lost, as a log or its pod tells it."""
+    """Its last task is not shown; the reason is from a log or its pod."""
     told = _worker("worker-0", "digits/fit-1/train/m00/e1/p0").model_copy(update={"silent_s": SILENT_S + 1})
     pod = PodRef(name="pod-1", uid="1", container="worker")
     in_pod = told.model_copy(
@@ -215,7 +221,7 @@ def test_a_lost_worker_is_not_called_idle() -> None:
 
 
 def test_the_cluster_log_tells_why_a_worker_was_lost() -> None:
-    """Every experiment's log is read with the cluster's events."""
+    """Every experiment's log contains the cluster's events."""
     store = VirtualStore(lambda: 9.0)
     kvs, term = cast(KvsClient, store), store.lead("controller-0", 1e9).term
     joined = WorkerJoined(worker="w-0", incarnation="a", weight=1, kinds=("train",))
@@ -257,7 +263,7 @@ def _state() -> ExperimentState:
 
 
 def test_how_many_workers_are_on_their_parallel_plan_is_said_below_them() -> None:
-    """And what keeps the others."""
+    """With the reason for the other workers."""
     store = VirtualStore(lambda: 0.0)
     store.set_troubles(Troubles(pods={"w-3": "no node fits"}, note="workers are starting: 3 of 4"))
     lines = cli_status.store_lines(cast(KvsClient, store))

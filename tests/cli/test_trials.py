@@ -1,4 +1,4 @@
-"""``cerebro trials``: each way of each group, and why it is not used."""
+"""``cerebro trials`` lists each parallel plan of each group, and why it is not used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.state.test_measured import INSPECT, started
 
 
 def test_each_parallel_plan_is_told_with_what_was_measured_or_the_reason() -> None:
-    """Measured, ruled out, not applicable and not tried; in the order of the inspection."""
+    """Measured, ruled out, not applicable or not tried, in the inspection's order."""
     outcome = MEASURED.model_copy(update={"device_bytes": 3_000_000_000, "sigma": 0.03})
     told = lines(inspected(outcome).run)
     assert told == [
@@ -30,7 +30,7 @@ def test_each_parallel_plan_is_told_with_what_was_measured_or_the_reason() -> No
 
 
 def test_a_parallel_plan_that_does_not_apply_says_why() -> None:
-    """As its technique does."""
+    """With its technique's reason."""
     story = Story(devices=2)
     story.fit()
     group = FOUND.groups[0]

@@ -1,4 +1,4 @@
-"""An experiment file, read where its code cannot be looked at, asks for what `cerebro run` would."""
+"""The dispatcher derives the same requests from an experiment file as `cerebro run`, without its code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(text: str = GOOD, archive: str = "") -> Submission:
 
 
 def test_runs_are_those_of_the_file() -> None:
-    """The first of each kind, in their order, with the words of the notebook understood."""
+    """The first run of each kind, in order, with the notebook's expressions evaluated."""
     found = read()
     assert [run.run for run in found.runs] == ["etl-1", "fit-1", "test-1", "predict-1"]
     assert (found.name, found.modules, found.code) == ("rows", ("rows",), None)
@@ -55,7 +55,7 @@ def test_runs_are_those_of_the_file() -> None:
     ],
 )
 def test_mistakes_are_told_with_their_line(change: tuple[str, str], told: str) -> None:
-    """As where the code is at hand."""
+    """The same messages as with the code at hand."""
     with pytest.raises(ExperimentFileError, match="experiment file:") as caught:
         read(GOOD.replace(*change))
     assert told in str(caught.value)
@@ -66,7 +66,7 @@ def code_of(text: str, archive: str = "") -> CodeRecord:
 
 
 def test_worker_imports_what_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the archive, also beside an installed module of that name; another archive is other code."""
+    """The archive's module wins over an installed one with its name, and archives do not share modules."""
     (tmp_path / "rows.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     assert decode(code_of("rows:Rows(size=3)").encoded).size == 3

@@ -1,4 +1,4 @@
-"""Hyperparameters reach user code exactly, or the client refuses them by name."""
+"""Hyperparameters reach user code unchanged, or the client refuses them by name."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ DRAWN: dict[str, Any] = {"lr": uniform(0, 1), "batch_size": [1]}
 
 
 class Kind(enum.IntEnum):
-    """An integer with a name."""
-
     ONE = 1
 
 
@@ -62,7 +60,7 @@ class Kind(enum.IntEnum):
     ],
 )
 def test_values_with_an_equal_in_json_are_carried(value: Any, expected: object) -> None:
-    """Arrays, scalars and tuples are plain numbers and lists, of the same type in each form of a space."""
+    """Arrays, scalars and tuples become plain numbers and lists with the same type in each form of a space."""
     found = carried(value)
     assert json.dumps(found) == json.dumps(expected)
     for space in ([{"x": value, "batch_size": 1}], {"x": [value], "batch_size": [1]}):
@@ -107,7 +105,7 @@ def test_values_with_an_equal_in_json_are_carried(value: Any, expected: object) 
     ],
 )
 def test_values_that_json_would_change_are_refused_by_name(value: Any, reason: str) -> None:
-    """The message has the hyperparameter, the place in its value, and the reason, and stays short."""
+    """A short message with the hyperparameter, the position in its value and the reason."""
     with pytest.raises(ValueError, match=reason):
         carried(value)
     with pytest.raises(SearchSpaceError, match=f"hyperparameter 'x' has the value .*{reason}") as refused:
@@ -125,7 +123,7 @@ JSON = st.recursive(
 
 @given(value=JSON)
 def test_json_values_are_carried_unchanged(value: Any) -> None:
-    """What JSON can hold comes out as it went in, and passes the contract."""
+    """They also pass the contract."""
     found = carried(value)
     assert repr(found) == repr(value)
     request = FitRequest(code=SHA, models=({"x": value},), epochs=1, metric="m", mode="max")
@@ -134,7 +132,7 @@ def test_json_values_are_carried_unchanged(value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "[1, NaN]", '{"a": [NaN]}', "1e999"])
 def test_a_direct_request_with_nan_is_refused(value: str) -> None:
-    """In hyperparameters and in choices of a search; NaN was stored as a text."""
+    """In hyperparameters and in choices of a search. JSON would store NaN as text."""
     text = f'{{"code": "{SHA}", "models": [{{"x": {value}}}], "epochs": 1, "metric": "m", "mode": "max"}}'
     with pytest.raises(ValidationError, match="not a finite number"):
         FitRequest.model_validate_json(text)
@@ -145,7 +143,6 @@ def test_a_direct_request_with_nan_is_refused(value: str) -> None:
 @pytest.mark.parametrize("field", ["hang_timeout_s", "verify", "goal.finish_by", "goal.worker_hours"])
 @pytest.mark.parametrize("value", ["NaN", "Infinity"])
 def test_a_direct_request_has_finite_settings(field: str, value: str) -> None:
-    """Settings of a fit are finite as well."""
     outer, _, inner = field.partition(".")
     setting = f'{{"{inner}": {value}}}' if inner else value
     text = f'{{"code": "{SHA}", "models": [{{}}], "epochs": 1, "metric": "m", "mode": "max", "{outer}": {setting}}}'
@@ -171,12 +168,12 @@ def _search(space: Any) -> object:
     ("name", "ask"),
     [
         *((name, ask) for name in LARGE for ask in (configurations, first_configuration)),
-        # A search lists the values of a hyperparameter, and no products.
+        # A search only accepts lists of values, no products.
         *((name, _search) for name in LARGE if name not in ("a product", "two arrays")),
     ],
 )
 def test_spaces_too_large_to_list_are_refused_at_once(name: str, ask: Callable[[Any], object]) -> None:
-    """The client computes the size and makes no configuration, so it needs no memory."""
+    """The client computes the size without building configurations, so memory is bounded."""
     tracemalloc.start()
     try:
         with pytest.raises(SearchSpaceError, match=f"at most {MAX_CONFIGURATIONS:,}"):
@@ -197,12 +194,12 @@ def test_spaces_too_large_to_list_are_refused_at_once(name: str, ask: Callable[[
     ],
 )
 def test_searches_that_hold_too_many_models_are_refused(ask: Callable[[], object]) -> None:
-    """A controller would draw every model at once."""
+    """A controller would create every model at once."""
     with pytest.raises(SearchError, match=r"(at most|more than) 100,000|less than or equal to 100000"):
         ask()
 
 
 def test_random_integers_stay_where_the_page_is_exact() -> None:
-    """The page is written in JavaScript."""
+    """JavaScript on the page is exact up to 2**53."""
     with pytest.raises(SearchSpaceError, match=r"beyond 2\*\*53"):
         randint(0, 2**60)

@@ -1,4 +1,4 @@
-"""Which cluster a client talks to, and that a wrong token is told at once."""
+"""How the client chooses a cluster and reports a wrong token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kvs_api.real import TOKEN, Service
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing configured, and no local cluster to start."""
+    """Remove all settings, and start no local cluster."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.delenv("CEREBRO_TOKEN", raising=False)
 
@@ -32,7 +32,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_environment_names_a_cluster(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Address and token; what is given beats it."""
+    """Address and token; arguments take precedence."""
     monkeypatch.setenv("CEREBRO_SERVER", service.address + "/")
     monkeypatch.setenv("CEREBRO_TOKEN", TOKEN)
     assert connect().kvs.address == service.address
@@ -41,13 +41,13 @@ def test_the_environment_names_a_cluster(service: Service, monkeypatch: pytest.M
 
 
 def test_a_wrong_token_is_told_when_connecting(service: Service) -> None:
-    """Not at the first call that needs it: health would answer without one."""
+    """The health check needs no token, so connecting makes another call."""
     with pytest.raises(UnauthorizedError, match="token"):
         connect(service.address, "wrong")
 
 
 def test_an_address_without_a_token_is_refused(service: Service) -> None:
-    """With the two ways to give one."""
+    """The message names both ways to set it."""
     with pytest.raises(ClusterError, match=r"token=.*CEREBRO_TOKEN"):
         connect(service.address)
 
@@ -59,7 +59,7 @@ def _closed() -> str:
 
 
 def test_an_address_where_nothing_answers_is_told_with_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the address, and how a cluster elsewhere is reached."""
+    """The message names the address, and how to reach a remote cluster."""
     monkeypatch.setattr("cerebro.client.connection._CONTACT_S", 0.0)
     address = _closed()
     told = rf"no Cerebro answers at {address} \(.*refused.*CEREBRO_SERVER.*port-forward service/.*7080"
@@ -70,7 +70,7 @@ def test_an_address_where_nothing_answers_is_told_with_what_to_give(monkeypatch:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_a_wrong_address_is_told(is_silent: bool) -> None:
-    """Whether the connection is refused, or taken and never answered."""
+    """The port refuses the connection, or accepts and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}" if is_silent else _closed()
         with pytest.raises(ClusterError, match=address):
@@ -80,7 +80,7 @@ def test_a_wrong_address_is_told(is_silent: bool) -> None:
 def test_a_local_cluster_that_was_stopped_is_called_so(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With how to start it and to follow its runs again, instead of connections that were refused."""
+    """With the command that starts it and continues its runs, instead of a refused connection."""
     port = int(service.address.rpartition(":")[2])
     home = ClusterHome(tmp_path)
     home.create()

@@ -1,4 +1,4 @@
-"""How an experiment's name is taken: not for locators that lead nowhere, and not for good before data were made."""
+"""When `Experiment` reserves a name, and when locators can be replaced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kvs_api.real import Service
 
 @pytest.fixture
 def kvs(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KvsClient]:
-    """A store, as of a cluster on this machine that `Experiment` connects to."""
+    """A store of a local cluster that `Experiment` connects to."""
     client = service.client()
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
     connection = Connection(kvs=client, volumes=volumes, files=MountedFiles(volumes), is_local=True)
@@ -32,13 +32,13 @@ def kvs(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def table(folder: Path, name: str = "train.csv") -> dict[str, str]:
-    """Locators of a metadata table that is there."""
+    """Locators of an existing metadata table."""
     (folder / name).write_text("id,image\n1,a.png\n")
     return {"train": str(folder / name)}
 
 
 def after_etl(kvs: KvsClient, outcome: str) -> None:
-    """An ETL run of the experiment has ended so."""
+    """Append an ETL run with this outcome."""
     kvs.append("one", RunRequested(run="etl-1", request=EtlRequest(code="0" * 64, code_fingerprint="1" * 64)))
     term = kvs.lead("controller-0", LONG_S).term
     events: list[ControllerEvent] = [
@@ -50,7 +50,7 @@ def after_etl(kvs: KvsClient, outcome: str) -> None:
 
 
 def test_a_name_is_not_taken_for_what_does_not_exist(kvs: KvsClient, tmp_path: Path) -> None:
-    """The error names the file; the same name with the right one is free."""
+    """The error names the file, and the name stays free."""
     with pytest.raises(LocatorError, match=r"metadata of 'train': .*trian\.csv does not exist"):
         Experiment("one", locators={"train": str(tmp_path / "trian.csv")})
     with pytest.raises(NotFoundError):
@@ -59,7 +59,7 @@ def test_a_name_is_not_taken_for_what_does_not_exist(kvs: KvsClient, tmp_path: P
 
 
 def test_locators_that_never_worked_can_be_replaced(kvs: KvsClient, tmp_path: Path) -> None:
-    """After a failed ETL run: the record has the new ones, the log tells who gave them."""
+    """After a failed ETL run the record gets new locators, and the log names the user."""
     Experiment("one", locators=table(tmp_path))
     after_etl(kvs, "failed")
     moved = table(tmp_path, "moved.csv")
@@ -73,7 +73,7 @@ def test_locators_that_never_worked_can_be_replaced(kvs: KvsClient, tmp_path: Pa
 
 
 class Training(SubEpochSpec):
-    """Can be called."""
+    """A spec with all required methods."""
 
     def create_models(self, hyperparams: object) -> list[object]:
         return []
@@ -85,7 +85,7 @@ class Training(SubEpochSpec):
 
 
 class Scored(Training):
-    """Writes out the names of its metrics."""
+    """A spec whose source has the metric names as literals."""
 
     def train(
         self, models: object, checkpoint: object, dataloader: object, hyperparams: object
@@ -94,7 +94,7 @@ class Scored(Training):
 
 
 class Pictures(ETLSpec):
-    """Names a column that is not there."""
+    """An ETL spec with an unknown column."""
 
     is_feature_download = ["picture"]  # noqa: RUF012 - as users write it
 
@@ -103,7 +103,7 @@ class Pictures(ETLSpec):
 
 
 def test_what_cannot_run_is_not_requested(kvs: KvsClient, tmp_path: Path) -> None:
-    """A fit without data, a test without a fit, a column that is not there: told at once, nothing is in the queue."""
+    """A fit without data, a test without a fit, an unknown column: the call raises and the queue stays empty."""
     experiment = Experiment("one", locators=table(tmp_path))
     with pytest.raises(DataError, match="'one' has no preprocessed data: call run_etl first"):
         experiment.run_fit(Training(), {"batch_size": 1}, metric="loss", mode="min")
@@ -118,7 +118,7 @@ def test_what_cannot_run_is_not_requested(kvs: KvsClient, tmp_path: Path) -> Non
 
 
 def test_a_metric_that_the_spec_does_not_return_is_not_requested(kvs: KvsClient, tmp_path: Path) -> None:
-    """Where its names are written out, nobody has to train an epoch to be told of a slip of the finger."""
+    """Literal metric names in the source are checked before training."""
     experiment = Experiment("one", locators=table(tmp_path))
     with pytest.raises(
         MetricError,

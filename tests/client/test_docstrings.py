@@ -20,7 +20,6 @@ import pytest
     ],
 )
 def test_the_examples_in_docstrings_run(name: str) -> None:
-    """Their output is correct."""
     results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert results.attempted > 0
     assert results.failed == 0

@@ -1,4 +1,4 @@
-"""`Experiment.dry_run`: what workers would do, on a few rows, in this process, without a trace."""
+"""`Experiment.dry_run` runs user code on a few rows in this process without side effects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIGURATION = {"lr": 0.1, "batch_size": 4}
 
 
 class Arrays(ETLSpec):
-    """An object of two numbers, scaled by a file's, and a label."""
+    """Two numbers scaled by a factor from a file, and a label."""
 
     def __init__(self, broken: tuple[int, ...] = ()) -> None:
         self.is_feature_download = ["array"]
@@ -49,7 +49,7 @@ class Arrays(ETLSpec):
 
 
 class Linear(SubEpochSpec):
-    """A linear classifier; `wrong` says what is to go wrong."""
+    """A linear classifier; `wrong` selects a mistake."""
 
     def __init__(self, wrong: str = "") -> None:
         self.wrong = wrong
@@ -92,7 +92,7 @@ class Linear(SubEpochSpec):
 
 
 class OnlyTrained(SubEpochSpec):
-    """Neither tested nor asked for predictions."""
+    """A spec without `test` and `predict`."""
 
     create_models = Linear.create_models
 
@@ -102,7 +102,7 @@ class OnlyTrained(SubEpochSpec):
 
 @pytest.fixture
 def locators(tmp_path: Path) -> Locators:
-    """Twenty training rows, five to validate, three to predict."""
+    """Twenty training rows, five validation rows, three prediction rows."""
     (tmp_path / "objects").mkdir()
     (tmp_path / "scale.txt").write_text("0.5")
     found = {}
@@ -116,7 +116,7 @@ def locators(tmp_path: Path) -> Locators:
 
 
 def experiment(locators: Locators, archive: bytes | None = None) -> Experiment:
-    """One whose cluster cannot be asked for anything but its code archive."""
+    """An experiment whose cluster only serves its code archive."""
     record = ExperimentRecord(name="one", locators=locators, archive="a" * 64 if archive else None)
     made = Experiment.__new__(Experiment)
     kvs = SimpleNamespace(archive=lambda sha256: archive)
@@ -125,8 +125,7 @@ def experiment(locators: Locators, archive: bytes | None = None) -> Experiment:
 
 
 def test_everything_is_tried(locators: Locators) -> None:
-    """Rows of each split, a batch, two sub-epochs with a checkpoint between them, a test and predictions; told in
-    lines."""
+    """Rows of each split, a batch, two sub-epochs with a checkpoint, a test and predictions; one line each."""
     found = experiment(locators).dry_run(Arrays(), Linear(), CONFIGURATION)
     assert {split: (tried.rows, tried.total) for split, tried in found.rows.items()} == {
         "train": (8, 20),
@@ -153,7 +152,7 @@ def test_everything_is_tried(locators: Locators) -> None:
 
 
 class Fitting(Arrays):
-    """Labels are numbered in the order of the training rows that are tried."""
+    """Numbers the labels in order of the sampled training rows."""
 
     def fit(self, batches: Any, object_dir: str) -> Any:
         labels = [label for batch in batches for label in batch["label"].to_pylist()]
@@ -166,14 +165,14 @@ class Fitting(Arrays):
 
 
 class Fitted(Linear):
-    """As many classes as were found."""
+    """Has one class per fitted label."""
 
     def create_models(self, hyperparams: Any) -> list[Any]:
         return [torch.nn.Linear(2, len(self.fitted["labels"]))]
 
 
 def test_fit_is_tried_on_the_same_training_rows(locators: Locators) -> None:
-    """Before all else, and both specs have what it returned; without training rows there is nothing to fit."""
+    """The fit runs first and both specs get its result; without training rows it is skipped."""
     found = experiment(locators).dry_run(Fitting(), Fitted(), CONFIGURATION)
     assert found.steps[0].name == "fit"
     assert "of 8 rows" in found.steps[0].outcome
@@ -184,7 +183,7 @@ def test_fit_is_tried_on_the_same_training_rows(locators: Locators) -> None:
 
 
 def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
-    """Methods that are not needed, data that are not there, and rows of a large batch."""
+    """Optional methods, missing data, and batches larger than the sample."""
     only = Locators(train=locators.train, misc=locators.misc)
     found = experiment(only).dry_run(Arrays(), OnlyTrained(), {"batch_size": [32, 64]}, rows=6)
     assert found.metrics == {"train": {"rows": 6.0}}
@@ -194,11 +193,11 @@ def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
 
 
 def test_nothing_stays(locators: Locators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file, no change of the specs, of the random generators, of what can be imported."""
+    """No files, and no change of specs, random generators or import paths."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv(
         "TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch")
-    )  # made when a module of torch is imported
+    )  # created when a module of torch is imported
     (tmp_path / "tmp").mkdir()
     random.seed(1)
     np.random.seed(2)
@@ -233,7 +232,7 @@ class Imports(SubEpochSpec):
 
 
 def test_files_of_the_code_archive_can_be_imported(locators: Locators, tmp_path: Path) -> None:
-    """While it is tried, and not after it."""
+    """During the dry run only."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code/nets_of_mine.py").write_text(
         "import torch\n\ndef net():\n    return torch.nn.Linear(2, 3)\n"
@@ -244,7 +243,7 @@ def test_files_of_the_code_archive_can_be_imported(locators: Locators, tmp_path:
 
 
 def test_failed_rows_are_told(locators: Locators) -> None:
-    """All of those that were tried, each in a line, the first with the user's frames."""
+    """One line per failed row; the first has the user's frames."""
     with pytest.raises(RowError, match=r"2 of the first 8 rows of split 'train' failed") as caught:
         experiment(locators).dry_run(Arrays(broken=(2, 5)))
     text = str(caught.value)
@@ -267,14 +266,14 @@ def test_failed_rows_are_told(locators: Locators) -> None:
 def test_what_would_fail_on_a_worker_fails_here(
     locators: Locators, wrong: str, error: type[Exception], message: str
 ) -> None:
-    """With the same type of error, and the step in a note."""
+    """The same error type, with the step in a note."""
     with pytest.raises(error, match=message) as caught:
         experiment(locators).dry_run(Arrays(), Linear(wrong), CONFIGURATION)
     assert wrong == "exit" or "of the dry run" in "".join(caught.value.__notes__)
 
 
 def test_what_cannot_be_tried_is_told_first(locators: Locators, tmp_path: Path) -> None:
-    """Metadata that cannot be used, a configuration that is missing or incomplete."""
+    """Unusable metadata, and missing or incomplete configurations."""
     one = experiment(locators)
     with pytest.raises(SearchSpaceError, match="no hyperparams"):
         one.dry_run(Arrays(), Linear())
@@ -296,7 +295,7 @@ def test_what_cannot_be_tried_is_told_first(locators: Locators, tmp_path: Path) 
 
 
 class Summed(Linear):
-    """Its loss is a sum over the rows, and nothing says so."""
+    """Returns the sum of the losses instead of the mean."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         (network,) = models
@@ -312,7 +311,7 @@ class Summed(Linear):
 @pytest.mark.slow
 @pytest.mark.processes
 def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> None:
-    """In processes of their own; one that would train another model says what differs."""
+    """In child processes. A technique that changes the model's results is reported with the difference."""
     found = experiment(locators).dry_run(
         Arrays(), Linear(), CONFIGURATION, parallelism=Parallelism(techniques=["ddp"], gpus=[2])
     )
@@ -326,7 +325,7 @@ def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> N
 
 
 def test_techniques_that_cannot_be_tried_are_told_first(locators: Locators) -> None:
-    """With the choices there are."""
+    """The error lists the choices."""
     one = experiment(locators)
     with pytest.raises(SpecError, match=r"no technique 'dpp'"):
         one.dry_run(Arrays(), Linear(), CONFIGURATION, parallelism=Parallelism(techniques=["dpp"]))
@@ -342,7 +341,7 @@ class Normalised(Linear):
 
 
 def test_a_last_batch_of_one_row_is_foreseen(locators: Locators) -> None:
-    """The warning does not depend on the number of rows tried. `drop_last` avoids it."""
+    """The warning does not depend on the sample size. `drop_last` avoids it."""
     found = experiment(locators).dry_run(Arrays(), Normalised(), CONFIGURATION)
     (warning,) = found.warnings
     assert "batch normalization cannot train on one row: a partition fails if its last batch" in warning
@@ -353,7 +352,7 @@ def test_a_last_batch_of_one_row_is_foreseen(locators: Locators) -> None:
 
 
 class Untracked(Linear):
-    """Keeps its optimizer on self, where the next sub-epoch does not find the weights."""
+    """Keeps its optimizer on self; the next sub-epoch loads other weights."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         if not hasattr(self, "optimizer"):
@@ -367,7 +366,7 @@ class Untracked(Linear):
 
 
 def test_training_without_effect_is_foreseen(locators: Locators) -> None:
-    """The dry run trains two sub-epochs. The second one changes nothing."""
+    """The dry run trains two sub-epochs, and the second one changes nothing."""
     found = experiment(locators).dry_run(Arrays(), Untracked(), CONFIGURATION)
     assert [text.partition(":")[0] for text in found.warnings] == [
         "the state of Adam (such as momenta) is not saved, and begins anew in each sub-epoch",

@@ -1,4 +1,4 @@
-"""Connecting from outside the cluster: which of both addresses it is, whose certificates count, what is no Cerebro."""
+"""Connecting from outside the cluster: address types, certificates and foreign servers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = ["served"]
 
 @pytest.fixture(autouse=True)
 def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing configured but a cache of the test's own."""
+    """Remove all settings; use an empty cache."""
     for name in ("CEREBRO_SERVER", "CEREBRO_TOKEN", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CEREBRO_CACHE", str(tmp_path / "cache"))
 
 
 def test_a_dispatcher_is_told_from_a_store(served: Served, service: Service) -> None:
-    """Through the one everything goes under its prefix; with the other nothing changes."""
+    """A dispatcher serves the store under a path prefix; a store needs none."""
     outside, inside = connect(served.address + "/", TOKEN), connect(service.address, TOKEN)
     assert (outside.is_outside, outside.kvs.address) == (True, f"{served.address}/api")
     assert outside.page == served.address
@@ -46,7 +46,7 @@ def test_a_dispatcher_is_told_from_a_store(served: Served, service: Service) -> 
 
 
 def test_a_volume_that_is_not_mounted_is_told_in_words(tmp_path: Path) -> None:
-    """With both ways out."""
+    """The message names both ways to get the data."""
     files = MountedFiles(Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
     with pytest.raises(
         NotFoundError, match=r"set CEREBRO_VOLUMES .* or connect to the address of the dispatcher"
@@ -59,7 +59,7 @@ def test_a_volume_that_is_not_mounted_is_told_in_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("uri", ["data/train.csv", "./train.csv", "file://train.csv"])
 def test_a_relative_path_is_refused(uri: str) -> None:
-    """It can only mean this machine; wherever in the locators it is."""
+    """A relative path refers to this machine; the error names the locator."""
     far = Locator(metadata="s3://bucket/train.csv")
     for locators in (
         Locators(train=Locator(metadata=uri)),
@@ -76,7 +76,7 @@ def test_a_relative_path_is_refused(uri: str) -> None:
 
 
 class Web:
-    """A web server that answers every question alike."""
+    """A web server with one answer for all requests."""
 
     def __init__(self, status: int, content: bytes, context: ssl.SSLContext | None = None) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -87,7 +87,7 @@ class Web:
                 self.wfile.write(content)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                pass
 
         self._server = HttpServer(("127.0.0.1", 0), Handler)
         if context:
@@ -97,7 +97,7 @@ class Web:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -106,7 +106,7 @@ class Web:
     ("status", "content"), [(200, b"<html>welcome</html>"), (404, b"nothing"), (308, b""), (200, b'{"x": 1}')]
 )
 def test_what_is_no_cerebro_is_told(status: int, content: bytes) -> None:
-    """At once, whatever else answers there, a redirection included."""
+    """Immediately, also for a redirect."""
     web = Web(status, content)
     try:
         with pytest.raises(ClusterError, match="answers, but is no Cerebro"):
@@ -117,7 +117,7 @@ def test_what_is_no_cerebro_is_told(status: int, content: bytes) -> None:
 
 @pytest.fixture
 def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Address of a store behind TLS, and the certificate that signed its own."""
+    """The address of a store behind TLS, and the certificate that signed its certificate."""
     context, certificate = of_this_machine(tmp_path)
     health = {"status": "ok", "schema_version": SCHEMA_VERSION, "version": "0"}
     web = Web(200, json.dumps(health).encode(), context)
@@ -130,7 +130,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 def test_an_authority_of_ones_own_is_trusted(
     secure: tuple[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Named as for any other program."""
+    """Through the usual environment variables."""
     address, certificate = secure
     monkeypatch.setenv(name, str(certificate))
     ca_file = str(certificate) if name == "REQUESTS_CA_BUNDLE" else None
@@ -139,6 +139,6 @@ def test_an_authority_of_ones_own_is_trusted(
 
 @pytest.mark.commands
 def test_an_unknown_authority_is_told_at_once(secure: tuple[str, Path]) -> None:
-    """Not after a minute of trying; with what to do about it."""
+    """Without retries; the message names a fix."""
     with pytest.raises(ClusterError, match=r"is not trusted .*SSL_CERT_FILE or REQUESTS_CA_BUNDLE"):
         connect(secure[0], TOKEN)

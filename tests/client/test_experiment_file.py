@@ -1,4 +1,4 @@
-"""An experiment file is what a notebook would do; a mistake in it is told with its line, before anything begins."""
+"""An experiment file does what a notebook does; errors name their line before anything starts."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ predict: {models: [m00], split: train}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With code and a table."""
+    """Create a folder with code and a table."""
     (tmp_path / "rows.py").write_text(CODE)
     (tmp_path / "train.csv").write_text("id,value\n1,2\n")
     return tmp_path
 
 
 def opened(folder: Path, text: str) -> Study:
-    """The study of a file."""
+    """Open the study of a file."""
     path = folder / "e.yaml"
     path.write_text(text)
     return Study.open(path)
 
 
 def refusal(folder: Path, old: str, new: str) -> str:
-    """What is said of the good file with one change."""
+    """Return the error for the valid file with one change."""
     assert old in GOOD
     with pytest.raises(ExperimentFileError) as refused:
         opened(folder, GOOD.replace(old, new))
@@ -76,7 +76,7 @@ def refusal(folder: Path, old: str, new: str) -> str:
 
 
 def test_words_mean_what_they_mean_in_a_notebook(folder: Path) -> None:
-    """Calls are made, texts stay texts, numbers are numbers."""
+    """Calls are evaluated, texts and numbers keep their type."""
     study = opened(folder, GOOD)
     fit = study.file.fit
     assert fit is not None
@@ -95,7 +95,7 @@ def test_words_mean_what_they_mean_in_a_notebook(folder: Path) -> None:
 
 
 def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the command is given."""
+    """Independent of the current folder."""
     monkeypatch.chdir("/")
     study = opened(folder, GOOD)
     assert study.locators.train is not None
@@ -144,7 +144,7 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, told: str) -> None:
-    """In one sentence, by the words of the file."""
+    """One sentence in the file's terms."""
     assert re.search(told, refusal(folder, old, new))
 
 
@@ -161,13 +161,13 @@ def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, told:
 def test_what_a_fit_would_refuse_is_told_before_preprocessing(
     folder: Path, old: str, new: str, told: str
 ) -> None:
-    """Nobody waits for it."""
+    """Invalid fit options fail before preprocessing starts."""
     (folder / "broken.py").write_text("raise KeyError('a: b')\n")
     assert re.search(told, refusal(folder, old, new))
 
 
 def test_a_dry_run_needs_no_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And takes no name: the code that it shows to be wrong can be mended."""
+    """And reserves no name."""
     monkeypatch.setattr("cerebro.client.experiment.connect", None)
     study = opened(folder, GOOD[: GOOD.index("fit:")])
     assert "nothing was sent" in repr(study.dry_run(rows=1))
@@ -182,14 +182,14 @@ test: true
 
 
 def test_an_end_that_is_no_time_is_told_with_its_line(folder: Path) -> None:
-    """And what one looks like."""
+    """The message has an example."""
     (folder / "e.yaml").write_text(GOOD.replace("test: true\n", GOALS.replace("FINISH", "tonight")))
     with pytest.raises(ExperimentFileError, match=r"fit\.finish_by.*such as PT6H"):
         read(folder / "e.yaml")
 
 
 def test_the_documented_file_can_be_read(tmp_path: Path) -> None:
-    """As it stands there."""
+    """The example of the documentation is valid."""
     page: Any = (Path(__file__).parents[2] / "docs" / "experiment-file.md").read_text(encoding="utf-8")
     (tmp_path / "e.yaml").write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])  # type: ignore[index]
     assert read(tmp_path / "e.yaml").name == "digits"

@@ -1,4 +1,4 @@
-"""Failed rows as a table and as lines, of runs that went on without them and of runs that failed for them."""
+"""Failed rows as a table and as text, for finished and failed runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def volumes(tmp_path: Path) -> Volumes:
 def wrote(
     volumes: Volumes, split: str, partition: int, ids: list[Any], total: int | None = None, run: str = "etl-1"
 ) -> None:
-    """Write what the worker of a partition reports."""
+    """Write the failed rows of a partition as its worker does."""
     path = volumes.failed_rows(DATASET, split, partition)
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -44,7 +44,7 @@ def wrote(
 
 
 def test_failed_rows_are_a_table(volumes: Volumes) -> None:
-    """With split, id, error and traceback, over all partitions; one that nothing failed of has written nothing."""
+    """Split, id, error and traceback over all partitions; partitions without failures have no file."""
     story = Story()
     story.etl(splits={"train": 10, "valid": 4})
     wrote(volumes, "train", 1, [7, 3])
@@ -67,7 +67,7 @@ def test_failed_rows_are_a_table(volumes: Volumes) -> None:
 
 
 def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) -> None:
-    """In the error; the table is there although no data set is complete."""
+    """The error says how to list them; the table works without a complete data set."""
     story = Story()
     plan = etl_plan(2, {"train": 10})
     story.tell(
@@ -104,7 +104,7 @@ def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) 
 
 
 def test_a_run_is_not_shown_the_rows_of_a_later_one(volumes: Volumes) -> None:
-    """Both made the same data set, whose files the later one has replaced; what is missing is told."""
+    """Both runs made the same data set and the later one replaced the files; the result says so."""
     story = Story()
     plan = etl_plan(3, {"train": 10})
     for run in ("etl-1", "etl-2"):

@@ -1,4 +1,4 @@
-"""Limits of a fit are checked before anything is sent."""
+"""The client checks the limits of a fit before it sends a request."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_budget_is_a_positive_number_of_worker_hours(hours: Any) -> None:
 
 
 def test_the_goal_has_the_limits_in_seconds_since_the_epoch() -> None:
-    """A time span counts from now; a time in any zone is one time."""
+    """A time span counts from now; time zones are converted."""
     zone = datetime.timezone(datetime.timedelta(hours=2))
     moment = datetime.datetime.fromtimestamp(NOW + 7200, zone)
     limits = Limits(finish_by=moment, budget=Budget(worker_hours=40), workers=(2, 8))

@@ -1,4 +1,4 @@
-"""Models that users add, clone, change, extend and prioritise: what is asked for, and why it is refused."""
+"""Commands to add, clone, change, extend and prioritise models: their events and their refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BY = "ann"
 
 @pytest.fixture
 def story() -> Story:
-    """m00 has trained one of three epochs, and a sub-epoch of the next; m01 nothing."""
+    """m00 has trained one of three epochs and is in the next; m01 has not started."""
     story = Story()
     story.fit(epochs=3)
     story.epoch(1, loss=0.5)
@@ -46,7 +46,7 @@ def story() -> Story:
 
 
 def ask(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> Any:
-    """Give a command; what became of it."""
+    """Give a command and fold its event."""
     command = Command(kind=kind, models=(model,) if model else (), **fields)
     (made,) = events_of(command, story.state, by=BY)
     story.tell(made)
@@ -55,7 +55,7 @@ def ask(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> Any:
 
 
 def test_a_cold_clone_is_trained_from_nothing_and_a_warm_one_goes_on(story: Story) -> None:
-    """With the values that were given in the place of its parent's."""
+    """With the given values instead of the parent's."""
     (cold,) = ask(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"lr": 0.7}).added
     assert (story.model(cold).parent, [*story.model(cold).visits]) == ("m00", [])
     assert story.model(cold).hyperparams == {"batch_size": 1, "lr": 0.7}
@@ -67,7 +67,7 @@ def test_a_cold_clone_is_trained_from_nothing_and_a_warm_one_goes_on(story: Stor
 
 
 def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:
-    """Also by less: fewer epochs, a lower priority."""
+    """Also to fewer epochs and to a lower priority."""
     assert ask(story, CommandKind.CHANGE_MODEL, "m00", hyperparams={"lr": 3}).what == (
         "changed model m00: lr=3 (before: lr=0.1)"
     )
@@ -80,7 +80,7 @@ def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:
 
 
 def test_a_run_that_has_ended_is_open_again_for_what_is_new(story: Story) -> None:
-    """Which stopped models are not."""
+    """Its stopped models stay stopped."""
     story.train(2, 1)
     story.epoch(3)
     story.tell(ModelStopRequested(run="fit-1", model="m01"), FINISHED)
@@ -102,14 +102,14 @@ def fail_m00(story: Story) -> None:
 
 
 def finish(story: Story) -> None:
-    """m00 is trained, m01 is left out."""
+    """m00 finishes and m01 is stopped."""
     story.train(2, 1)
     story.epoch(3)
     story.tell(FINISHED)
 
 
 def train_on(story: Story) -> None:
-    """Until the first epoch's checkpoint is not needed any more."""
+    """Train until the first epoch's checkpoint is no longer needed."""
     story.train(2, 1, loss=0.1)
     story.train(3, 0)
 
@@ -124,7 +124,7 @@ def fail_run(story: Story) -> None:
 
 
 def read_beside(story: Story) -> None:
-    """m01 is trained and tested while m00 trains."""
+    """m01 trains and is tested while m00 trains."""
     for epoch in (1, 2, 3):
         story.epoch(epoch, model="m01")
     plan = EvaluatePlan(kind="test", dataset=DATASET, fit="fit-1", models={"m01": 3}, partitions={0: 4})
@@ -197,7 +197,7 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
 
 @pytest.mark.parametrize("case", BAD, ids=[f"{n}-{case[1]}" for n, case in enumerate(BAD)])
 def test_what_cannot_be_is_refused_with_what_to_do(story: Story, case: Any) -> None:
-    """In a sentence; nothing is sent."""
+    """One sentence each; no event is sent."""
     before, kind, model, fields, error, message = case
     if before is not None:
         before(story)
@@ -207,7 +207,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(story: Story, case: Any) -> N
 
 @pytest.mark.parametrize("case", BAD, ids=[f"{n}-{case[1]}" for n, case in enumerate(BAD)])
 def test_what_a_form_says_is_what_is_refused(story: Story, case: Any) -> None:
-    """The first problem is the error that a notebook gets, and names what in the command it is about."""
+    """The first problem equals the notebook's error and names the field."""
     before, kind, model, fields, error, message = case
     if before is not None:
         before(story)
@@ -229,7 +229,7 @@ def test_what_a_form_says_is_what_is_refused(story: Story, case: Any) -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once(story: Story) -> None:
-    """Each with the field that it is about."""
+    """Each problem names its field."""
     given = {"lr": "fast", "batch_size": True, "width": 3}
     command = Command(kind=CLONE, models=("m00",), hyperparams=given, epochs=0, at="worst", warm=True)
     found = [(problem.part, problem.name) for problem in problems_of(command, story.state)]
@@ -238,7 +238,7 @@ def test_all_that_is_wrong_is_said_at_once(story: Story) -> None:
 
 
 def test_what_is_offered_has_an_effect(story: Story) -> None:
-    """In each state of a model: what `allowed` says is taken by the fold."""
+    """In each state of a model, the fold accepts every command in `allowed`."""
     given = {"hyperparams": {"lr": 5}, "epochs": 8, "priority": 4, "configurations": (GOOD,)}
     for change in (lambda _: None, stop_m00, fail_m00, finish):
         made = Story()
@@ -254,7 +254,7 @@ def test_what_is_offered_has_an_effect(story: Story) -> None:
 
 
 def test_a_model_that_is_tested_is_not_trained_on(story: Story) -> None:
-    """Its checkpoint could be removed meanwhile. Once the test has ended it may be."""
+    """Training could remove the checkpoint under test. After the test the command is allowed."""
     read_beside(story)
     story.tell(ModelExtended(run="fit-1", model="m01", epochs=5))
     assert (story.state.commands[-1].is_late, story.model("m01").epochs) == (True, 3)
@@ -264,7 +264,7 @@ def test_a_model_that_is_tested_is_not_trained_on(story: Story) -> None:
 
 
 def test_of_several_models_those_that_have_the_value_are_left_out(story: Story) -> None:
-    """Refused is what would change none of them."""
+    """A command that would change no model is refused."""
     ask(story, PRIORITIZE, "m00", priority=1)
     command = Command(kind=PRIORITIZE, models=("m00", "m01"), priority=1)
     (made,) = events_of(command, story.state, by=BY)
@@ -278,7 +278,7 @@ def test_of_several_models_those_that_have_the_value_are_left_out(story: Story) 
 
 
 def test_what_came_too_late_in_part_says_for_which(story: Story) -> None:
-    """The other one has changed, and is not told to be a mistake."""
+    """The error names the model that changed in the meantime, not the other one."""
     command = Command(kind=EXTEND, models=("m00", "m01"), epochs=8)
     first, second = events_of(command, story.state, by=BY)
     story.tell(first, ModelStopRequested(run="fit-1", model="m01"), second)

@@ -15,7 +15,7 @@ from cerebro.errors import DataError
 
 
 def test_flat_options_of_a_file_become_arguments_of_run_fit() -> None:
-    """Each option gets into its group; groups without options are left out."""
+    """Groups without options are omitted."""
     flat = {
         "search": ASHA(),
         "stop": Plateau(),
@@ -70,6 +70,5 @@ def test_an_unknown_scheduler_is_refused_with_the_choices() -> None:
 
 
 def test_an_option_group_cannot_be_changed() -> None:
-    """An invalid value cannot get past the check at construction."""
     with pytest.raises(FrozenInstanceError):
         Limits().hours = -1  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Procedures of users' own as they are asked for: sent as code, and checked by their looks before that."""
+"""User-defined search procedures are checked and sent as code."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ SPACE = {"lr": loguniform(1e-4, 1e-1), "batch_size": 32}
 
 
 class Plain:
-    """No subclass of anything."""
+    """A procedure without a base class."""
 
     def begin(self, facts: Facts) -> list[Order]:
-        """Nothing."""
         return []
 
     def on_report(self, report: Report) -> list[Order]:
-        """Nothing."""
         return []
 
 
 @pytest.mark.parametrize("own", [Plain(), Halving(models=5)])
 def test_an_own_procedure_is_sent_as_code(own: Any) -> None:
-    """The request names it by its hash; what was stored is the object, with its fields."""
+    """The request has the hash; the stored object keeps its fields."""
     stored: list[CodeRecord] = []
 
     def put_code(code: CodeRecord) -> CodeRecord:
@@ -51,7 +49,7 @@ def test_an_own_procedure_is_sent_as_code(own: Any) -> None:
 
 
 def test_nothing_is_stored_of_a_fit_that_is_refused() -> None:
-    """Not for a rule on a metric that there will not be, either."""
+    """Also if a rule names an unknown metric."""
 
     class Training(SubEpochSpec):
         def create_models(self, hyperparams: Any) -> list[Any]:
@@ -69,7 +67,7 @@ def test_nothing_is_stored_of_a_fit_that_is_refused() -> None:
 
 
 def test_an_own_procedure_may_name_a_sampler_and_a_space_without_draws() -> None:
-    """Draws are its sampler's; who adds models of its own making needs no distributions."""
+    """Its sampler makes the suggestions; a procedure that adds its own models needs no distributions."""
     own = Halving()
     own.sampler = TPE(startup=3)
     request = search_request({"lr": 0.1, "batch_size": 32}, search=own, epochs=9)
@@ -81,14 +79,12 @@ def test_an_own_procedure_may_name_a_sampler_and_a_space_without_draws() -> None
 
 
 class NoTold:
-    """Half a procedure, with a method of a similar name."""
+    """A procedure with a misspelt method."""
 
     def begin(self, facts: Facts) -> list[Order]:
-        """Nothing."""
         return []
 
     def tell(self, report: Report) -> list[Order]:
-        """Nothing."""
         return []
 
 
@@ -96,28 +92,25 @@ class Forgot(Procedure):
     """Has no `on_report`."""
 
     def begin(self, facts: Facts) -> list[Order]:
-        """Nothing."""
         return []
 
 
 class Short(Plain):
-    """Of another signature."""
+    """Has a wrong signature."""
 
     def on_report(self) -> list[Order]:  # type: ignore[override]
-        """Nothing."""
         return []
 
 
 class Yielding(Plain):
-    """A generator runs nothing."""
+    """`on_report` is a generator, so calling it runs nothing."""
 
     def on_report(self, report: Report) -> Any:
-        """Nothing."""
         yield from ()
 
 
 class Locked(Plain):
-    """Holds what cannot be sent."""
+    """Contains an object that cannot be pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -151,7 +144,7 @@ class Locked(Plain):
     ],
 )
 def test_what_is_no_procedure_is_told_before_anything_is_sent(wrong: Any, sentence: str) -> None:
-    """Each in a sentence, with what to do."""
+    """One sentence each with the fix."""
 
     def put_code(code: CodeRecord) -> CodeRecord:
         raise AssertionError(f"{code.class_name} was sent")
@@ -161,7 +154,7 @@ def test_what_is_no_procedure_is_told_before_anything_is_sent(wrong: Any, senten
 
 
 def test_a_method_that_was_not_written_is_missed() -> None:
-    """`Procedure`'s own would order nothing, for ever."""
+    """`Procedure`'s own method would never request an action."""
     with pytest.raises(
         SearchError, match=r"Forgot has no method 'on_report': define on_report\(self, report\)"
     ):

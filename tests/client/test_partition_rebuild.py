@@ -1,4 +1,4 @@
-"""Partitions made again are compared with what the log tells of those that were trained on."""
+"""Rebuilt partitions are compared with the log."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LOGGED = TaskResult(rows=10, shards=4, checksum="sha256:a", cores=1)
     [
         (LOGGED, LOGGED, True),
         (LOGGED, LOGGED.model_copy(update={"checksum": "sha256:b"}), False),
-        # Another machine has cut the rows otherwise: then checksums say nothing of the rows.
+        # Another machine cut the rows into other shards, so checksums cannot be compared.
         (LOGGED, LOGGED.model_copy(update={"checksum": "sha256:b", "shards": 8}), None),
-        # The log does not tell the shards.
+        # The log has no shards.
         (TaskResult(rows=10), LOGGED, None),
     ],
 )
 def test_a_partition_is_the_same_another_one_or_not_known(
     logged: TaskResult, made: TaskResult, expected: bool | None
 ) -> None:
-    """Nothing is claimed that was not compared."""
+    """Without a comparison the result is "unknown"."""
     assert is_same(logged, made) is expected
 
 
@@ -34,7 +34,7 @@ def test_a_partition_is_the_same_another_one_or_not_known(
 def test_as_many_cores_are_used_as_this_process_may_keep_busy(
     monkeypatch: pytest.MonkeyPatch, logged: int, given: str, expected: int
 ) -> None:
-    """Not more than a container's limit, which the machine's number of cores does not tell."""
+    """At most the container's limit, which can be below the machine's core count."""
     monkeypatch.setenv("CEREBRO_CORES", given)
     monkeypatch.setattr("cerebro.runtime.usage.cores.available", lambda: 3)
     assert _cores(logged) == expected

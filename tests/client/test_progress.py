@@ -1,4 +1,4 @@
-"""Progress says what the state says: rows per split for ETL, sub-epochs for a fit, and whom the run waits for."""
+"""Progress shows rows per split for ETL, sub-epochs for a fit, and the reason of a wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.state.stories import SHA, Story, etl_plan, sub_epoch
 
 
 class Bar:
-    """Stands for tqdm's bar."""
+    """A double for tqdm's bar."""
 
     def __init__(self, total: int = 0, desc: str = "", **_: object) -> None:
         self.total, self.desc = total, desc
@@ -36,7 +36,7 @@ class Bar:
 
 
 class Terminal:
-    """What was drawn and written."""
+    """A terminal that records drawings and lines."""
 
     def __init__(self) -> None:
         self.bars: dict[str, Bar] = {}
@@ -52,7 +52,7 @@ class Terminal:
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -72,7 +72,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 class Shown(Progress):
-    """Progress in a terminal, each `show` a second after the one before."""
+    """Progress in a terminal; the clock advances by a second per `show`."""
 
     def __init__(self, run: str, *, is_shown: bool = True) -> None:
         self.clock = Clock()
@@ -109,7 +109,7 @@ def live(key: TaskKey, rows: int) -> LivePoint:
 
 
 def test_etl_has_a_bar_per_split_over_all_workers(terminal: Terminal) -> None:
-    """Rows of partitions that are done, and live rows of those under way."""
+    """Rows of finished partitions plus live rows of partitions in progress."""
     story = etl_story()
     with Shown("etl-1") as progress:
         progress.show(story.state)
@@ -128,7 +128,7 @@ def test_etl_has_a_bar_per_split_over_all_workers(terminal: Terminal) -> None:
 
 
 def test_a_fit_has_one_bar_of_sub_epochs_with_the_best_model(terminal: Terminal) -> None:
-    """Its metric, its epoch, and how many models failed."""
+    """With its metric, its epoch, and the number of failed models."""
     story = Story()
     story.fit(models=3)
     with Shown("fit-1") as progress:
@@ -145,7 +145,7 @@ def test_a_fit_has_one_bar_of_sub_epochs_with_the_best_model(terminal: Terminal)
 
 
 def test_what_a_run_waits_for_is_said_once(terminal: Terminal) -> None:
-    """And again only when it waits for something else."""
+    """And again when the reason changes."""
     story = Story()
     story.fit()
     with Shown("fit-1") as progress:
@@ -161,7 +161,7 @@ def test_what_a_run_waits_for_is_said_once(terminal: Terminal) -> None:
 
 
 class Painted:
-    """A screen that takes its time, and counts."""
+    """A slow screen that counts drawings."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.clock, self.seconds, self.sub_epochs = clock, seconds, list[int]()
@@ -182,7 +182,7 @@ class Painted:
 
 
 def test_many_events_are_drawn_a_few_times_a_second_and_the_last_one_always() -> None:
-    """The picture that stays is that of the end."""
+    """The last drawing shows the final state."""
     clock, story = Clock(), Story()
     story.fit(models=4)
     screen = Painted(clock, 0.0)
@@ -199,7 +199,7 @@ def test_many_events_are_drawn_a_few_times_a_second_and_the_last_one_always() ->
 
 
 class Handle:
-    """Stands for the handle of an output that is displayed."""
+    """A double for the handle of a displayed output."""
 
     def __init__(self) -> None:
         self.outputs: list[dict[str, str]] = []
@@ -210,7 +210,7 @@ class Handle:
 
 
 def test_of_many_models_and_epochs_a_few_are_shown_and_the_cut_is_said() -> None:
-    """An output of a notebook stays of a size that can be read."""
+    """The output of a notebook stays readable."""
     story = Story()
     run = story.fit(models=30, epochs=40, partitions=1)
     for epoch in range(1, 21):
@@ -223,7 +223,7 @@ def test_of_many_models_and_epochs_a_few_are_shown_and_the_cut_is_said() -> None
 
 
 def test_names_of_users_are_text_in_a_notebook() -> None:
-    """A hyperparameter may be called anything."""
+    """Hyperparameter names are escaped."""
     story = Story()
     nasty = "<script>alert(1)</script>"
     run = story.fit(hyperparams={"m00": {nasty: 1, "batch_size": 1}, "m01": {nasty: nasty, "batch_size": 1}})
@@ -231,7 +231,7 @@ def test_names_of_users_are_text_in_a_notebook() -> None:
 
 
 def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As HTML and as text, and only if something has changed: what is exported is what was drawn last."""
+    """As HTML and text, updated only on changes; an export has the last state."""
     import IPython.display
 
     handle, first = Handle(), list[dict[str, str]]()

@@ -1,4 +1,4 @@
-"""What is recommended follows from what was used, and from nothing where too little was."""
+"""Resource recommendations follow from measured usage, and need enough samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB, STEP = 1 << 30, 256 << 20
 def seen(
     memory: list[int], *, cores: float = 1.0, limit: int | None = None, kinds: tuple[str, ...] = ("train",)
 ) -> ContainerUsage:
-    """A container with one sample of memory each half minute."""
+    """A container with a memory sample every 30 s."""
     record = WorkerRecord(worker="w", incarnation="a", weight=1, cores=4, kinds=kinds)
     return ContainerUsage(
         record=record,
@@ -41,7 +41,7 @@ def of_trainers(found: dict) -> Recommendation:  # type: ignore[type-arg]
     peaks=st.lists(st.integers(1, 64 * GIB), max_size=60),
 )
 def test_what_was_used_fits(memory: list[int], peaks: list[int]) -> None:
-    """The limit has room above the most of either, and is no less than the request; both come in steps."""
+    """The limit exceeds both peaks and is at least the request; both are rounded to steps."""
     found = of_trainers(recommend([seen(memory)], peaks))
     most = max(memory + [min(memory) + peak for peak in peaks])
     assert found.peak_bytes == most
@@ -56,12 +56,12 @@ def test_what_was_used_fits(memory: list[int], peaks: list[int]) -> None:
     peaks=st.lists(st.integers(1, 64 * GIB), max_size=MIN_SAMPLES - 1),
 )
 def test_too_little_supports_nothing(memory: list[int], peaks: list[int]) -> None:
-    """Neither few samples nor few sub-epochs."""
+    """Few samples, or few sub-epochs."""
     assert recommend([seen(memory)], peaks) == {"worker": None}
 
 
 def test_the_command_prints_values_for_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
-    """As they stand in a file of values, and only where they differ from what there is."""
+    """As YAML for a values file, and only changed values."""
     found = of_trainers(recommend([seen([GIB] * 30, limit=8 * GIB)], []))
     assert lines("worker", found) == [
         "containers that train: at most 1.00 GiB of memory were used, with a limit of 8.00 GiB "

@@ -1,4 +1,4 @@
-"""Registered models: made from an experiment, found and loaded without it; every mistake is named."""
+"""Registered models outlive their experiment; every error names its object."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from tests.state.stories import Story, sub_epoch
 
 
 class Network(SubEpochSpec):
-    """One layer, as wide as was fitted."""
+    """One layer with the fitted width."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         return [torch.nn.Linear(self.fitted["width"], 1)]
 
 
 class Trained(RegistryMixin):
-    """An experiment of two models, with checkpoints; the controller's copying is done while the client waits."""
+    """An experiment of two models with checkpoints; the controller copies while the client waits."""
 
     def __init__(self, kvs: KvsClient, volumes: Volumes) -> None:
         self.kvs, self.volumes = kvs, volumes
@@ -87,7 +87,7 @@ class Trained(RegistryMixin):
         return self.volumes.checkpoint(f"one/fit-1/{model}/u00000.pt")
 
     def delete(self) -> None:
-        """The experiment goes with its files."""
+        """Delete the experiment with its files."""
         shutil.rmtree(self.volumes.checkpoints / "one")
         shutil.rmtree(self.volumes.shared / "datasets")
 
@@ -103,7 +103,7 @@ def trained(kvs: KvsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_version_is_loaded_after_its_experiment_is_gone(trained: Trained) -> None:
-    """Its modules with what was fitted, its weights, and all that is told of it."""
+    """With its modules, the fitted value, its weights and its metadata."""
     made = trained.register("digits", "m00", alias="champion")
     trained.delete()
     for which in ("digits/1", "digits@champion"):
@@ -142,7 +142,7 @@ def test_the_command_names_run_and_value_before_it_registers(
 
 
 def test_a_version_stays_what_it_is_when_the_next_one_comes(trained: Trained) -> None:
-    """And the alias moves."""
+    """And the alias moves to the new version."""
     trained.register("digits", "m00", alias="champion")
     trained.register("digits", "m01", alias="champion")
     assert (load_model("digits/1").id, load_model("digits/2").id) == ("m00", "m01")
@@ -152,7 +152,7 @@ def test_a_version_stays_what_it_is_when_the_next_one_comes(trained: Trained) ->
 
 
 def test_a_checkpoint_with_a_base_is_copied_as_a_whole(trained: Trained) -> None:
-    """The copy is one file of the same checksum."""
+    """The copy is one file with the same checksum."""
     path = trained.checkpoint("m00")
     whole, reference = path.read_bytes(), trained.story.run.models["m00"].visits[-1].checkpoint
     base = DurableFile(path.with_name("base"))
@@ -171,7 +171,7 @@ def test_a_checkpoint_with_a_base_is_copied_as_a_whole(trained: Trained) -> None
 
 @pytest.mark.parametrize("harm", ["gone", "flipped", "cut", "link", "fitted"])
 def test_a_checkpoint_that_is_gone_or_damaged_becomes_no_version(trained: Trained, harm: str) -> None:
-    """It says which file, what was expected and what to do; nothing damaged is left, and others are made."""
+    """The error names the file, the expectation and the fix. No damaged copy remains, and other versions work."""
     path = trained.checkpoint("m00")
     whole = path.read_bytes()
     match harm:
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_is_gone_or_damaged_becomes_no_version(trained: Traine
 
 
 def test_a_copy_that_is_damaged_later_is_named(trained: Trained) -> None:
-    """With what brings it back."""
+    """With the way to restore it."""
     trained.register("digits", "m00")
     copy = trained.volumes.checkpoint(".registry/digits/v1/model.pt")
     copy.write_bytes(copy.read_bytes()[:-1])
@@ -215,7 +215,7 @@ def test_a_copy_that_is_damaged_later_is_named(trained: Trained) -> None:
 
 
 def test_a_copy_that_was_cut_short_is_made_by_the_next_controller(trained: Trained) -> None:
-    """It finds in the store what is to be copied."""
+    """The store still lists it as pending."""
     asked = trained.register("digits", "m00")
     version = trained.kvs.register_model("digits", trained.kvs.registered_model("digits").versions[0].source)
     aside = trained.volumes.checkpoint(".registry/digits/v2")
@@ -226,8 +226,10 @@ def test_a_copy_that_was_cut_short_is_made_by_the_next_controller(trained: Train
 
 
 def test_what_killed_copies_have_left_is_removed_once_nobody_writes_to_it(trained: Trained) -> None:
-    """Of versions that are ready, and of those that never will be; hourly. What another controller may still write to
-    stays, and so does every file of a version."""
+    """Partial copies of ready and failed versions are deleted hourly.
+
+    Files that another controller may still write, and files of versions, stay.
+    """
     trained.register("digits", "m00")
     now = 1_000_000_000.0
     folders = [trained.volumes.registry / name for name in ("digits/v1", "digits/v7", "gone/v1")]
@@ -252,7 +254,7 @@ def test_what_killed_copies_have_left_is_removed_once_nobody_writes_to_it(traine
 
 @pytest.mark.parametrize("harm", ["gone", "flipped"])
 def test_a_second_controller_that_fails_leaves_what_the_first_one_made(trained: Trained, harm: str) -> None:
-    """It still has the version as one to be copied, and the checkpoint is gone or damaged by now."""
+    """It still sees the version as pending, while the checkpoint is already gone or damaged."""
     trained.register("digits", "m00")
     (version,) = trained.kvs.registered_model("digits").versions
     path = trained.checkpoint("m00")
@@ -264,7 +266,7 @@ def test_a_second_controller_that_fails_leaves_what_the_first_one_made(trained: 
 
 
 def test_a_volume_that_is_away_is_waited_for(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version is made once it is back."""
+    """The version becomes ready once the volume is back."""
     from controller.storage import registered_models as registering
 
     opened, tries = open_below, iter([OSError(5, "Input/output error")])
@@ -282,14 +284,14 @@ def test_a_volume_that_is_away_is_waited_for(trained: Trained, monkeypatch: pyte
     "which", ["digits", "digits/", "digits/0", "digits@", "digits@a@b", "digits/1@a", "", "/1"]
 )
 def test_a_text_that_names_no_version_is_refused(trained: Trained, which: str) -> None:
-    """With the two ways to name one."""
+    """The error names both forms."""
     with pytest.raises(BadRequestError, match=r"such as digits@champion or digits/3"):
         load_model(which)
 
 
 @pytest.mark.parametrize("name", ["Digits", "a b", "x" * 51, ""])
 def test_a_name_that_cannot_be_one_is_refused_before_anything_is_made(trained: Trained, name: str) -> None:
-    """With what was expected."""
+    """With the expected form."""
     with pytest.raises(BadRequestError, match=r"use at most 50 lower-case letters, digits and dashes"):
         trained.register(name, "m00")
     with pytest.raises(BadRequestError, match=r"use a letter, then lower-case letters"):
@@ -313,7 +315,7 @@ def test_what_is_not_there_is_named_with_what_is(trained: Trained) -> None:
 
 
 def test_to_load_a_model_starts_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A look-up joins the cluster that runs, and says so where none does."""
+    """A look-up joins a running cluster, or raises if no cluster runs."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
     with pytest.raises(ClusterError, match=r"no local cluster runs at .*cerebro up"):
@@ -322,7 +324,7 @@ def test_to_load_a_model_starts_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_a_model_without_its_checkpoint_is_not_registered(trained: Trained) -> None:
-    """The model is known, but has no file to copy."""
+    """The model is known, but has no checkpoint to copy."""
     reference = trained.story.model("m00").epoch_checkpoint(1)
     assert reference is not None
     trained.story.model("m00").removed.add(reference.name)

@@ -1,4 +1,4 @@
-"""What `cerebro replay` replays, and what it says where there is nothing to; differences are found to the bit."""
+"""Which run `cerebro replay` chooses, its errors, and its bit-exact comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.state.stories import Story
 
 
 def fitted(story: Story, *, is_finished: bool = True) -> Story:
-    """A fit of two models, of which the first has trained an epoch."""
+    """A fit of two models; the first one has trained an epoch."""
     story.fit(epochs=1)
     story.epoch(1)
     if is_finished:
@@ -26,7 +26,7 @@ def fitted(story: Story, *, is_finished: bool = True) -> Story:
 
 
 def second(story: Story, *, trains: bool) -> Story:
-    """Another fit, ``fit-2``, that runs."""
+    """Start another fit, ``fit-2``."""
     first = story.state.runs["fit-1"]
     story.tell(
         *[e.model_copy(update={"run": "fit-2"}) for e in story.log if getattr(e, "run", "") == first.id][:2]
@@ -39,7 +39,7 @@ def second(story: Story, *, trains: bool) -> Story:
 
 
 def test_the_newest_finished_fit_is_taken() -> None:
-    """With the models of it that have trained; another one is taken if it is named, also while it runs."""
+    """With its trained models. A named fit may be running."""
     story = second(fitted(Story()), trains=True)
     run, models = choose_models(story.state, None, None)
     assert (run.id, [model.id for model in models]) == ("fit-1", ["m00"])
@@ -82,7 +82,7 @@ def test_a_pruned_model_does_not_stop_the_others() -> None:
 def test_what_cannot_be_replayed_says_why(
     run: str | None, model: str | None, error: type[Exception], said: str
 ) -> None:
-    """And what there is instead."""
+    """The error lists the alternatives."""
     story = Story()
     story.etl()
     second(fitted(story), trains=False)
@@ -91,7 +91,7 @@ def test_what_cannot_be_replayed_says_why(
 
 
 def test_data_that_was_made_again_is_named_where_the_state_differs() -> None:
-    """Objects may have changed without a change in the number of rows: the user is told where to look."""
+    """The objects may have changed with the same number of rows, so the error names the rebuilt data."""
     found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), rebuilt=(0, 2))
     assert str(found).endswith(
         "DIFFERENT in state (partitions 0, 2 were preprocessed again: their objects may have changed)"
@@ -102,7 +102,7 @@ def test_data_that_was_made_again_is_named_where_the_state_differs() -> None:
 
 @given(st.floats(width=32), st.floats(width=32))
 def test_numbers_differ_if_their_bits_do(one: float, other: float) -> None:
-    """Of signs of zero, and of what is no number, too; by name."""
+    """Also the sign of zero and NaN payloads; differences are listed by name."""
     first, second = ({"models": [{"w": torch.tensor([value])}]} for value in (one, other))
     is_same = first["models"][0]["w"].numpy().tobytes() == second["models"][0]["w"].numpy().tobytes()
     expected = [] if is_same else ["state['models'][0]['w']"]
@@ -120,7 +120,7 @@ def test_a_difference_on_a_gpu_names_deterministic_algorithms() -> None:
 
 
 def test_a_tolerance_that_cannot_apply_says_so() -> None:
-    """Rounding is within a tolerance, other random numbers are not."""
+    """A tolerance covers rounding, but not other random numbers."""
     found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), tolerance=1e-4, is_random=True)
     assert "a tolerance covers only rounding, and train() uses random numbers, such as dropout" in str(found)
     assert "tolerance" not in str(

@@ -1,4 +1,4 @@
-"""Search spaces: grids, random draws that are independent of each other, and errors that name what is wrong."""
+"""Search spaces: grids, random samples and their errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRID: dict[str, Any] = {"lr": [0.1, 0.01], "batch_size": [16, 32, 64], "name": "
     )
 )
 def test_a_grid_has_the_product_of_its_lists(space: dict[str, list[int]]) -> None:
-    """No combination twice, none missing."""
+    """Each combination exists once."""
     found = configurations({**space, "batch_size": [1]})
     assert len(found) == math.prod(len(values) for values in space.values())
     assert len({tuple(sorted(configuration.items())) for configuration in found}) == len(found)
@@ -43,7 +43,7 @@ RANDOM: dict[str, Any] = {
 
 
 def test_draws_are_decided_by_the_seed() -> None:
-    """The same seed gives the same list, more samples continue it, another seed gives another."""
+    """The same seed gives the same list, a larger sample extends it, another seed differs."""
     first = configurations(RANDOM, samples=20, seed=1)
     assert first == configurations(RANDOM, samples=20, seed=1)
     assert configurations(RANDOM, samples=30, seed=1)[:20] == first
@@ -51,7 +51,7 @@ def test_draws_are_decided_by_the_seed() -> None:
 
 
 def test_draws_stay_in_their_range() -> None:
-    """Ends included; the logarithm of a loguniform is uniform."""
+    """Bounds included; the logarithm of a loguniform value is uniform."""
     found = configurations(RANDOM, samples=2000, seed=3)
     assert all(0 <= c["a"] <= 1 for c in found)  # type: ignore[operator]
     assert {c["d"] for c in found} == set(range(1, 101))
@@ -96,13 +96,13 @@ def test_draws_stay_in_their_range() -> None:
     ],
 )
 def test_a_search_space_that_cannot_be_used_is_named(space: Any, match: str) -> None:
-    """What is empty, of a wrong type or missing."""
+    """Empty, wrongly typed or missing values."""
     with pytest.raises(SearchSpaceError, match=match):
         configurations(space)
 
 
 def test_samples_and_distributions_belong_together() -> None:
-    """One without the other is a mistake, told with what to do."""
+    """The error for one without the other names the fix."""
     with pytest.raises(SearchSpaceError, match="samples=N"):
         configurations(RANDOM)
     for samples in (0, -1):
@@ -131,6 +131,6 @@ def test_samples_and_distributions_belong_together() -> None:
     ],
 )
 def test_distributions_check_their_arguments(make: Any, match: str) -> None:
-    """When they are made, not when they are drawn from."""
+    """At construction, not at sampling."""
     with pytest.raises(SearchSpaceError, match=match):
         make()

@@ -1,4 +1,4 @@
-"""What a user writes of a search becomes a request; mistakes are told in a sentence, with what to do."""
+"""Search options become a request, and mistakes give one sentence with a fix."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NUMBERS: dict[str, Any] = {"lr": loguniform(1e-4, 1e-1), "drop": uniform(0, 0.5)
 
 
 def test_a_search_as_data() -> None:
-    """Lists are choices, fixed values choices of one; it survives the way through JSON."""
+    """Lists and fixed values become choices; the request survives JSON."""
     found = search_request(
         SPACE,
         search=Search(ASHA(sampler=TPE(startup=5)), stop=[Plateau(epochs=3), Above("loss", 20)]),
@@ -79,7 +79,7 @@ def test_each_procedure_as_data(search: Any, samples: int | None, procedure: Any
 
 
 def test_a_fit_without_procedure_rules_and_hours_is_no_search() -> None:
-    """With rules or hours its models are listed, and may be stopped."""
+    """With rules or hours, the request lists its models, which may be stopped."""
     grid = {"lr": [0.1, 0.01], "batch_size": 8}
     assert search_request(grid, epochs=3) is None
     found = search_request([{"batch_size": 8}], search=Search(stop=Plateau()), epochs=3)
@@ -100,7 +100,7 @@ ALWAYS = {"samples": 200, "epochs": 27}
         ({"search": ASHA(), "epochs": 1}, r"epochs=1 leaves no rung.*use search=Random\(\)"),
         ({"search": Hyperband(), "epochs": 1}, "epochs=1 leaves no rung"),
         ({"search": PBT(every=27), "samples": None}, "leaves no complete generation.*raise `epochs`"),
-        # what ends it
+        # a limit is needed
         ({"search": ASHA(), "samples": None}, "has no end: set samples=N.*or limits=Limits.hours=H"),
         ({"search": Random(), "samples": None}, "has no end: set samples=N"),
         ({"search": Hyperband(), "samples": 26}, "less than the 27 models.*samples=27 or more"),
@@ -142,13 +142,13 @@ ALWAYS = {"samples": 200, "epochs": 27}
             {"search": PBT(), "samples": None, "space": {"batch_size": choice([8, 16])}},
             "nothing to change in its clones.*name hyperparameters",
         ),
-        # what it is
+        # an instance, not a class
         ({"search": ASHA}, r"as in search=ASHA\(\)"),
         ({"search": "asha"}, r"search='asha': expected one of cerebro's procedures"),
     ],
 )
 def test_what_does_not_go_together_is_named(arguments: dict[str, Any], match: str) -> None:
-    """In one sentence, with what to do."""
+    """In one sentence with the fix."""
     given = {"space": SPACE, **ALWAYS, **arguments}
     with pytest.raises((SearchError, SearchSpaceError), match=match) as raised:
         search_request(given.pop("space"), **given)
@@ -172,7 +172,7 @@ def test_an_invalid_option_of_a_search_is_refused(options: dict[str, Any], match
 
 
 class Own:
-    """A procedure of a user, whose sampler cannot draw choices."""
+    """A user's procedure with a sampler that does not support choices."""
 
     sampler = CMA()
 
@@ -184,7 +184,7 @@ class Own:
 
 
 def test_a_procedure_is_stored_once_all_is_found_to_be_right() -> None:
-    """Nothing stays in the store of what was refused."""
+    """A refused request stores nothing."""
     stored: list[CodeRecord] = []
 
     def put_code(code: CodeRecord) -> CodeRecord:

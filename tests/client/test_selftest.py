@@ -1,4 +1,4 @@
-"""What the selftest accepts as a sound run, and what it refuses to run with."""
+"""How the selftest judges a run, and when it refuses to start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUB_EPOCHS = [
 
 
 def test_a_run_whose_sub_epochs_were_committed_once_is_sound() -> None:
-    """In whatever order."""
+    """In any order."""
     check(list(reversed(SUB_EPOCHS)), set(SUB_EPOCHS), accuracy=0.9)
 
 
@@ -35,13 +35,13 @@ def test_a_run_with_other_sub_epochs_is_not(committed: list[tuple[str, int, int]
 
 
 def test_a_run_that_learned_nothing_is_not() -> None:
-    """Sub-epochs that were committed prove nothing if the weights never moved."""
+    """Committed sub-epochs prove nothing if the weights never change."""
     with pytest.raises(TrialError, match=r"accuracy is 0\.260, expected at least 0\.6"):
         check(SUB_EPOCHS, set(SUB_EPOCHS), accuracy=0.26)
 
 
 def test_pictures_can_be_told_apart_but_not_by_their_mean() -> None:
-    """The brighter quarter is the class; the picture as a whole is as bright in every class."""
+    """The brighter quarter is the class; all pictures have the same mean."""
     generator = np.random.default_rng(0)
     half = specs.SIDE // 2
     for label in range(specs.CLASSES):

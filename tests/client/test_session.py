@@ -1,4 +1,4 @@
-"""What a session says of its experiment."""
+"""A session's status, progress and run control."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened(
     troubles: Mapping[str, str] | None = None,
     queue: QueueAnswer | None = None,
 ) -> Session:
-    """A session over a store that holds this log, and knows this of workers and of open runs."""
+    """A session over a store with this log, these worker reports and this queue."""
 
     def events(name: str, after: int, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         if wait_s:
@@ -59,7 +59,7 @@ def opened(
 
 
 def test_the_status_tells_the_schedule_of_a_fit() -> None:
-    """Below its line, while it runs and when it has ended."""
+    """While it runs and after its end."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
@@ -76,7 +76,7 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
 
 
 def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
-    """While others are open, with the time that it will probably take yet; and why it waits, if it does."""
+    """Among other open runs, with the estimated remaining time, and the reason if it waits."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
@@ -104,7 +104,7 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
 
 
 def test_what_the_log_tells_comes_before_the_queue(terminal: list[str]) -> None:
-    """A run that waits for another one of its experiment, and stands in the queue: in the status and beside bars."""
+    """A queued run that waits for another run of its experiment, in the status and next to the bars."""
     story = half_trained()
     story.tell(evaluation(2, "m01"))
     entries = tuple(QueueEntry(experiment="one", run=run) for run in ("fit-1", "test-2"))
@@ -119,14 +119,14 @@ def test_what_the_log_tells_comes_before_the_queue(terminal: list[str]) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Lines that bars write beside themselves."""
+    """Collect the lines that progress bars print."""
     lines: list[str] = []
     monkeypatch.setattr("tqdm.tqdm.write", lambda line, **_: lines.append(line))
     return lines
 
 
 def test_the_status_tells_of_lost_workers_why() -> None:
-    """Also of one that the log does not know to be lost yet; with what keeps its pod, and pods that never were."""
+    """Also a worker that the log does not yet count as lost; with the reasons of its pod and of missing pods."""
     story = TimedStory(workers=2)
     story.fit(models=1, partitions=1)
     record = WorkerRecord(
@@ -164,7 +164,7 @@ class Spec(SubEpochSpec):
 
 
 def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
-    """A script that goes on with half-trained models is told who stopped them."""
+    """The warning names the user, so a script does not use half-trained models unnoticed."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
@@ -182,7 +182,7 @@ def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
 
 
 def test_a_run_is_asked_for_with_its_priority_and_project() -> None:
-    """They are in what is sent; what is none is refused."""
+    """They are in the request; invalid values are refused."""
     session = opened(TimedStory(workers=1).log, 0.0)
     asked = EtlRequest(code=SHA, code_fingerprint=SHA)
     with pytest.raises(BadRequestError, match=r"no priority 'urgent': choose one of low, normal, high"):
@@ -206,7 +206,7 @@ def test_a_run_is_asked_for_with_its_priority_and_project() -> None:
 def test_who_interrupts_a_run_is_told_that_it_goes_on(
     capsys: pytest.CaptureFixture[str], is_answered: bool, told: str
 ) -> None:
-    """From the moment on that it may be known to the store, though its answer has not come."""
+    """Even if the store has not answered the request yet."""
     story = TimedStory(workers=1)
     session: Any = opened(story.log, story.time)
 
@@ -224,7 +224,7 @@ def test_who_interrupts_a_run_is_told_that_it_goes_on(
 
 @pytest.mark.parametrize("share", [-0.01, 1.5, float("nan"), "all"])
 def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
-    """Before anything is sent, with what was expected."""
+    """Before anything is sent, with the valid range."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     experiment = Experiment.__new__(Experiment)
@@ -266,11 +266,11 @@ def test_failure_rules_that_cannot_be_are_refused_with_the_place(rules: Any, tol
     with pytest.raises(DataError, match=told):
         experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", failure_rules=rules)
     with pytest.raises(DataError, match=told):
-        checked_failure_rules(rules)  # what `run_etl` asks before anything
+        checked_failure_rules(rules)  # the first check of `run_etl`
 
 
 def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in the middle of which the fold failed: what is shown is what was before it, however often it is asked."""
+    """If the fold failed within an event, the status shows the state before it, on every call."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
@@ -288,7 +288,7 @@ def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_interrupted_fold_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the middle of an event loses nothing."""
+    """Ctrl-C within an event loses nothing."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 40.0)
@@ -305,7 +305,7 @@ def test_an_interrupted_fold_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_thread_may_ask_for_the_status_while_a_run_is_followed() -> None:
-    """It reads events while `follow` waits for the same events; each counts once."""
+    """`status` reads events while `follow` waits for the same events; each event counts once."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
     log = list(story.log)

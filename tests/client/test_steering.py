@@ -1,4 +1,4 @@
-"""Which commands an experiment allows as it stands, and why the others are refused."""
+"""Which commands an experiment's state allows, and why others are refused."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ FINISHED = RunFinished(run="fit-1", outcome="finished")
 
 @pytest.fixture
 def story() -> Story:
-    """A fit of two models that goes on."""
+    """A running fit of two models."""
     story = Story()
     story.fit(models=2)
     return story
 
 
 def command(kind: CommandKind, model: str = "", **fields: Any) -> Command:
-    """What somebody asks for, of at most one model."""
+    """Build a command for at most one model."""
     return Command(kind=kind, models=(model,) if model else (), **fields)
 
 
 def refusal(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> str:
-    """Why a command is refused; it is not offered either."""
+    """Return why a command is refused; it is not in `allowed` either."""
     state = story.state
     run = target_run(kind, state, None)
     offered = allowed(state, run, run.models[model] if run and model else None)
@@ -63,7 +63,7 @@ def refusal(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> 
 
 
 def event(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> object:
-    """The event of a command that is offered, which the log takes."""
+    """Return the event of an allowed command; the fold accepts it."""
     run = target_run(kind, story.state, None)
     assert kind in allowed(story.state, run, run.models[model] if run and model else None)
     (made,) = events_of(command(kind, model, **fields), story.state, by="ann")
@@ -73,7 +73,7 @@ def event(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> ob
 
 
 def test_a_model_is_stopped_and_resumed(story: Story) -> None:
-    """Each once; what can be done instead is named."""
+    """The error names the possible commands."""
     assert event(story, CommandKind.STOP_MODEL, "m00") == ModelStopRequested(
         run="fit-1", model="m00", by="ann"
     )
@@ -87,7 +87,7 @@ def test_a_model_is_stopped_and_resumed(story: Story) -> None:
 
 
 def test_a_failed_model_is_retried(story: Story) -> None:
-    """Also when its run has ended."""
+    """Also after its run has ended."""
     assert "possible now: stop the model" in refusal(story, CommandKind.RETRY_MODEL, "m00")
     story.fail(sub_epoch(1, 0), 0, FailureKind.USER_ERROR)
     assert "possible now: retry the model" in refusal(story, CommandKind.RESUME_MODEL, "m00")
@@ -99,7 +99,7 @@ def test_a_failed_model_is_retried(story: Story) -> None:
 
 
 def test_a_run_is_stopped_and_resumed(story: Story) -> None:
-    """A stop that is under way is not crossed; a stopped run goes on; one that has ended by itself does not."""
+    """A pending stop blocks a resume; a stopped run resumes; a finished run does not."""
     assert "fit-1 is" in refusal(story, CommandKind.RESUME_RUN)
     assert event(story, CommandKind.STOP_RUN) == RunStopRequested(run="fit-1", by="ann")
     for kind in (CommandKind.STOP_RUN, CommandKind.RESUME_RUN, CommandKind.SET_SCHEDULER):
@@ -112,7 +112,7 @@ def test_a_run_is_stopped_and_resumed(story: Story) -> None:
 
 
 def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> None:
-    """Though others have run since; a run that is paused comes first, and where nothing can be resumed that is said."""
+    """Also after later runs. A paused run comes first; without a candidate the error says so."""
     event(story, CommandKind.STOP_RUN)
     story.tell(STOPPED)
     story.tell(RunRequested(run="etl-9", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
@@ -126,7 +126,7 @@ def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> N
 
 @pytest.mark.parametrize("kind", [CommandKind.STOP_RUN, CommandKind.PRIORITIZE])
 def test_what_only_an_open_run_can_be_asked_says_that_none_is_open(story: Story, kind: CommandKind) -> None:
-    """Where no run is named, nobody meant the test that happens to be the newest."""
+    """Without a run name, the newest test is not meant."""
     story.tell(FINISHED, evaluation(1), RunFinished(run="test-1", outcome="finished"))
     assert refusal(story, kind, priority="high").endswith(
         "no run of experiment 'one' is open (test-1 is finished)"
@@ -136,7 +136,7 @@ def test_what_only_an_open_run_can_be_asked_says_that_none_is_open(story: Story,
 
 
 def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Story) -> None:
-    """What `run_fit` warns of, for a script would test half-trained models without a word."""
+    """`run_fit` warns, since a script would otherwise test half-trained models unnoticed."""
     story.train(1, 0)
     event(story, CommandKind.STOP_RUN)
     story.tell(STOPPED)
@@ -147,7 +147,7 @@ def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Sto
 
 
 def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
-    """Of a fit that has not ended for good."""
+    """For a fit that can still run."""
     changed = SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann")
     assert event(story, CommandKind.SET_SCHEDULER, scheduler="fifo", planner=False) == changed
     with pytest.raises(SearchSpaceError, match=r"no scheduler 'best': choose one of .*lrptw"):
@@ -157,7 +157,7 @@ def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
 
 
 def test_a_priority_is_one_that_is_known(story: Story) -> None:
-    """Of an open run; the fold has it, with who changed it."""
+    """For an open run; the fold records the priority and the user."""
     priorities = [story.run.priority]
     changed = PriorityChanged(run="fit-1", priority=HIGH, by="ann")
     assert event(story, CommandKind.PRIORITIZE, priority="high") == changed
@@ -175,7 +175,7 @@ def test_a_priority_is_one_that_is_known(story: Story) -> None:
 
 
 def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -> None:
-    """By its name; after that no other command is allowed."""
+    """By name; afterwards no other command is allowed."""
     assert event(story, CommandKind.ARCHIVE) == ExperimentArchived(is_archived=True, by="ann")
     assert "stop it first" in refusal(story, CommandKind.DELETE)
     story.tell(FINISHED)
@@ -235,7 +235,7 @@ def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.Mo
 
 
 def test_of_several_models_all_are_asked_for_or_none(story: Story) -> None:
-    """One that may not be stopped keeps the others going, on the page and on the command line."""
+    """One model that cannot be stopped blocks the command, on the page and the command line."""
     both = Command(kind=CommandKind.STOP_MODEL, run="fit-1", models=("m00", "m01"))
     assert events_of(both, story.state, by="ann") == (
         ModelStopRequested(run="fit-1", model="m00", by="ann"),
@@ -255,7 +255,7 @@ class _Mended:
 
 
 def test_a_mended_procedure_is_stored_if_it_can_take_its_place(story: Story) -> None:
-    """A run that searches by none keeps the store as it is."""
+    """A run without a procedure leaves the store unchanged."""
     story.tell(RunStopRequested(run="fit-1"), STOPPED)
     stored: list[object] = []
     kvs = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Techniques that users name: what is wrong is told with what could be chosen instead, before anything is sent."""
+"""Technique names and objects are checked before a request is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKERS = {"worker-0": 2, "worker-1": 4}
 
 
 class Own(Technique):
-    """A user's own."""
+    """A user's technique."""
 
     name = "own"
     version = 3
@@ -31,7 +31,7 @@ class Own(Technique):
 
 
 class Borrowed(Own):
-    """Has the name of another one."""
+    """Has the name of another technique."""
 
     name = "ddp"
 
@@ -39,7 +39,7 @@ class Borrowed(Own):
 def fields(
     techniques: Any = None, gpus: Any = None, trials: Any = "auto", *, workers: dict[str, int] = WORKERS
 ) -> tuple[dict[str, Any], list[CodeRecord]]:
-    """What is asked for, and the code that is sent for it."""
+    """Return the request's fields and the code to send."""
     sent: list[CodeRecord] = []
 
     def put_code(code: CodeRecord) -> CodeRecord:
@@ -51,7 +51,7 @@ def fields(
 
 
 def test_names_and_objects_may_be_mixed() -> None:
-    """A name stands for the technique without parameters; a user's own travels encoded, once all is right."""
+    """A name means the technique with its defaults; a user's technique is sent as code after all checks."""
     found, sent = fields(["ddp", Own(slices=[1, 2])], [2, 4], "never")
     ddp, own = found["techniques"]
     assert (ddp.name, ddp.least, ddp.params, ddp.code) == ("ddp", 2, {}, None)
@@ -90,19 +90,19 @@ def test_names_and_objects_may_be_mixed() -> None:
     ],
 )
 def test_what_cannot_be_chosen_is_refused(techniques: object, gpus: object, told: str) -> None:
-    """By name, with the choices, or with the workers and their devices."""
+    """The error lists the choices, or the workers with their devices."""
     with pytest.raises(SpecError, match=told):
         fields(techniques, gpus)
 
 
 def test_a_worker_with_one_device_trains_no_model_on_two() -> None:
-    """Refused at once: it would wait for ever."""
+    """The model would wait for ever."""
     with pytest.raises(SpecError, match=r"on 1 devices.*The workers and their devices: worker-0: 1"):
         fields(["ddp"], workers={"worker-0": 1})
 
 
 def test_a_technique_that_no_worker_can_use_is_not_sent() -> None:
-    """The check of the workers comes before the upload."""
+    """The workers are checked before the upload."""
 
     def put_code(code: CodeRecord) -> CodeRecord:
         raise AssertionError(f"{code.class_name} was sent")
@@ -127,7 +127,7 @@ def test_a_technique_that_no_worker_can_use_is_not_sent() -> None:
     ],
 )
 def test_a_gang_that_cannot_be_is_refused(gang: Any, more: dict[str, Any], told: str) -> None:
-    """With the workers that there are, and what to set."""
+    """The error lists the workers, and the option to set."""
     given = {"techniques": None, "gpus": None, "solo_workers": ()} | more
     with pytest.raises(SpecError, match=told):
         resolve_techniques(
@@ -139,7 +139,7 @@ def test_a_gang_that_cannot_be_is_refused(gang: Any, more: dict[str, Any], told:
 
 
 def test_parallel_plans_of_a_gang_come_first_on_as_many_devices_as_its_workers_have() -> None:
-    """What is left over is trained by one worker."""
+    """A remaining partition is trained by one worker."""
     assert [parallel_plan.label for parallel_plan in parallel_plans_of(None, (), WORKERS, gang_size=2)][
         :3
     ] == [

@@ -1,4 +1,4 @@
-"""Hyperparameters as people type them."""
+"""Hyperparameters typed as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_what_is_shown_in_a_field_is_read_as_the_value_that_it_is(value: JsonValue) -> None:
-    """Type and all: 1, 1.0, true and the text "1" are four values. It is one line, as a field's text is."""
+    """Types survive: 1, 1.0, true and the text "1" are four values. The text is one line, as in a form field."""
     text = text_of(value)
     assert is_same({"x": value_of(text)}, {"x": value})
     assert text.isprintable()
@@ -27,7 +27,7 @@ def test_what_is_shown_in_a_field_is_read_as_the_value_that_it_is(value: JsonVal
 
 @given(st.text())
 def test_every_text_is_a_value(text: str) -> None:
-    """What JSON cannot read is the text itself."""
+    """Text that is not JSON is taken literally."""
     value_of(text)
     value_of("[" * 5_000 + text)
 

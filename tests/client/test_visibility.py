@@ -1,4 +1,4 @@
-"""Whether workers see what locators name: told before a name is taken, and only where it can be told."""
+"""The client checks locators before it reserves a name, if it can judge them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cerebro.errors import LocatorError
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data set."""
+    """Create a data set."""
     (tmp_path / "data/images").mkdir(parents=True)
     for name in ("train.csv", "words.txt"):
         (tmp_path / "data" / name).write_text("id\n1\n")
@@ -40,7 +40,7 @@ def located(
     ],
 )
 def test_what_is_missing_here_is_told(data: Path, changed: dict[str, str], message: str) -> None:
-    """With its place in the locators."""
+    """The error names the locator's field."""
     with pytest.raises(LocatorError, match=message):
         visibility.check_here(located(data, **changed))
 
@@ -58,7 +58,7 @@ class Mounts:
 def test_a_path_of_this_machine_alone_is_refused_in_the_cluster(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the root file system or in the home; the shared volume is named as the way out."""
+    """On the root file system or in the home. The error suggests the shared volume."""
     shared, home = tmp_path / "shared", tmp_path / "home"
     Mounts(monkeypatch, home, [shared])
     for folder in (data, home / "data"):
@@ -73,7 +73,7 @@ def test_a_path_of_this_machine_alone_is_refused_in_the_cluster(
 def test_the_shared_volume_is_looked_at_in_the_cluster(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the same for workers, so what is missing there is missing."""
+    """Workers mount the same volume, so a file missing here is missing there."""
     Mounts(monkeypatch, tmp_path / "home", [data])
     visibility.check_inside(located(data), data)
     with pytest.raises(LocatorError, match=r"trian\.csv does not exist"):
@@ -83,7 +83,7 @@ def test_the_shared_volume_is_looked_at_in_the_cluster(
 def test_what_cannot_be_told_is_left_to_the_controller(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another mounted file system, which workers may have too; and paths that are not here."""
+    """Other mounted file systems, which workers may have, too, and paths absent here."""
     shared = tmp_path / "shared"
     Mounts(monkeypatch, tmp_path / "home", [shared, data])
     visibility.check_inside(located(data), shared)
@@ -93,11 +93,11 @@ def test_what_cannot_be_told_is_left_to_the_controller(
 def test_a_path_in_a_closed_folder_is_no_error(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What this user may not look at, workers may."""
+    """Workers may have the permission that this user lacks."""
     exists = Path.exists
 
     def closed(path: Path) -> bool:
-        # As the system does it; by its modes no folder would be closed to root.
+        # A double, since file modes do not restrict root.
         if path.is_relative_to(data):
             raise PermissionError(13, "Permission denied", str(path))
         return exists(path)

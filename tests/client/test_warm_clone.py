@@ -1,4 +1,4 @@
-"""A warm clone is refused where the weights of its parent do not fit the network that its hyperparameters make."""
+"""A warm clone is refused if its parent's weights do not fit its network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.state.stories import Story
 
 
 class Wide(SubEpochSpec):
-    """A layer as wide as a hyperparameter says; it cannot be made at all with one below 1."""
+    """A layer with a width from a hyperparameter; a width below 1 raises."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         if hyperparams["width"] < 1:
@@ -34,7 +34,7 @@ class Wide(SubEpochSpec):
 
 
 class Steered(CommandsMixin):
-    """An experiment with one trained model, whose commands end in its log."""
+    """An experiment with one trained model, whose commands are appended to its log."""
 
     def __init__(self, volumes: Volumes, folder: Path) -> None:
         self.story = Story()
@@ -69,7 +69,7 @@ def steered(tmp_path: Path) -> Steered:
 
 
 def test_a_warm_clone_with_another_shape_is_refused(steered: Steered) -> None:
-    """The message names what does not fit, and nothing is added."""
+    """The message names the mismatch, and no model is added."""
     told = (
         r"m00 cannot be cloned warm: its weights do not fit a network with width=5 "
         r"\(weight \(1, 3\) -> \(1, 5\)\). Pass warm=False"

@@ -1,5 +1,4 @@
-"""Fit runs to report of: twenty models, one of which failed, with names as unkind as users can make them; and one that
-was stopped and resumed."""
+"""Fit runs for reports, with hostile names, failures, and a stop with a resume."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ RECORD = ExperimentRecord(
 
 
 def reported() -> Story:
-    """Three workers, two epochs, validated; model m07 fails in its second epoch."""
+    """A fit of twenty models on three workers for two epochs, with validation; m07 fails in its second epoch."""
     random = Random(1)
     story = Story(workers=3)
     story.time = 1.8e9
@@ -57,7 +56,7 @@ def reported() -> Story:
 
 
 def evaluated() -> Story:
-    """A fit of two models that were tested on a split of two partitions, of 100 and 300 rows."""
+    """A fit of two models, tested on a split with partitions of 100 and 300 rows."""
     story = Story()
     story.fit(models=2, epochs=1)
     for model in story.run.models:
@@ -77,7 +76,7 @@ def evaluated() -> Story:
 
 
 def resumed(break_s: float) -> Story:
-    """Two models of three epochs on two workers; a user stopped the run after the first epoch, and resumed it."""
+    """A fit of two models for three epochs; a user stopped it after the first epoch and resumed it."""
     story = Story(workers=0)
     story.tell(joined(0, partitions=(0, 1)), joined(1, partitions=(0, 1)))
     story.fit(models=2, epochs=3)

@@ -1,4 +1,4 @@
-"""The report: one file, the answer first, nothing from elsewhere, and nobody's name is markup."""
+"""The report is one self-contained file that starts with the best model and escapes user text."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def report(story: Story) -> str:
 
 
 def prose(report: str) -> str:
-    """The text that a reader sees: without scripts, styles and markup."""
+    """Return the visible text, without scripts, styles and tags."""
     bare = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", report, flags=re.DOTALL)
     return unescape(re.sub(r"<[^>]+>", " ", bare))
 
 
 def test_the_answer_comes_first(report: str, story: Story) -> None:
-    """Best model, value, hyperparameters, checkpoint, and how to load it; before any table or figure."""
+    """Best model, value, hyperparameters, checkpoint and loading code precede all tables and figures."""
     best = story.run.best_model()
     assert best is not None
     words = prose(report)
@@ -59,8 +59,10 @@ def test_the_answer_comes_first(report: str, story: Story) -> None:
 
 
 def test_what_tests_of_its_models_found_is_in_it() -> None:
-    """Per test run, each model's metrics, and the epoch whose checkpoint was tested; what is a mean over parts, as in
-    logs of older versions, is said to be."""
+    """Per test run: each model's metrics and tested epoch.
+
+    Means over parts, as in logs of older versions, are marked.
+    """
     story = evaluated()
     words = prose(report_html(story.state, story.run, record=None, now=story.time)).split()
     shown = " ".join(words)
@@ -73,13 +75,12 @@ def test_what_tests_of_its_models_found_is_in_it() -> None:
 
 
 def test_the_code_that_loads_is_python(report: str) -> None:
-    """It can be copied and run."""
     (code,) = re.findall(r"<pre[^>]*><code>(from cerebro.*?)</code></pre>", report, re.DOTALL)
     compile(unescape(code), "report", "exec")
 
 
 def test_it_says_where_everything_came_from(report: str, story: Story) -> None:
-    """Hashes, locators, seeds, times, versions, and who asked for what."""
+    """Hashes, locators, seeds, times, versions, and the user of each request."""
     words = prose(report)
     for expected in (
         "0" * 64,
@@ -95,7 +96,7 @@ def test_it_says_where_everything_came_from(report: str, story: Story) -> None:
 
 
 def test_nobodys_name_is_markup(report: str) -> None:
-    """Metric, hyperparameter, message or address: it is shown as it is written."""
+    """Metrics, hyperparameters, messages and addresses are escaped."""
     assert NASTY not in report
     assert prose(report).count(NASTY) >= 3
     data = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', report, re.DOTALL)[0]
@@ -104,7 +105,7 @@ def test_nobodys_name_is_markup(report: str) -> None:
 
 
 def test_nothing_is_loaded_from_elsewhere(report: str) -> None:
-    """No address in an attribute, and a policy that would not allow it."""
+    """No attribute has an external address, and the policy would block it."""
     outside = re.sub(r"<script[^>]*>.*?</script>", "", report, flags=re.DOTALL)
     assert not re.findall(r'(?:src|href)="(?!#)[^"]*"', outside)
     policy = unescape(re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', report)[0])
@@ -114,7 +115,7 @@ def test_nothing_is_loaded_from_elsewhere(report: str) -> None:
 
 
 def test_a_run_without_a_best_model_says_why() -> None:
-    """It opens on what failed instead."""
+    """It opens with the failures."""
     story = Story()
     run = story.fit()
     report = report_html(story.state, run, record=None, now=story.time)
@@ -123,7 +124,7 @@ def test_a_run_without_a_best_model_says_why() -> None:
 
 
 def test_a_heat_map_takes_the_hyperparameters_that_matter(story: Story) -> None:
-    """Unless two are named; with fewer than two there is none."""
+    """Or two named ones; with fewer than two there is no heat map."""
     drawn = Drawings(state=story.state, run=story.run, now=story.time).heatmap(y="width")
     assert drawn is not None
     assert drawn["layout"]["title"]["text"] == "Best loss by lr and width"
@@ -147,7 +148,7 @@ def offline(browser: Browser) -> Iterator[BrowserContext]:
 def test_the_file_draws_offline_prints_and_has_no_barriers(
     offline: BrowserContext, story: Story, tmp_path: Path, theme: Scheme
 ) -> None:
-    """Six figures, no complaint, no alert of a user's name, nothing that axe-core finds, a PDF of a few pages."""
+    """Six figures, no script error, no alert from user text, no axe-core violation, and a short PDF."""
     from axe_playwright_python.sync_playwright import Axe
 
     file = tmp_path / "report.html"
@@ -170,7 +171,7 @@ def test_the_file_draws_offline_prints_and_has_no_barriers(
 
 @pytest.mark.slow
 def test_it_reads_without_scripts(browser: Browser, report: str, tmp_path: Path) -> None:
-    """A figure says where its data are."""
+    """Each figure names its data table."""
     file = tmp_path / "report.html"
     file.write_text(report, encoding="utf-8")
     with window(browser, java_script_enabled=False) as context:
@@ -180,7 +181,7 @@ def test_it_reads_without_scripts(browser: Browser, report: str, tmp_path: Path)
 
 
 def test_parallel_plans_and_what_is_ruled_out_are_told() -> None:
-    """Of models that ran by another way than as they are written; else there is no such table."""
+    """Only if a model used another plan than its default; else the table is absent."""
     story = Story(devices=2)
     ddp = ParallelPlan(technique="ddp", size=2)
     story.fit(models=2, partitions=1, epochs=1, parallel_plans=(SINGLE, ddp))

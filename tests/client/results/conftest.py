@@ -1,4 +1,4 @@
-"""Volumes of the test's own."""
+"""Empty volumes for each test."""
 
 from __future__ import annotations
 

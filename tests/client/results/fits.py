@@ -1,4 +1,4 @@
-"""Results of fits that tests tell as stories."""
+"""Results of fits, built from event logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fit_result(story: Story, volumes: Volumes) -> FitResult:
 
 
 def fitted(*, mode: Literal["min", "max"] = "min", validated: bool = False) -> Story:
-    """Three models: one good, one bad, one that failed in its second epoch."""
+    """A fit of three models: one good, one bad, one that failed in its second epoch."""
     story = Story()
     story.etl()
     story.fit(models=4, mode=mode, validated=validated)

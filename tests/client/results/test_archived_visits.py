@@ -1,4 +1,4 @@
-"""The table of visits of a run whose older sub-epochs are archived is that of a fold that keeps all."""
+"""The sub-epochs table is the same with and without compaction."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from tests.state.stories import sub_epoch
 
 
 class Whole:
-    """A log that is all in the database."""
+    """A log that is completely in the database."""
 
     def __init__(self, log: Sequence[Event]) -> None:
         self._log = log
 
     def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
-        """A page."""
+        """Return a page of events."""
         return self._log[after : after + 50]
 
     def segments(self, experiment: str) -> SegmentsAnswer:
-        """None."""
+        """Return no segments."""
         return SegmentsAnswer()
 
 
 def results(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[FitResult, pd.DataFrame]:
-    """Of the run, and the table that the fold of all has."""
+    """Return the run's result and the table without compaction."""
     return both(archived(seed), monkeypatch)
 
 
 def both(made: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50) -> tuple[FitResult, pd.DataFrame]:
-    """The same, of any."""
+    """Return the same for any history."""
     monkeypatch.setattr(log_pages, "PAGE", page)
     files = MountedFiles(Volumes.from_environment({}))
     kept = ExperimentState(name="one", archive_after=None)  # type: ignore[call-arg, unused-ignore]
@@ -54,7 +54,7 @@ def both(made: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50) -> t
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_all_of_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of sub-epochs among it; the fold alone has less, and says so."""
+    """Also the numbers of the sub-epochs. Without the log the result raises."""
     result, expected = results(seed, monkeypatch)
     pd.testing.assert_frame_equal(sorted_(result.sub_epochs()), sorted_(expected))
     without = FitResult(archived(seed).state, archived(seed).run, MountedFiles(Volumes.from_environment({})))
@@ -63,14 +63,14 @@ def test_all_of_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sorted_(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of sub-epochs that ended at the same time the order is of no meaning, nor is that of metrics."""
+    """Sort rows and columns; the order of simultaneous sub-epochs and of metrics is undefined."""
     return (
         frame.dropna(axis=1, how="all").sort_values(["ended", "model"], ignore_index=True).sort_index(axis=1)
     )
 
 
 def test_events_of_one_moment_on_two_pages_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last sub-epoch that is archived, and the event before it, which ends a page."""
+    """The last compacted sub-epoch and the event before it have the same time, and a page ends between them."""
     made = archived(0)
     last = next(n for n, event in enumerate(made.log) if event.time == made.run.archived_until)
     log = [*made.log]
@@ -87,7 +87,7 @@ def test_events_of_one_moment_on_two_pages_are_all_there(monkeypatch: pytest.Mon
 
 
 class Calm(Undisturbed):
-    """A run in which nothing fails by itself."""
+    """A run without random failures."""
 
     def _trouble(self) -> bool:
         return False
@@ -99,7 +99,7 @@ class Calm(Undisturbed):
 def test_a_sub_epoch_is_there_once_that_was_done_again_from_far_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before the run was a long one, a model lost the checkpoints of three epochs."""
+    """A model lost the checkpoints of three epochs in a long run."""
     made = Calm(Random(7), validated=False, epochs=20, models=2)
     for _ in range(200):
         made.step()
@@ -117,7 +117,7 @@ def test_a_sub_epoch_is_there_once_that_was_done_again_from_far_behind(
 
 
 def lose(made: History, name: str, *, sub_epochs: int) -> None:
-    """The newest checkpoints of a model, so many."""
+    """Lose the newest `count` checkpoints of a model."""
     model = made.model(name)
     for key, task in [*made.run.open.items()]:
         made.tell(TaskRevoked(task=key, attempt=task.attempt, worker=task.worker or "", reason="x"))
@@ -132,7 +132,7 @@ def lose(made: History, name: str, *, sub_epochs: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By epochs or by time: the same rows; a sub-epoch has its number or none."""
+    """By epochs or by time: the same rows. A sub-epoch has its number, or NaN if unknown."""
     result, expected = results(seed, monkeypatch)
     of_epochs = sorted_(result.sub_epochs(epochs=range(2, 4)))
     pd.testing.assert_frame_equal(of_epochs, sorted_(expected[expected["epoch"].isin([2, 3])]))
@@ -147,7 +147,7 @@ def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_broken_before_a_window_is_no_matter_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages before it are read for the beginnings of its sub-epochs alone; what they lack is computed."""
+    """Earlier pages are read only for start times; missing ones are computed."""
     made = archived(3)
 
     class Broken(Whole):

@@ -1,4 +1,4 @@
-"""What a fit returns of sub-epochs that were done once more."""
+"""A fit's table of verified sub-epochs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.state.test_audits import Audited
 
 
 def test_the_audits_have_a_row_for_each_sub_epoch_that_was_done_again(volumes: Volumes) -> None:
-    """By whom, what came of it, who was wrong; and what could not be audited, counted by why."""
+    """With both workers, the outcome and the wrong worker; unverifiable sub-epochs are counted by reason."""
     story = Audited()
     story.trains(sub_epoch(1, 0), 0)
     story.redo(sub_epoch(1, 0), 1)

@@ -1,4 +1,4 @@
-"""Figures and the report of a fit: objects of plotly, and files that need no network."""
+"""Figures and the report of a fit work in notebooks and offline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLOTS = ("plot_curves", "plot_parallel", "plot_scatter", "plot_heatmap", "plot_i
 
 @pytest.mark.parametrize("plot", PLOTS)
 def test_a_figure_is_an_object_of_plotly_and_a_file(plot: str, volumes: Volumes, tmp_path: Path) -> None:
-    """The file shows it without a network."""
+    """The file needs no network."""
     result = fit_result(reported(), volumes)
     path = tmp_path / "plots" / f"{plot}.html"
     drawn = getattr(result, plot)(path=path)
@@ -32,7 +32,7 @@ def test_a_figure_is_an_object_of_plotly_and_a_file(plot: str, volumes: Volumes,
 
 
 def test_what_cannot_be_drawn_is_said(volumes: Volumes) -> None:
-    """With what to do instead."""
+    """The error names an alternative."""
     result = fit_result(fitted(), volumes)
     with pytest.raises(ValueError, match=r"ends in \.html"):
         result.plot_curves("curves.png")
@@ -43,7 +43,7 @@ def test_what_cannot_be_drawn_is_said(volumes: Volumes) -> None:
 
 
 def test_the_report_is_a_file(volumes: Volumes, tmp_path: Path) -> None:
-    """In a folder that is made for it."""
+    """The method creates the folder."""
     result = fit_result(fitted(), volumes)
     assert result.report(tmp_path / "out" / "report.html") == tmp_path / "out" / "report.html"
     assert "Best model: m01" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def test_the_report_is_a_file(volumes: Volumes, tmp_path: Path) -> None:
 
 
 def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
-    """It is drawn by the script that another output may carry, and says in words what it shows."""
+    """The HTML uses the script of another output and describes the figure in words."""
     kept = bundle(fit_result(fitted(), volumes).plot_curves())
     assert kept["text/plain"].startswith("Learning curves of loss")
     assert kept["application/vnd.plotly.v1+json"]["data"]
@@ -62,6 +62,6 @@ def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
 
 
 def test_one_cell_of_a_notebook_carries_the_script() -> None:
-    """The first one that shows a figure, however often it is executed."""
+    """Only the first cell that shows a figure, also when it runs again."""
     script_output = ScriptOutput()
     assert [script_output.has_script(cell) for cell in ("a", "b", "a", "b")] == [True, False, True, False]

@@ -1,4 +1,4 @@
-"""What a fit returns: data frames that say what the state says, whatever users call their metrics."""
+"""Data frames of a fit match its state, for any metric names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.state.stories import Story, sub_epoch
 def test_the_leaderboard_is_sorted_in_the_metrics_direction(
     volumes: Volumes, mode: Literal["min", "max"], order: list[str], values: list[float]
 ) -> None:
-    """Best first, each model at its best epoch; models without a value come last; rank counts from 1."""
+    """Best first, each model at its best epoch; models without a value come last; ranks start at 1."""
     board = fit_result(fitted(mode=mode), volumes).leaderboard()
     assert list(board["model"]) == order
     assert list(board["loss"])[:3] == values
@@ -46,7 +46,7 @@ def test_the_leaderboard_is_sorted_in_the_metrics_direction(
 
 
 def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
-    """A hyperparameter called `model` or like the metric, a metric called `seconds`: both columns are there."""
+    """A hyperparameter named `model` or like the metric, or a metric named `seconds`, gets its own column."""
     story = Story()
     story.fit(models=1, hyperparams={"m00": {"batch_size": 8, "model": "cnn", "loss": "mse", "epochs": 99}})
     story.epoch(1, loss=2.0, seconds=7.0, attempt=3.0)
@@ -62,7 +62,7 @@ def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
 
 
 def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
-    """With their columns, so that a notebook that attaches early does not fail."""
+    """With their columns, so a notebook that attaches early does not fail."""
     story = Story()
     story.fit()
     story.run.models.clear()
@@ -76,7 +76,7 @@ def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
 
 
 def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> None:
-    """Training means with their seconds, and validations."""
+    """Training means with seconds, and validations."""
     history = fit_result(fitted(validated=True), volumes).history()
     rows = history[history["model"] == "m01"].to_dict("records")
     assert [(row["epoch"], row["split"], row["loss"]) for row in rows] == [
@@ -91,7 +91,7 @@ def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> No
 
 
 def test_the_visits_are_the_log_of_sub_epochs(volumes: Volumes) -> None:
-    """In the order in which they ended: enough to replay the run."""
+    """In order of completion, which is enough to replay the run."""
     story = Story()
     story.fit()
     story.fail(sub_epoch(1, 1), 1, FailureKind.CRASH)
@@ -111,7 +111,7 @@ def test_the_visits_are_the_log_of_sub_epochs(volumes: Volumes) -> None:
 
 
 def test_the_log_is_enough_to_judge_the_schedule(volumes: Volumes) -> None:
-    """The validator finds no violation, and the bound that the last epoch's report names."""
+    """The schedule validator accepts it and computes the bound of the last epoch's report."""
     story = dispatched(Random(2), models=3, partitions=2, epochs=2)
     state = fold("one", story.log)
     result = FitResult(state, state.runs["fit-1"], MountedFiles(volumes))
@@ -120,14 +120,14 @@ def test_the_log_is_enough_to_judge_the_schedule(volumes: Volumes) -> None:
 
 
 def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
-    """As a table, and a line of text elsewhere."""
+    """As a table in notebooks, and as one line of text elsewhere."""
     result = fit_result(fitted(), volumes)
     assert "<table" in result._repr_html_()
     assert repr(result) == "<FitResult one/fit-1: 4 models, 1 failed, running>"
 
 
 def test_a_warm_clone_stands_with_its_own_values(volumes: Volumes) -> None:
-    """Also before its first sub-epoch, when all its epochs are inherited."""
+    """Also before its first sub-epoch, when all epochs are inherited."""
     story = Story()
     story.fit(models=1)
     story.epoch(1, loss=1.0)

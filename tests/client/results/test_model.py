@@ -1,4 +1,4 @@
-"""A trained model: its checkpoint, its weights, and the modules that its spec builds."""
+"""A trained model: its checkpoint, weights, and modules built by its spec."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.state.stories import Story, sub_epoch
 
 @pytest.mark.parametrize("validated", [False, True])
 def test_the_best_model_is_told_with_its_checkpoint(volumes: Volumes, validated: bool) -> None:
-    """Id, hyperparameters, epoch, value and the file: of validation where there is one."""
+    """Id, hyperparameters, epoch, value and file; by the validation metric if the fit has one."""
     best = fit_result(fitted(validated=validated), volumes).best
     assert (best.id, best.epoch, best.metric, best.value) == ("m01", 1, "loss", 10.0 if validated else 1.0)
     assert best.hyperparams == {"batch_size": 1, "lr": 0.2}
@@ -38,7 +38,7 @@ def test_the_best_model_is_told_with_its_checkpoint(volumes: Volumes, validated:
 
 
 def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
-    """Its bytes are checked and its tensors are on the CPU."""
+    """The checksum is verified and the tensors are on the CPU."""
     story = Story()
     story.fit(models=1, partitions=1, epochs=1)
     weights = torch.arange(3.0)
@@ -56,7 +56,7 @@ def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
 def test_load_reads_the_best_epoch_unless_another_is_named(
     volumes: Volumes, named: int | None, weight: float
 ) -> None:
-    """The newest epoch is worse, and `epoch` says which one was read."""
+    """The newest epoch is worse. `epoch` names the epoch that was read."""
     story = Story()
     story.fit(models=1, partitions=1, epochs=2)
     volumes.model_checkpoints("one", "fit-1", "m00").mkdir(parents=True)
@@ -72,7 +72,7 @@ def test_load_reads_the_best_epoch_unless_another_is_named(
 
 
 class Network(SubEpochSpec):
-    """One layer, as wide as a file says, which `initialize_worker` reads."""
+    """One layer; `initialize_worker` reads its width from a file."""
 
     def initialize_worker(self) -> None:
         self.width = int((Path(self.misc_dir) / "width.txt").read_text())
@@ -84,7 +84,7 @@ class Network(SubEpochSpec):
 
 
 def test_any_model_can_be_built_by_its_spec(volumes: Volumes, tmp_path: Path) -> None:
-    """With the trained weights, in evaluation mode, its archive and files at hand; nothing of the process changes."""
+    """With trained weights, in evaluation mode, with its archive; this process is not changed."""
     (tmp_path / "width.txt").write_text("3")
     (tmp_path / "code").mkdir()
     (tmp_path / "code/layers_of_mine.py").write_text(
@@ -124,7 +124,7 @@ def test_any_model_can_be_built_by_its_spec(volumes: Volumes, tmp_path: Path) ->
 
 
 class Named(SubEpochSpec):
-    """Its module is in files of the code archive whose names other archives use too."""
+    """Its module has the same file name as modules of other archives."""
 
     def create_models(self, hyperparams: Any) -> list[Any]:
         import net_of_archive  # type: ignore[import-not-found]
@@ -147,7 +147,7 @@ def _files(folder: Path, width: int) -> Path:
 
 
 def _known(volumes: Volumes, folder: Path, number: int) -> TrainedModel:
-    """A model of an experiment whose archive has a module of this width."""
+    """A model of an experiment whose archive has a module with this width."""
     packed = archive.pack(_files(folder / f"code-{number}", number))
     state = {"models": [torch.nn.Linear(number, 1).state_dict()], "checkpoint": {}}
     locators = Locators(train=Locator(metadata="m.csv"))
@@ -170,7 +170,7 @@ def _known(volumes: Volumes, folder: Path, number: int) -> TrainedModel:
 def test_each_archive_has_its_own_modules(
     volumes: Volumes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported: bool
 ) -> None:
-    """Though two of them and the user's folder have files of one name; the user's stay what they are."""
+    """Two archives and the user's folder have files with one name; the user's module stays loaded."""
     monkeypatch.syspath_prepend(_files(tmp_path / "local", 9))
     if is_imported:
         importlib.import_module("net_of_archive")
@@ -186,7 +186,7 @@ def test_each_archive_has_its_own_modules(
 
 
 def test_a_model_whose_checkpoint_was_removed_is_known_all_the_same(volumes: Volumes) -> None:
-    """Its hyperparameters, epoch and value; only what reads the checkpoint says that it is gone."""
+    """Only methods that read the checkpoint raise."""
     story = fitted()
     reference = story.model("m00").epoch_checkpoint(2)
     assert reference is not None

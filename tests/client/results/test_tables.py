@@ -1,4 +1,4 @@
-"""What ETL, test and predict return."""
+"""Tables that ETL, test and predict return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.state.stories import DATASET, Story
 
 
 def test_rows_in_are_rows_kept_plus_rows_failed(volumes: Volumes) -> None:
-    """Per split; always."""
+    """For each split."""
     story = Story()
     story.etl(splits={"train": 10, "test": 3})
     dataset = story.state.datasets[DATASET]
@@ -48,7 +48,7 @@ def evaluation(kind: Literal["test", "predict"], models: dict[str, int]) -> tupl
 
 
 def test_a_test_without_rows_has_no_mean() -> None:
-    """Every row of the split failed in ETL: not a number, rather than a division by zero."""
+    """If every row of the split failed in ETL, the mean is NaN, not a division by zero."""
     story, run = evaluation("test", {"m00": 2, "m01": 1})
     key = TaskKey(run="e-1", kind="test", model="m00", partition=0)
     story.do(key, 0, TaskResult(rows=0, metrics={"accuracy": 0.0}))
@@ -58,7 +58,7 @@ def test_a_test_without_rows_has_no_mean() -> None:
 
 
 def test_predictions_are_one_table_keyed_by_row_id(volumes: Volumes) -> None:
-    """Of all partitions, sorted; with several models keyed by model and id."""
+    """Over all partitions, sorted; with several models keyed by model and id."""
     for models in ({"m00": 1}, {"m00": 1, "m01": 1}):
         story, run = evaluation("predict", models)
         for model in models:
