@@ -58,7 +58,10 @@ class Ranking(TinyTraining):
 
 
 def test_a_test_measures_what_validation_did(lab: Lab, prepared: str) -> None:
-    """All kinds of metrics match bit by bit for several models. A test on training data runs in parts, so other metrics are means, with a warning."""
+    """All kinds of metrics match bit by bit for several models.
+
+    A test on training data runs in parts; a warning names the metrics that are means over the parts.
+    """
     experiment = lab.attach(prepared)
     result = lab.result(lab.fit(experiment, Ranking(), tags="abc", epochs=1), experiment)
     validated = result.history().query("split == 'valid'").set_index("model")
