@@ -1,4 +1,4 @@
-"""What every store promises about steering: reopened runs, archiving, deletion, what is reclaimed after it, usage.
+"""Store contract: reopened runs, archives, deletion, reclaimed data sets, usage.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -32,26 +32,26 @@ REOPENING: list[ClientEvent] = [
 
 
 def ended(bench: Bench) -> Bench:
-    """With a run that has ended."""
+    """Add a run that has ended."""
     bench.store.append("one", requested("etl-1"))
     assert bench.decide(note(started()), note(FINISHED), after=1) == ["done", "done"]
     return bench
 
 
 def relocated(bench: Bench) -> LocatorsChanged:
-    """Other locators, from somebody who has read all there is."""
+    """Return other locators from a client that has read the whole log."""
     locators = Locators(train=Locator(metadata="elsewhere.csv"))
     return LocatorsChanged(locators=locators, after=len(bench.log()), by="ann")
 
 
 def deleted(bench: Bench) -> None:
-    """The experiment is asked to go, and goes."""
+    """Request the deletion and execute it as the leader."""
     bench.store.append("one", DeletionRequested(by="ann"))
     bench.store.delete_experiment("one", bench.term)
 
 
 class SteeringContract:
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
     # --- commands --------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ class SteeringContract:
         ],
     )
     def test_a_command_is_in_the_log_with_its_author(self, bench: Bench, event: ClientEvent) -> None:
-        """Of a run that was requested; of another one it is refused."""
+        """A command for an unknown run is refused."""
         with pytest.raises(NotFoundError, match="'etl-1'"):
             bench.store.append("one", event)
         bench.store.append("one", requested("etl-1"))
@@ -74,32 +74,32 @@ class SteeringContract:
 
     @pytest.mark.parametrize("event", REOPENING)
     def test_a_run_that_ended_is_queued_again_once(self, bench: Bench, event: ClientEvent) -> None:
-        """However often it is asked for; behind those that wait."""
+        """Repeated commands change nothing; the run is last in the queue."""
         ended(bench).store.append("one", requested("etl-2"))
         for _ in range(2):
             bench.store.append("one", event)
         assert [entry.run for entry in bench.store.queue()] == ["etl-2", "etl-1"]
 
     def test_an_open_run_keeps_its_place(self, bench: Bench) -> None:
-        """A paused run that is resumed is not put behind others."""
+        """A resumed run stays ahead of later ones."""
         for run in ("etl-1", "etl-2"):
             bench.store.append("one", requested(run))
         bench.store.append("one", RunResumed(run="etl-1"))
         assert [entry.run for entry in bench.store.queue()] == ["etl-1", "etl-2"]
 
     def test_a_run_does_not_end_over_news(self, bench: Bench) -> None:
-        """What a user has just resumed must not be ended by who has not read that."""
+        """The controller must read a user's resume before it ends the run."""
         bench.store.append("one", requested("etl-1"))
         assert bench.decide(note(FINISHED), after=0) == ["refused"]
         assert [entry.run for entry in bench.store.queue()] == ["etl-1"]
         assert bench.decide(note(FINISHED), after=1) == ["done"]
-        # The answer was lost, and a command came before the controller asked again.
+        # The response was lost, and a command arrived before the controller's retry.
         bench.store.append("one", RunResumed(run="etl-1"))
         assert bench.decide(note(FINISHED), after=1) == ["already"]
         assert [entry.run for entry in bench.store.queue()] == ["etl-1"]
 
     def test_a_run_that_is_not_open_is_taken_off_the_queue(self, bench: Bench) -> None:
-        """By who has read everything: news may have opened it."""
+        """The controller must have read the whole log, because a later event may have reopened the run."""
         ended(bench).store.append("one", ModelResumed(run="etl-1", model="nobody"))
         seen = len(bench.log())
         assert bench.decide(api.Dequeue(run="etl-1"), after=seen - 1) == ["refused"]
@@ -109,15 +109,15 @@ class SteeringContract:
         assert len(bench.log()) == seen
 
     def test_archiving_is_a_mark_that_can_be_taken_off(self, bench: Bench) -> None:
-        """The list of experiments says so."""
+        """The list of experiments shows it."""
         for is_archived in (True, False):
             bench.store.append("one", ExperimentArchived(is_archived=is_archived, by="ann"))
             assert [summary.is_archived for summary in bench.store.experiments()] == [is_archived]
 
-    # --- other locators --------------------------------------------------------------------------
+    # --- locators --------------------------------------------------------------------------------
 
     def test_other_locators_take_the_place_of_those_that_were(self, bench: Bench) -> None:
-        """In the record, with an event in the log; from then on they are the experiment's own."""
+        """The record changes, and the log has the event."""
         before = ended(bench).store.experiment("one")
         moved = relocated(bench)
         bench.store.append("one", moved)
@@ -129,7 +129,7 @@ class SteeringContract:
             bench.store.create_experiment(before)
 
     def test_other_locators_count_only_for_what_their_sender_has_read(self, bench: Bench) -> None:
-        """A run that was requested meanwhile, or is open, keeps the locators it was requested with."""
+        """A run that is open or was requested later keeps its locators."""
         early = relocated(bench)
         before = bench.store.experiment("one")
         bench.store.append("one", requested("etl-1"))
@@ -142,7 +142,7 @@ class SteeringContract:
     # --- deletion --------------------------------------------------------------------------------
 
     def test_nothing_open_is_deleted(self, bench: Bench) -> None:
-        """Neither in the queue nor running; of another experiment it does not matter."""
+        """This covers queued and running runs; other experiments do not matter."""
         bench.store.append("one", requested("etl-1"))
         with pytest.raises(ConflictError, match="'one'"):
             bench.store.append("one", DeletionRequested(by="ann"))
@@ -151,7 +151,7 @@ class SteeringContract:
         assert bench.store.append("one-b", DeletionRequested(by="ann")) == 1
 
     def test_nothing_is_requested_of_what_is_to_be_deleted(self, bench: Bench) -> None:
-        """Nor reopened, nor is its name given away; a second command changes nothing."""
+        """Runs are not reopened, the name stays reserved, and a second command changes nothing."""
         seq = ended(bench).store.append("one", DeletionRequested(by="ann"))
         for event in (requested("etl-2"), relocated(bench), *REOPENING):
             with pytest.raises(ConflictError, match="being deleted"):
@@ -159,13 +159,13 @@ class SteeringContract:
         with pytest.raises(ConflictError, match="being deleted"):
             bench.store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
         assert bench.store.append("one", DeletionRequested(by="bob")) == seq
-        assert bench.store.append("one", requested("etl-1")) == 1  # sent again: it was accepted before
+        assert bench.store.append("one", requested("etl-1")) == 1  # a repeated request, accepted earlier
         assert bench.store.queue() == ()
         assert bench.store.deleting() == ("one",)
         assert [summary.is_deleting for summary in bench.store.experiments()] == [True]
 
     def test_a_deleted_experiment_is_forgotten(self, bench: Bench) -> None:
-        """But for an audit entry; a late report of its tasks changes nothing."""
+        """Only an audit entry remains; late reports change nothing."""
         bench.run_until("running")
         bench.report(live=[live_point()])
         deleted(bench)
@@ -184,7 +184,7 @@ class SteeringContract:
         assert len(bench.store.audit()) == 1
 
     def test_the_name_of_a_deleted_experiment_is_free(self, bench: Bench) -> None:
-        """What is made under it begins at nothing, tasks included."""
+        """A new experiment of the name starts empty, without the old tasks."""
         bench.run_until("running")
         deleted(bench)
         moved = ExperimentRecord(name="one", locators=LOCATORS, archive="2" * 64)
@@ -196,7 +196,6 @@ class SteeringContract:
         assert bench.inbox()[-1] == (TASK, 1, False)
 
     def test_only_the_leader_deletes_and_only_after_a_command(self, bench: Bench) -> None:
-        """Anything else is refused and changes nothing."""
         with pytest.raises(ConflictError, match="nobody asked to delete"):
             bench.store.delete_experiment("one", bench.term)
         bench.store.append("one", DeletionRequested(by="ann"))
@@ -206,7 +205,7 @@ class SteeringContract:
         assert bench.store.audit() == ()
 
     def test_data_sets_that_nobody_uses_are_reclaimed(self, bench: Bench) -> None:
-        """Those of the deleted experiment that no other one's runs name; workers are told that the list has changed."""
+        """Data sets in another experiment's runs stay; workers are notified of the new list."""
         bench.store.create_experiment(ExperimentRecord(name="two", locators=LOCATORS))
         bench.store.register(worker("a"))
         assert (bench.store.reclaim(), bench.report().reclaim) == (Reclaim(), 0)
@@ -222,7 +221,7 @@ class SteeringContract:
         assert bench.report().reclaim == reclaim.seq > 0
 
     def test_a_data_set_that_is_used_again_is_not_reclaimed(self, bench: Bench) -> None:
-        """From the moment a run is started on it."""
+        """A run that starts on it protects it."""
         deleted(ended(bench))
         before = bench.store.reclaim()
         fresh = Bench(store=bench.store, pass_a_moment=bench.pass_a_moment)
@@ -234,7 +233,7 @@ class SteeringContract:
     # --- usage -----------------------------------------------------------------------------------
 
     def test_usage_is_the_newest_and_a_history(self, bench: Bench) -> None:
-        """One sample a half minute is kept; a new process of the worker goes on with it, a removed one leaves none."""
+        """The history keeps a sample per half minute; a restarted worker continues it, and a removal deletes it."""
         with pytest.raises(NotFoundError, match="'worker-0'"):
             bench.store.usage("worker-0")
         bench.store.register(worker("a"))

@@ -1,4 +1,4 @@
-"""Tells a real store a story: the calls of client, controller and workers that leave these events in its log."""
+"""Fill a real store's log with given events through the calls of client, controller and workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLIENTS: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
 
 
 def tell(kvs: KvsClient, experiment: str, events: Iterable[Event]) -> None:
-    """Repeat these events, of an experiment that exists and workers of incarnation ``a``."""
+    """Replay events of an existing experiment, with workers of incarnation ``a``."""
     term = kvs.lead("controller-0", LONG_S).term
     for seq, event in enumerate(events):
         step = _step_of_worker(experiment, event)

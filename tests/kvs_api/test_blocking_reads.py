@@ -1,4 +1,4 @@
-"""Reads that wait for news: of logs, live points, inboxes, and the controller's watch."""
+"""Blocking reads of logs, live points, inboxes, and the controller's watch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.waiting import join, until
 
 
 class Reader(threading.Thread):
-    """A blocking read in another thread."""
+    """A blocking read in a thread."""
 
     def __init__(self, read: Any) -> None:
         super().__init__(daemon=True)
@@ -24,18 +24,18 @@ class Reader(threading.Thread):
         self.answer = self._read()
 
     def result(self) -> Any:
-        """What it read."""
+        """Wait for the read and return its result."""
         join(self, "whose read blocks")
         return self.answer
 
 
 def wait_until_blocked(service: Service | Replica, readers: int = 1) -> None:
-    """Return once so many readers wait, so that what follows is news to them."""
+    """Wait until this number of readers is blocked."""
     until(lambda: service.waiting >= readers, f"{readers} readers wait")
 
 
 def test_a_blocking_read_returns_when_an_event_arrives(kvs: KvsClient, service: Service) -> None:
-    """Long before its wait is over: the log, the live points, the inbox and the controller's watch."""
+    """Covers the log, live points, the inbox and the watch, each long before its timeout."""
     bench = Bench(store=kvs, pass_a_moment=lambda: None)
     kvs.register(worker("a"))
     seq = kvs.watch({}, 0, 0).cluster
@@ -66,7 +66,6 @@ def test_a_blocking_read_returns_when_an_event_arrives(kvs: KvsClient, service: 
 def test_a_replaced_worker_that_waits_reads_nothing_meant_for_its_successor(
     kvs: KvsClient, service: Service
 ) -> None:
-    """An old process blocked on the inbox wakes up empty-handed."""
     bench = Bench(store=kvs, pass_a_moment=lambda: None)
     kvs.register(worker("a"))
     reader = Reader(lambda: kvs.inbox("worker-0", "a", 0, wait_s=MAX_WAIT_S))

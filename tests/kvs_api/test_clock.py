@@ -1,4 +1,4 @@
-"""Leases, silence and leadership end by elapsed time, whatever becomes of the clocks of machines."""
+"""Leases and leadership end by elapsed time, independent of wall clocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def machines(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mach
 
 
 def test_a_dead_worker_is_noticed_although_the_clock_was_set_back(machines: Machines) -> None:
-    """It is silent for as long as it is, and its attempt can be taken back once its lease has passed."""
+    """Its silence grows normally, and its attempt can be revoked after the lease."""
     machines.begin()
     machines.turn_wall(-HOUR_S)
     machines.go_on(LEASE_S + 0.5)
@@ -35,7 +35,7 @@ def test_a_dead_worker_is_noticed_although_the_clock_was_set_back(machines: Mach
 
 
 def test_no_lease_ends_because_the_clock_was_set_forward(machines: Machines) -> None:
-    """Neither a worker's nor the controller's: no time has passed."""
+    """Neither worker leases nor leadership depend on the wall clock."""
     machines.begin()
     machines.turn_wall(HOUR_S)
     assert machines.silent_s() < 0.01
@@ -44,7 +44,7 @@ def test_no_lease_ends_because_the_clock_was_set_forward(machines: Machines) -> 
 
 
 def test_time_without_kvs_api_ends_no_lease(machines: Machines) -> None:
-    """Nobody could renew one meanwhile. What was left of it is left, and ends then."""
+    """Leases cannot be renewed during an outage, so their remaining time is unchanged by it."""
     machines.begin()
     machines.go_on(6.0)
     assert machines.lead() == 1
@@ -59,7 +59,7 @@ def test_time_without_kvs_api_ends_no_lease(machines: Machines) -> None:
 
 @pytest.mark.processes
 def test_the_clock_outlives_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed and started again, it knows how late it was; a process that joins then goes on from there."""
+    """After a crash it continues, and a new process takes over its value."""
     with Database(tmp_path) as database:
         machines = Machines(database, monkeypatch)
         machines.begin()
@@ -77,7 +77,7 @@ def test_the_clock_outlives_the_database(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_times_of_an_experiment_never_go_back(machines: Machines) -> None:
-    """Who reads the log may sort by them. They are the wall clock's as long as nobody sets it back."""
+    """Log times are sortable. They equal the wall clock unless it is set back."""
     machines.begin()
     machines.go_on(5.0)
     machines.report("renew")
@@ -91,7 +91,7 @@ def test_times_of_an_experiment_never_go_back(machines: Machines) -> None:
 
 
 def test_times_never_go_back_among_the_clusters_events(machines: Machines) -> None:
-    """They are read among each experiment's; what any of them has told is before what the cluster tells later."""
+    """Cluster events are merged into experiment logs, so their times must not decrease either."""
     machines.begin()
     machines.go_on(5.0)
     machines.report("renew")
@@ -125,9 +125,11 @@ steps = st.one_of(
 def test_leases_end_by_elapsed_time_alone(
     service: Service, monkeypatch: pytest.MonkeyPatch, history: list[tuple[str, float]], data: st.DataObject
 ) -> None:
-    """One worker renews every two seconds: its lease never ends. One never does: it ends a lease later, or by as much
-    later as a process joined while the clock was not asked. Two processes, both asked at random; the controller asks
-    at least once a second."""
+    """A worker that renews every two seconds keeps its lease.
+
+    A silent one loses it after the lease time, plus any time without calls before a process joined. The
+    controller calls at least once a second.
+    """
     service.database.empty()
     with monkeypatch.context() as patch:
         machines = Machines(service.database, patch, origins=(3.0, 9_000.0))

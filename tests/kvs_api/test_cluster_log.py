@@ -1,4 +1,4 @@
-"""The cluster's log in the real store: pages, and who waits."""
+"""The real store's cluster log: pages and blocked readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bench(kvs: KvsClient) -> Bench:
 
 
 def whole(kvs: KvsClient, name: str, after: int = 0) -> list[Event]:
-    """A log from a cursor on, page by page."""
+    """Read a log page by page from a cursor."""
     found: list[Event] = []
     while events := kvs.events(name, after + len(found)):
         found += events
@@ -43,7 +43,7 @@ def whole(kvs: KvsClient, name: str, after: int = 0) -> list[Event]:
 
 
 def watched(kvs: KvsClient, ahead: int) -> dict[str, list[Event]]:
-    """Both logs, read together, one of them from so many events on."""
+    """Read both logs with one watch; skip the first `ahead` events of one."""
     found: dict[str, list[Event]] = {name: [] for name in EXPERIMENTS}
     found["one"] += whole(kvs, "one")[:ahead]
     while news := kvs.watch({name: len(events) for name, events in found.items()}, api.MAX_SEQ, 0.0).events:
@@ -86,8 +86,7 @@ def cut(kvs: KvsClient, term: int, what: str, keep: int = 1) -> None:
 def test_any_writes_are_read_in_their_order_page_by_page(
     service: Service, page: int, ahead: int, writes: list[Write]
 ) -> None:
-    """Of each experiment its own and the cluster's, however much fits into a page, from any number on, and by who reads
-    between the writes."""
+    """Each experiment's log includes the cluster's events, for any page size, cursor and read between writes."""
     service.database.empty()
     with contextlib.closing(service.client()) as kvs, pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "PAGE", page)
@@ -129,7 +128,7 @@ def test_any_writes_are_read_in_their_order_page_by_page(
 
 
 class Disturbed(Store):
-    """A store in which something is written behind each of the steps by which a log is read."""
+    """A store in which a write happens between the steps of a read."""
 
     def __init__(self, url: str, writes: Iterable[Callable[[], object]], **options: Any) -> None:
         super().__init__(url, **options)
@@ -159,7 +158,7 @@ class Disturbed(Store):
 def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
     service: Service, writes: list[str], before: int
 ) -> None:
-    """Whoever writes, and between whichever steps of a read."""
+    """Any writer may write between any two steps of the read."""
     service.database.empty()
     with contextlib.closing(service.client()) as kvs:
         bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
@@ -184,7 +183,7 @@ def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
 
 
 def cluster_log_length(order: list[str]) -> int:
-    """How many events of the cluster there are."""
+    """Count the cluster's events."""
     return sum(what.startswith("cluster") for what in order)
 
 
@@ -192,7 +191,7 @@ def cluster_log_length(order: list[str]) -> int:
 
 
 def test_who_waits_for_an_experiment_is_woken_by_the_cluster(bench: Bench, service: Service) -> None:
-    """Of an experiment without any event of its own, too."""
+    """This includes experiments without events."""
     with contextlib.closing(service.client()) as other:
         reader = Reader(lambda: other.events("one", wait_s=20.0))
         wait_until_blocked(service)

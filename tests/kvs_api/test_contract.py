@@ -1,4 +1,4 @@
-"""The real store keeps the contract: client, HTTP, service, script and database together."""
+"""The real store satisfies the contract: client, HTTP, service, Lua script and database together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pass_a_moment() -> None:
 
 
 class TestRealStore(StoreContract):
-    """Over a Valkey server."""
+    """The contract over a Valkey server."""
 
     @pytest.fixture
     def bench(self, kvs: KvsClient) -> Bench:

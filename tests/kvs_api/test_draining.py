@@ -1,4 +1,4 @@
-"""kvs_api as a process that is asked to end: blocked readers are answered, what runs is finished, no client fails."""
+"""kvs_api drains on SIGTERM: it answers blocked readers and finishes running requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = HANG_S
 
 
 def test_a_blocked_reader_is_answered_and_goes_on_with_the_successor(replica: Replica) -> None:
-    """The answer is empty. The reader's next call waits for the successor, then reads on."""
+    """The empty response makes the client read again from the successor."""
     process = replica.start()
     client = replica.client()
     client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
@@ -35,7 +35,7 @@ def test_a_blocked_reader_is_answered_and_goes_on_with_the_successor(replica: Re
 
 
 def test_a_request_in_flight_is_finished(replica: Replica) -> None:
-    """Its body arrives only after the signal: it is answered all the same, and nobody new is let in."""
+    """Its body arrives after the signal; new connections are refused."""
     process = replica.start()
     content = b"GET /v1/queue HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 4\r\n\r\n"
     with socket.create_connection(("127.0.0.1", replica.port), timeout=LIMIT_S) as connection:

@@ -1,4 +1,4 @@
-"""An experiment's tasks are erased in slices: between two of them, another leader may have been at work."""
+"""Tasks of a deleted experiment are erased in slices, with leader changes in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kvs_api.test_contract import pass_a_moment
 
 @pytest.fixture
 def bench(kvs: KvsClient) -> Bench:
-    """With a task, and a command to delete all of it."""
+    """A store with a task and a deletion request."""
     bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
     bench.run_until("commit")
     kvs.append("one", DeletionRequested(by="ann"))
@@ -27,7 +27,7 @@ def bench(kvs: KvsClient) -> Bench:
 
 
 def late(service: Service, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> Store:
-    """A store that finds an experiment's tasks, and something happens before it removes them."""
+    """Return a store that runs `meanwhile` between finding and removing the tasks."""
     store = Store(service.database.url)
     tasks: Any = store._tasks
 
@@ -44,7 +44,7 @@ def late(service: Service, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[
 def test_a_new_experiment_of_the_name_keeps_its_tasks(
     bench: Bench, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call was sent twice, and the other one was done first."""
+    """The same call was sent twice, and the other copy finished first."""
 
     def done_and_made_anew() -> None:
         bench.store.delete_experiment("one", bench.term)
@@ -59,7 +59,6 @@ def test_a_new_experiment_of_the_name_keeps_its_tasks(
 def test_nothing_goes_once_the_name_is_free(
     bench: Bench, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if it had been asked for afterwards."""
     store = late(service, monkeypatch, lambda: bench.store.delete_experiment("one", bench.term))
     with pytest.raises(NotFoundError, match="'one'"):
         store.delete_experiment("one", bench.term)
@@ -69,7 +68,7 @@ def test_nothing_goes_once_the_name_is_free(
 def test_who_no_longer_leads_erases_no_task(
     bench: Bench, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is for the next leader to do."""
+    """The next leader erases them."""
 
     def taken_over() -> None:
         bench.store.lead("controller-0", SHORT_S)

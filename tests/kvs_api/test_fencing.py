@@ -1,4 +1,4 @@
-"""A controller's writes count in its own term only, whichever call makes them: a late one changes nothing."""
+"""All writes of a controller are fenced by its term."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _state(kvs: KvsClient) -> object:
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_late_write_of_an_earlier_controller_is_refused(bench: Bench, service: Service, write: str) -> None:
-    """The client names the term of each write in a header."""
+    """Each write has the term in a header."""
     late = KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))
     leads = bench.store
     assert isinstance(leads, KvsClient)
@@ -64,7 +64,7 @@ def test_a_late_write_of_an_earlier_controller_is_refused(bench: Bench, service:
 
 
 def test_a_late_decision_is_refused_whatever_term_it_claims(bench: Bench, service: Service) -> None:
-    """Body and header must both name the term that leads."""
+    """Both the header and the body must name the current term."""
     late = KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))
     request = api.DecideRequest(term=bench.term + 1, after=0, steps=(note(PAUSED),))
     with contextlib.closing(late), pytest.raises(ConflictError):
@@ -73,7 +73,7 @@ def test_a_late_decision_is_refused_whatever_term_it_claims(bench: Bench, servic
 
 
 def test_an_earlier_controller_may_ask_to_lead_again(bench: Bench, service: Service) -> None:
-    """The header of a term that has ended does not keep it from standing by."""
+    """The fence does not apply to the leadership call."""
     with contextlib.closing(
         KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))
     ) as former:

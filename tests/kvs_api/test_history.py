@@ -1,4 +1,4 @@
-"""The history in the store: each event counted once, tables of bounded length, rows that cannot be read left out."""
+"""The stored history counts events once, limits its tables, and skips unreadable rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def bench(kvs: KvsClient) -> Bench:
 def test_a_table_keeps_the_rows_that_were_changed_last(
     kvs: KvsClient, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no more than it may have."""
     monkeypatch.setattr(store_part, "MOST_ROWS", 3)
     for after, numbers in enumerate([(1, 2, 3), (1,), (4,), (5,)]):
         kvs.count_history(told(bench.term, after, after + 1, *numbers))
@@ -38,7 +37,7 @@ def test_a_table_keeps_the_rows_that_were_changed_last(
 def test_a_row_that_cannot_be_read_is_left_out_and_counted(
     kvs: KvsClient, bench: Bench, service: Service
 ) -> None:
-    """A damaged row is made anew when there is news of it."""
+    """The next event replaces the damaged row."""
     kvs.count_history(told(bench.term, 0, 5, 1))
     with redis.Redis.from_url(service.database.url) as database:
         for name, content in (
@@ -55,7 +54,7 @@ def test_a_row_that_cannot_be_read_is_left_out_and_counted(
 
 
 def test_keys_say_nothing_of_what_they_are_made_of() -> None:
-    """And are the same for the same, in whatever order hyperparameters stand."""
+    """Keys are hashes that do not depend on the order of hyperparameters."""
 
     def made(
         code: str = "c0de", dataset: str = "mnist-1", device: DeviceKind | None = GPU, **values: float
@@ -72,7 +71,7 @@ def test_keys_say_nothing_of_what_they_are_made_of() -> None:
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=FADES), st.integers(0, 99))
 def test_rows_put_together_are_what_all_their_sub_epochs_are(rates: list[float], cut: int) -> None:
-    """Mean and variance do not depend on how the sub-epochs were cut into requests, while none has faded."""
+    """Mean and variance do not depend on the split into requests, before any decay."""
     rows = [
         SubEpochHistory(sub_epochs=1, log_rate=rate, fixed_s=abs(rate), peak_bytes=int(abs(rate)))
         for rate in rates

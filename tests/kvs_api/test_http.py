@@ -1,4 +1,4 @@
-"""kvs_api as any HTTP client meets it: token, malformed requests, statuses, OpenAPI document."""
+"""The HTTP interface: token, malformed requests, status codes, OpenAPI document."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
 def send(
     service: Service, route: str, *, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """One request, as written in `STORE`, sent as it is."""
+    """Send a raw request for a route of `STORE`."""
     method, path = route.split(" ", 1)
     path = path.replace("{name}", "one").replace("{sha256}", SHA)
     with urllib3.PoolManager(retries=False, timeout=30) as http:
@@ -41,7 +41,7 @@ def send(
 
 
 def problem(content: bytes) -> api.Problem:
-    """The body of a refusal."""
+    """Parse the body of an error response."""
     return api.Problem.model_validate_json(content)
 
 
@@ -56,7 +56,7 @@ OPEN = {"GET /health", "GET /live"}
     ["", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"bearer {TOKEN}", TOKEN, f"Basic {TOKEN}", "Bearer ü"],
 )
 def test_every_route_asks_for_the_token(service: Service, given: str) -> None:
-    """Without the exact token the answer is 401 with a reason, before anything else is looked at."""
+    """The response is 401 with a reason, before any other check."""
     headers = {"Authorization": given} if given else {}
     for route in STORE.keys() - OPEN:
         status, content = send(service, route, body=b"{", headers=headers)
@@ -65,14 +65,14 @@ def test_every_route_asks_for_the_token(service: Service, given: str) -> None:
 
 
 def test_health_needs_no_token(service: Service) -> None:
-    """It says whether the store answers, and which schema the service speaks."""
+    """It reports the database's state and the schema version."""
     status, content = send(service, "GET /health", headers={})
     health = api.Health.model_validate_json(content)
     assert (status, health.status, health.schema_version) == (200, "ok", SCHEMA_VERSION)
 
 
 def test_a_wrong_token_is_told_to_the_caller(service: Service) -> None:
-    """The client raises at once instead of trying again, and says where the token is kept."""
+    """The client raises at once, and the error says where the token is stored."""
     client = service.client("wrong")
     with pytest.raises(UnauthorizedError, match="token"):
         client.queue()
@@ -80,7 +80,6 @@ def test_a_wrong_token_is_told_to_the_caller(service: Service) -> None:
 
 
 def test_the_service_refuses_to_run_without_a_token() -> None:
-    """An empty token would let everybody in."""
     with pytest.raises(Exception, match="CEREBRO_TOKEN"):
         Settings.from_environment({"CEREBRO_TOKEN": ""})
 
@@ -92,7 +91,7 @@ def test_the_service_refuses_to_run_without_a_token() -> None:
     "body", [b"", b"{", b"[]", b"null", b'"text"', b'{"nonsense": 1}', b"\xff\xfe", b"[" * 2000]
 )
 def test_a_malformed_body_is_refused_with_a_reason(service: Service, body: bytes) -> None:
-    """400 and a `Problem` that names method and path, on every route that takes one."""
+    """The response is 400 with a `Problem` that names method and path."""
     for route in (name for name, route in STORE.items() if route.body not in (None, bytes)):
         status, content = send(service, route, body=body)
         assert status == 400, route
@@ -103,7 +102,7 @@ def test_a_malformed_body_is_refused_with_a_reason(service: Service, body: bytes
 
 @pytest.mark.parametrize("name", ["Upper", "under_score", "-dash", "a" * 51, "%00", "a%0ab", "ü", "a%2e"])
 def test_names_that_are_no_names_are_refused(service: Service, name: str) -> None:
-    """What cannot be a folder and a key is not looked up."""
+    """Names must be valid as folders and keys, so they are checked before the lookup."""
     for path in (f"GET /v1/experiments/{name}", f"GET /v1/workers/{name}/inbox"):
         assert send(service, path)[0] in (400, 404)
     with pytest.raises((BadRequestError, NotFoundError)):
@@ -124,7 +123,7 @@ def test_names_that_are_no_names_are_refused(service: Service, name: str) -> Non
     ],
 )
 def test_a_cursor_out_of_range_is_refused(kvs: KvsClient, service: Service, query: str) -> None:
-    """Numbers only, and no wait without end."""
+    """Only numbers are valid, and waits have a maximum."""
     Bench(store=kvs, pass_a_moment=lambda: None)
     for path in ("/v1/experiments/one/events", "/v1/experiments/one/live", "/v1/workers/w/inbox"):
         status, content = send(service, f"GET {path}?{query}")
@@ -140,7 +139,7 @@ def test_a_cursor_out_of_range_is_refused(kvs: KvsClient, service: Service, quer
     ],
 )
 def test_path_and_body_must_name_the_same(service: Service, route: str, body: str) -> None:
-    """A mismatch is refused and both names are told."""
+    """The error has both names."""
     status, content = send(service, route, body=body.encode())
     assert status == 400
     assert "'one'" in problem(content).message
@@ -166,7 +165,7 @@ def test_path_and_body_must_name_the_same(service: Service, route: str, body: st
     ],
 )
 def test_what_does_not_exist_is_404(service: Service, route: str, body: str | None) -> None:
-    """With the name of what is missing."""
+    """The error names the missing object."""
     status, content = send(service, route, body=body.encode() if body else None)
     assert status == 404
     assert problem(content).error == "NotFoundError"
@@ -174,7 +173,7 @@ def test_what_does_not_exist_is_404(service: Service, route: str, body: str | No
 
 
 def test_a_body_that_is_too_large_is_413(service: Service) -> None:
-    """The limit holds for every route; the refusal is a `Problem`, too."""
+    """The limit applies to every route, with a `Problem` as body."""
     large = b"x" * (service.settings.max_body_bytes + 1)
     for route in ("PUT /v1/archives/{sha256}", "POST /v1/leader"):
         status, content = send(service, route, body=large)
@@ -187,7 +186,7 @@ def test_a_body_that_is_too_large_is_413(service: Service) -> None:
 
 
 def test_a_number_with_thousands_of_digits_is_refused(service: Service) -> None:
-    """Not answered as an error of the service, which clients would repeat."""
+    """A 5xx would make clients retry."""
     status, content = send(service, "POST /v1/leader", headers={api.TERM: "1" * 5000})
     assert (status, problem(content).error) == (400, "BadRequestError")
 
@@ -196,7 +195,7 @@ def test_a_number_with_thousands_of_digits_is_refused(service: Service) -> None:
 
 
 def test_code_is_kept_under_its_hash(kvs: KvsClient) -> None:
-    """It comes back as it was sent; a hash that is not its own is refused."""
+    """A hash that does not match the content is refused."""
     encoded = "ü" * 1000
     record = CodeRecord(
         sha256=hashlib.sha256(encoded.encode()).hexdigest(),
@@ -211,7 +210,7 @@ def test_code_is_kept_under_its_hash(kvs: KvsClient) -> None:
 
 
 def test_a_long_log_is_read_in_pages(kvs: KvsClient) -> None:
-    """One answer holds at most a thousand events; the next cursor goes on without a gap."""
+    """A page has at most a thousand events; the next cursor continues without a gap."""
     bench = Bench(store=kvs, pass_a_moment=lambda: None)
     bench.decide(*(api.Note(event=RunPaused(run="etl-1", reason=str(n))) for n in range(1001)))
     first = kvs.events("one")
@@ -224,7 +223,7 @@ def test_a_long_log_is_read_in_pages(kvs: KvsClient) -> None:
 
 
 def test_the_openapi_document_is_valid_and_served(service: Service) -> None:
-    """Against the OpenAPI 3.1 schema; what is served is what the routes say."""
+    """It is checked against the OpenAPI 3.1 schema and the routes."""
     status, content = send(service, "GET /openapi.json")
     served = json.loads(content)
     assert status == 200
@@ -233,7 +232,7 @@ def test_the_openapi_document_is_valid_and_served(service: Service) -> None:
 
 
 def test_the_openapi_document_lists_exactly_the_routes(service: Service) -> None:
-    """No route is undocumented, none is made up; all but the probes ask for the token."""
+    """Routes and document match; all except the probes require the token."""
     described = json.loads(openapi_document(package_version()))
     found = {
         f"{method.upper()} {path}": operation
@@ -251,7 +250,7 @@ def test_the_openapi_document_lists_exactly_the_routes(service: Service) -> None
 def test_outcomes_of_trials_are_kept_by_key_until_they_are_forgotten(
     kvs: KvsClient, service: Service
 ) -> None:
-    """What is not there is left out, and so is what cannot be read."""
+    """Missing and unreadable outcomes are omitted."""
     record = TrialRecord(key=SHA, outcome=TrialOutcome(batch_s=0.5), label="ddp-2", torch="2.13.0")
     newer = record.model_copy(update={"outcome": TrialOutcome(batch_s=0.25)})
     kvs.keep_trial(record)

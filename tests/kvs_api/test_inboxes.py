@@ -1,4 +1,4 @@
-"""Inboxes hold what their workers have yet to read, and little more; workers that are gone leave nothing."""
+"""Inboxes keep unread items only, and removed workers leave none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kvs_api.test_contract import pass_a_moment
 
 @pytest.fixture
 def bench(kvs: KvsClient) -> Bench:
-    """With a worker."""
+    """A store with a worker."""
     made = Bench(store=kvs, pass_a_moment=pass_a_moment)
     kvs.register(worker("a"))
     return made
@@ -33,7 +33,7 @@ def database(service: Service) -> Iterator[redis.Redis]:
 
 
 def assign(bench: Bench, count: int, first: int = 0) -> None:
-    """Tasks are assigned to worker-0, each after the one before it has failed, which the inbox does not tell."""
+    """Assign tasks to worker-0, each after the previous one failed."""
     for number in range(first, first + count):
         if number:
             bench.step("fail", task=f"etl-1/etl/train/p{number - 1}")
@@ -41,15 +41,14 @@ def assign(bench: Bench, count: int, first: int = 0) -> None:
 
 
 def held(database: redis.Redis) -> int:
-    """Entries of worker-0's inbox in the database."""
+    """Count the entries of worker-0's inbox in the database."""
     found = database.xlen(keys.inbox("worker-0"))
     assert isinstance(found, int)
     return found
 
 
 def test_what_was_read_is_removed(bench: Bench, database: redis.Redis) -> None:
-    """A worker that reads as it works never has more than some dozens in the store, however long it lives, and misses
-    nothing. An answer that was lost is given again."""
+    """The inbox of an active worker stays small, and a lost response can be read again."""
     cursor, read = 0, []
     for number in range(120):
         assign(bench, 1, number)
@@ -62,7 +61,7 @@ def test_what_was_read_is_removed(bench: Bench, database: redis.Redis) -> None:
 
 
 def test_what_was_not_read_stays(bench: Bench, database: redis.Redis) -> None:
-    """The cursor of a read says what the one before it brought, and nothing of what this one brings."""
+    """A read confirms the items of the previous read only."""
     assign(bench, 60)
     first = bench.store.inbox("worker-0", "a", 0, wait_s=0)
     assert (len(first), held(database)) == (60, 60)
@@ -72,7 +71,7 @@ def test_what_was_not_read_stays(bench: Bench, database: redis.Redis) -> None:
 
 
 def test_what_was_read_is_removed_after_the_database_was_emptied(bench: Bench, database: redis.Redis) -> None:
-    """kvs_api decides by what the database holds, and remembers nothing of an earlier content."""
+    """kvs_api caches no state of the previous database."""
     assign(bench, 40)
     bench.store.inbox("worker-0", "a", 0, wait_s=0)
     bench.store.inbox("worker-0", "a", 39, wait_s=0)
@@ -85,7 +84,7 @@ def test_what_was_read_is_removed_after_the_database_was_emptied(bench: Bench, d
 
 
 def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.Redis) -> None:
-    """Also if what it had is taken back only then."""
+    """This holds even if its attempts are revoked later."""
     assign(bench, 40)
     cursor = bench.store.inbox("worker-0", "a", 0, wait_s=0)[-1].seq
     bench.store.inbox("worker-0", "a", cursor, wait_s=0)

@@ -1,4 +1,4 @@
-"""Requests that wait for news hold a connection, no thread, and leave connections for others."""
+"""Waiting requests hold a connection but no thread, and leave connections for others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW = f"GET /v1/queue HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r
 
 @contextmanager
 def limited(service: Service, connections: int) -> Iterator[Service]:
-    """Another service over the same database, with an experiment and few connections."""
+    """Another service over the same database with an experiment and few connections."""
     with Service(service.database, limits=ConnectionLimits(connections=connections)) as made:
         client = made.client()
         client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
@@ -32,21 +32,20 @@ def limited(service: Service, connections: int) -> Iterator[Service]:
 
 
 def connect(service: Service, content: bytes = b"") -> socket.socket:
-    """A connection that has sent `content`."""
+    """Connect and send `content`."""
     connection = socket.create_connection(("127.0.0.1", service.port), timeout=HANG_S)
     connection.sendall(content)
     return connection
 
 
 def test_a_reader_that_leaves_is_forgotten_at_once(service: Service) -> None:
-    """Not when its wait is over."""
     with limited(service, 20) as made:
         connect(made, READ).close()
         until(lambda: not made.connections and not made.waiting, "nobody waits")
 
 
 def test_nobody_waits_at_the_end(service: Service) -> None:
-    """Waiting requests are answered, and later ones at once."""
+    """Waiting requests are answered at once, and so are later ones."""
     with limited(service, 20) as made, connect(made, READ) as before:
         until(lambda: made.waiting == 1, "one waits")
         made.answer_waiting()
@@ -57,8 +56,10 @@ def test_nobody_waits_at_the_end(service: Service) -> None:
 
 @pytest.mark.parametrize("readers", [15, 16, 19, 20, 30])
 def test_readers_that_wait_leave_connections_for_others(service: Service, readers: int) -> None:
-    """At most 15 of 20 connections wait, however many ask. Every other caller is served, also if it sends its request
-    some time after it has connected."""
+    """At most 15 of 20 connections may wait, for any number of readers.
+
+    Other callers are served, even if they connect first and send later.
+    """
     with limited(service, 20) as made, ExitStack() as stack:
         waiting = [stack.enter_context(connect(made, READ)) for _ in range(15)]
         until(lambda: made.waiting == 15, "15 wait")

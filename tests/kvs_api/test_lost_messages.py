@@ -1,4 +1,4 @@
-"""News without the messages that tell of them: refused by Redis, lost on the way, or not to be understood."""
+"""Readers get news even if Redis refuses, loses or garbles the messages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.waiting import HANG_S, until
 
 KEY = "log:one"
 ENOUGH_S = 300.0
-"""When a test ends, on the clock of `World`."""
+"""The time at which a test ends, on the clock of `World`."""
 NEVER_S = 1e6
-"""Between two looks, so that only messages wake readers."""
+"""A sweep interval so long that only messages wake readers."""
 
 
 class EndOfTestError(Exception):
@@ -35,12 +35,12 @@ class EndOfTestError(Exception):
 
 
 class World:
-    """Redis, as `News` sees it, with one connection for messages and a clock that moves only while that is waited on.
+    """A fake Redis with one message connection and a clock that moves only while it is waited on.
 
     Args:
-        looks: results of the first looks at the streams; ``+`` is news. Later looks find nothing.
-        answers: whether the connection carries anything after its subscription was confirmed.
-        refusal: error that answers each subscription.
+        looks: results of the first sweeps over the streams; ``+`` is news. Later sweeps find nothing.
+        answers: True if the connection carries anything after its confirmed subscription.
+        refusal: error for each subscription.
     """
 
     def __init__(self, *, looks: str = "", answers: bool = True, refusal: Exception | None = None) -> None:
@@ -61,7 +61,7 @@ class World:
             until = None
 
             def __init__(self) -> None:
-                """Without an event loop."""
+                """Skip the event loop."""
 
             def wake(self) -> None:
                 world.woken += 1
@@ -86,7 +86,7 @@ class World:
             self._inbox.append({"type": "pong"})
 
     def send(self, key: str) -> None:
-        """Redis publishes."""
+        """Publish a message."""
         self._inbox.append({"type": "message", "data": key.encode()})
 
     def get_message(self, timeout: float) -> dict[str, Any] | None:
@@ -116,7 +116,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_silent_connection_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    """After the third look without an answer; the log says so once, however often it happens."""
+    """This happens after the third unanswered sweep; repeated cases log one line."""
     world = World(answers=False)
     listening = world.news()
     for times in (1, 2):
@@ -128,7 +128,7 @@ def test_a_silent_connection_is_replaced(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_a_connection_that_misses_news_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    """It answers pings, but two looks found news without a message."""
+    """The connection answers pings, but two sweeps found news without a message."""
     world = World(looks="+-+")
     world.news()._attend()
     assert world.looked_at == [5.0, 10.0, 15.0]
@@ -137,7 +137,7 @@ def test_a_connection_that_misses_news_is_replaced(caplog: pytest.LogCaptureFixt
 
 
 def test_a_message_wakes_and_clears_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """Between two looks that find something a message comes: nothing is amiss."""
+    """A message between two successful sweeps resets the count."""
     world = World(looks="+")
     listening = world.news()
     world.send(KEY)
@@ -150,7 +150,7 @@ def test_a_message_wakes_and_clears_the_connection(caplog: pytest.LogCaptureFixt
 def test_where_messages_are_refused_looks_go_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A minute of looks, then another try to listen; one line names the right that is missing."""
+    """After a minute of sweeps it subscribes again; one log line names the missing permission."""
     world = World(refusal=redis.exceptions.NoPermissionError("no channel"))
     listening = world.news()
 
@@ -171,7 +171,7 @@ def test_where_messages_are_refused_looks_go_on(
 
 @pytest.fixture
 def stores() -> Iterator[Callable[[str], Store]]:
-    """Makes stores with the experiment "one"."""
+    """Make stores with the experiment "one"."""
     made: list[Store] = []
 
     def make(url: str) -> Store:
@@ -185,12 +185,12 @@ def stores() -> Iterator[Callable[[str], Store]]:
 
 
 def listeners(client: redis.Redis) -> int:
-    """Connections that messages are sent to."""
+    """Count the connections subscribed to the channel."""
     return int(client.pubsub_numsub(keys.NEWS)[0][1])
 
 
 def tell(store: Store, after: int) -> None:
-    """Write the next event while a reader waits, and return once the reader has it."""
+    """Write the next event while a reader waits; return once the reader has it."""
     reader = Reader(lambda: wait_for_news(store, lambda: store.read_log("one", after, HANG_S)))
     until(lambda: store.waiting, "a reader waits")
     store.append("one", requested(f"etl-{after + 1}"))
@@ -203,7 +203,7 @@ def test_a_user_without_the_channel_writes_and_gets_its_news(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A write with a mark counts once. Readers wait without polling; once the user has the right, messages come."""
+    """Each write counts once. Readers depend on sweeps until the user gets the permission."""
     monkeypatch.setattr(news, "_SWEEP_S", 0.1)
     monkeypatch.setattr(news, "_REFUSED_S", 0.5)
     url = service.database.url
@@ -235,7 +235,7 @@ def test_what_cannot_be_understood_stops_no_news(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A message that is no key: it is recorded, and others are told of as before."""
+    """A message that is no key is logged, and later messages work."""
     monkeypatch.setattr(news, "_SWEEP_S", NEVER_S)
     store = stores(service.database.url)
     tell(store, 0)

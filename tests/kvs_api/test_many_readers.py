@@ -1,4 +1,4 @@
-"""More readers than threads: they cost none, disturb nobody, and every one gets the news."""
+"""More blocked readers than threads need no threads and all get the news."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READ = f"GET {_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\
 
 @contextmanager
 def readers(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """So many that wait for the first event of an experiment, each on a connection of its own."""
+    """Open connections that each wait for an experiment's first event."""
     with ExitStack() as stack:
         found = []
         for _ in range(count):
@@ -37,7 +37,7 @@ def readers(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 
 def answer(reader: socket.socket) -> bytes:
-    """What it is told, headers and body."""
+    """Read one response, with headers and body."""
     told = b""
     while b"\r\n\r\n" not in told or len(told.partition(b"\r\n\r\n")[2]) < _length(told):
         piece = reader.recv(1 << 16)
@@ -51,7 +51,7 @@ def _length(told: bytes) -> int:
 
 
 def test_one_thread_serves_any_number_of_readers(replica: Replica) -> None:
-    """While 60 wait at one thread, it answers other requests; an event reaches all 60."""
+    """With 60 readers and one thread other requests are answered, and an event reaches all readers."""
     replica.start(CEREBRO_THREADS="1")
     client = replica.client()
     client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
@@ -66,7 +66,7 @@ def test_one_thread_serves_any_number_of_readers(replica: Replica) -> None:
 
 
 def test_all_readers_are_answered_at_the_end(replica: Replica) -> None:
-    """Each with what there is, which is nothing, long before its wait is over."""
+    """Each gets an empty response, long before its timeout."""
     process = replica.start(CEREBRO_THREADS="2")
     replica.client().create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
     with readers(replica.port, READERS) as waiting:
@@ -77,7 +77,7 @@ def test_all_readers_are_answered_at_the_end(replica: Replica) -> None:
 
 
 def test_a_reader_that_takes_nothing_delays_nobody(replica: Replica) -> None:
-    """One that was told the news and does not read them, and one that has left, beside others."""
+    """One reader does not read its response and another has closed its connection."""
     replica.start(CEREBRO_THREADS="1")
     client = replica.client()
     client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
@@ -91,7 +91,7 @@ def test_a_reader_that_takes_nothing_delays_nobody(replica: Replica) -> None:
 
 
 def test_readers_are_told_when_the_database_is_away(replica: Replica) -> None:
-    """Within a second or two, not at the end of their wait; and read on once it is there again."""
+    """They get 503 within seconds, and continue once the database is back."""
     replica.start()
     client = replica.client()
     client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
@@ -109,7 +109,7 @@ def test_readers_are_told_when_the_database_is_away(replica: Replica) -> None:
 def test_news_that_nobody_published_are_found(
     kvs: KvsClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message that gets lost delays readers only."""
+    """A lost message only delays readers."""
     monkeypatch.setattr(news, "_SWEEP_S", 0.1)
     kvs.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
     reader = Reader(lambda: kvs.events("one", 0, wait_s=25))

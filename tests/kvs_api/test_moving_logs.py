@@ -1,4 +1,4 @@
-"""The older part of a log leaves the database for files, and nobody who reads or decides sees the difference."""
+"""Old log entries move from the database to files without a visible change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.kvs_api.test_contract import pass_a_moment
 
 @pytest.fixture
 def bench(kvs: KvsClient) -> Bench:
-    """With a run, and a worker."""
+    """A store with a run and a worker."""
     made = Bench(store=kvs, pass_a_moment=pass_a_moment)
     kvs.append("one", requested("etl-1"))
     kvs.register(worker("a"))
@@ -63,7 +63,7 @@ def request(
     until: int = api.MAX_SEQ,
     live_before: float = 0.0,
 ) -> SegmentRequest:
-    """To move all but the newest entry, unless something else is said."""
+    """Build a request to move all entries except the newest."""
     return SegmentRequest(
         term=bench.term,
         created=bench.created(name),
@@ -75,7 +75,7 @@ def request(
 
 
 def whole(kvs: KvsClient, name: str = "one") -> list[Event]:
-    """A log page by page."""
+    """Read a log page by page."""
     found: list[Event] = []
     while events := kvs.events(name, len(found)):
         found += events
@@ -83,7 +83,7 @@ def whole(kvs: KvsClient, name: str = "one") -> list[Event]:
 
 
 def sub_epochs(bench: Bench, count: int) -> None:
-    """Tasks that are assigned, started and committed: three events each."""
+    """Assign, start and commit tasks: three events each."""
     for number in range(count):
         task = f"etl-1/etl/train/p{number}"
         assert bench.assign(task=task) == "done"
@@ -94,7 +94,7 @@ def sub_epochs(bench: Bench, count: int) -> None:
 def test_a_log_is_read_as_before_and_takes_no_room_in_the_database(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
-    """By segments of any size, each cut where the one before it ended; the newest entry stays."""
+    """Segments have any size and start where the previous one ended; the newest entry stays."""
     sub_epochs(bench, 5)
     before = whole(kvs)
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +113,7 @@ def test_a_log_is_read_as_before_and_takes_no_room_in_the_database(
 def test_what_has_gone_is_in_the_databases_file_no_more(
     bench: Bench, kvs: KvsClient, database: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which it reads all of when it starts: as long as that is many times what is left, it is written anew."""
+    """Redis loads the whole append-only file at startup, so it is rewritten when most entries are obsolete."""
     for _ in range(40):
         database.set("filler", b"x" * (1 << 20))
     database.delete("filler")
@@ -135,7 +135,7 @@ def _file_size(database: redis.Redis) -> int:
 def test_tasks_that_ended_are_forgotten_and_may_be_done_again(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
-    """With the number that the log tells. Who still names an old attempt is refused, as it was before."""
+    """Attempt numbers continue from the log. Steps of old attempts are refused as before."""
     sub_epochs(bench, 2)
     bench.assign(task=OTHER.replace("p1", "p7"))
     kvs.cut("one", request(bench))
@@ -152,7 +152,7 @@ def test_tasks_that_ended_are_forgotten_and_may_be_done_again(
 def test_a_task_that_was_done_again_is_not_forgotten_for_its_first_attempt(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
-    """Its second one is open, or ended later."""
+    """Its second attempt is open or ended later."""
     sub_epochs(bench, 1)
     assert bench.assign(2) == "done"
     kvs.cut("one", request(bench))
@@ -160,7 +160,7 @@ def test_a_task_that_was_done_again_is_not_forgotten_for_its_first_attempt(
 
 
 def test_notes_that_were_read_are_forgotten(bench: Bench, kvs: KvsClient, database: redis.Redis) -> None:
-    """One that is sent again by who has not read it is still one note."""
+    """A repeated note is still recognized."""
     bench.decide(note(started()))
     sub_epochs(bench, 1)
     bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
@@ -171,7 +171,7 @@ def test_notes_that_were_read_are_forgotten(bench: Bench, kvs: KvsClient, databa
 
 
 def test_live_points_go_by_time(bench: Bench, kvs: KvsClient) -> None:
-    """Those from before a time, and none without one."""
+    """Points before a given time are removed, and none without a time."""
     bench.assign()
     bench.step("start")
     bench.report(live=[live_point(rows=1), live_point(rows=2)])
@@ -190,7 +190,7 @@ def test_live_points_go_by_time(bench: Bench, kvs: KvsClient) -> None:
 
 
 def test_the_clusters_log_is_moved_too(bench: Bench, kvs: KvsClient, database: redis.Redis) -> None:
-    """And is read among the events of an experiment as before, wherever the experiment's own are."""
+    """It is still merged into experiment logs."""
     for number in range(4):
         tell(bench, JOINED.model_copy(update={"worker": f"w{number}"}))
         kvs.append("one", requested(f"etl-{number + 2}"))
@@ -203,7 +203,7 @@ def test_the_clusters_log_is_moved_too(bench: Bench, kvs: KvsClient, database: r
 
 
 def test_one_of_two_who_cut_at_once_is_too_late(bench: Bench, kvs: KvsClient) -> None:
-    """Nothing is moved twice, and nothing lost."""
+    """Nothing is moved twice or lost."""
     sub_epochs(bench, 5)
     before = whole(kvs)
     answers: list[bool] = []
@@ -224,7 +224,7 @@ def test_one_of_two_who_cut_at_once_is_too_late(bench: Bench, kvs: KvsClient) ->
 def test_a_file_that_is_gone_or_damaged_is_named_and_later_events_are_read(
     bench: Bench, kvs: KvsClient, service: Service, harm: str
 ) -> None:
-    """Also where another log's file was put in its place; it is believed again once it is as it was."""
+    """A file of another log counts as damaged too; the original is accepted again after a restore."""
     sub_epochs(bench, 3)
     before = whole(kvs)
     moved = kvs.cut("one", request(bench, keep=4)).moved
@@ -254,7 +254,7 @@ def _harm(path: Path, harm: str) -> None:
 def test_who_has_no_volume_moves_nothing_and_says_whose_fault_it_is(
     bench: Bench, kvs: KvsClient, service: Service
 ) -> None:
-    """Also who is asked for events that another one has moved."""
+    """The error also appears when a client reads events that another process moved."""
     sub_epochs(bench, 2)
     with Service(service.database, log_files=None) as without:
         poor = without.client()
@@ -266,8 +266,7 @@ def test_who_has_no_volume_moves_nothing_and_says_whose_fault_it_is(
 
 
 def test_a_snapshot_is_kept_by_its_format(bench: Bench, kvs: KvsClient, service: Service) -> None:
-    """The newest of a format; of older ones one is left. A damaged one counts as none, and so does one of another
-    format."""
+    """The newest snapshot of each format is kept, and one of older formats. A damaged one is ignored."""
     sub_epochs(bench, 1)
     assert kvs.snapshot("one", "a") is None
     for seq in range(1, 4):
@@ -286,7 +285,7 @@ def test_a_snapshot_is_kept_by_its_format(bench: Bench, kvs: KvsClient, service:
 
 
 def test_a_full_volume_moves_nothing(bench: Bench, kvs: KvsClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said, nothing is left of the file, and the log is where it was."""
+    """The error says so, no partial file remains, and the log is unchanged."""
     sub_epochs(bench, 2)
     before = whole(kvs)
 
@@ -305,7 +304,7 @@ def test_a_full_volume_moves_nothing(bench: Bench, kvs: KvsClient, monkeypatch: 
 def test_what_was_meant_for_an_experiment_before_hits_no_other_of_its_name(
     bench: Bench, kvs: KvsClient
 ) -> None:
-    """A process may fold it while a user deletes it and makes one of the same name."""
+    """A process may store a snapshot while a user deletes and recreates the experiment."""
     sub_epochs(bench, 2)
     late, created = request(bench), bench.created()
     bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
@@ -324,7 +323,7 @@ def test_what_was_meant_for_an_experiment_before_hits_no_other_of_its_name(
 
 
 def test_a_call_that_comes_late_does_nothing_twice(bench: Bench, kvs: KvsClient) -> None:
-    """It was sent before what it asked for was done, and cut off: who sent it has not read so far."""
+    """A delayed duplicate has an old cursor, so it is refused."""
     bench.decide(note(started()))
     sub_epochs(bench, 1)
     bench.decide(note(RunFinished(run="etl-1", outcome="finished")))

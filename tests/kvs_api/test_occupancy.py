@@ -1,4 +1,4 @@
-"""Devices under any interleaving of deciders, workers, registrations and the cluster's log, in both stores."""
+"""Device assignments under random interleavings of controllers and workers, in both stores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ some_devices = st.sets(st.integers(0, DEVICES - 1), max_size=DEVICES).map(lambda
 
 @dataclass
 class Open:
-    """An open attempt, as the outcomes of calls tell of it."""
+    """An open attempt, according to the calls' outcomes."""
 
     attempt: int
     worker: str
@@ -45,8 +45,7 @@ class Open:
 
 
 class Deciders(RuleBasedStateMachine):
-    """Two controllers, each with the leadership that it had last, over several experiments; workers that report in any
-    order and register anew."""
+    """Two controllers with their last terms, several experiments, and workers that report and restart at random."""
 
     def __init__(self, store: AnyStore, pass_a_moment: Callable[[], None]) -> None:
         super().__init__()
@@ -63,7 +62,7 @@ class Deciders(RuleBasedStateMachine):
             self.register(name, DEVICES)
             self.tell("controller-0", name)
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- rules -----------------------------------------------------------------------------------
 
     @rule(name=workers, devices=st.integers(0, DEVICES))
     def register(self, name: str, devices: int) -> None:
@@ -79,8 +78,7 @@ class Deciders(RuleBasedStateMachine):
 
     @rule(holder=st.sampled_from(["controller-0", "controller-1"]), name=workers)
     def tell(self, holder: str, name: str) -> None:
-        """The cluster's log is told that the worker is there, or that it is there no more, by whoever leads or thinks
-        so; sooner or later than it registers."""
+        """Report to the cluster log that a worker joined or was lost, before or after it registers."""
         said, event = self.said.get(name, ""), cast("ClusterEvent | None", None)
         if said:
             event = WorkerLost(worker=name, incarnation=said, reason="-")
@@ -109,7 +107,7 @@ class Deciders(RuleBasedStateMachine):
         devices=some_devices,
     )
     def assign(self, holder: str, experiment: str, task: str, name: str, devices: tuple[int, ...]) -> None:
-        """By whoever leads or thinks so, without a look at who has the devices."""
+        """Assign a task as a current or former leader, without a check of the devices."""
         attempt = self.attempts[experiment, task] + 1
         step = api.Assign(
             task=task,
@@ -145,7 +143,7 @@ class Deciders(RuleBasedStateMachine):
         op=st.sampled_from(["start", "start", "renew", "commit", "fail"]), experiment=experiments, task=tasks
     )
     def report(self, op: str, experiment: str, task: str) -> None:
-        """By the process that has the attempt, whether it is the worker's present one or not."""
+        """Report as the attempt's process, current or replaced."""
         found = self.open.get((experiment, task))
         if found is None:
             return
@@ -168,7 +166,7 @@ class Deciders(RuleBasedStateMachine):
         elif fits and op in ("commit", "fail"):
             del self.open[experiment, task]
 
-    # --- what is always so -----------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     @invariant()
     def no_device_runs_two(self) -> None:
@@ -178,8 +176,9 @@ class Deciders(RuleBasedStateMachine):
                 assert set(one.devices or {None}).isdisjoint(other.devices or {None})
 
     def teardown(self) -> None:
-        """By the logs alone no device ran two. And nothing leaks: once all attempts have ended, every device takes as
-        many as at first."""
+        """Check by the logs that no device ran two attempts, and that all devices are free after all attempts
+        end.
+        """
         assert_exclusive({name: self.store.events(name) for name in EXPERIMENTS})
         self.pass_a_moment()
         holder = max(self.terms, key=lambda name: self.terms[name])
@@ -194,7 +193,7 @@ class Deciders(RuleBasedStateMachine):
                 for number in range(QUEUE_DEPTH + 1):
                     self.assign(holder, "one", f"etl-1/etl/train/{name}-{devices}-{number}", name, devices)
 
-    # --- the same as told by outcomes ------------------------------------------------------------
+    # --- model of the outcomes -------------------------------------------------------------------
 
     def incarnation(self, name: str) -> str:
         return f"{name}#{self.lives[name]}"
@@ -215,7 +214,10 @@ class Deciders(RuleBasedStateMachine):
             return "stale"
 
     def on(self, name: str, device: int | None) -> list[Open]:
-        """Open attempts of a device of a worker's present process, oldest first; `None`: those without a device."""
+        """Return the open attempts on a device of a worker's current process, oldest first.
+
+        `None` selects attempts without a device.
+        """
         return [
             found
             for found in self.open.values()
@@ -233,7 +235,7 @@ class Deciders(RuleBasedStateMachine):
 
 
 def check(made: Callable[[], Deciders], **options: Any) -> None:
-    """Run the machine; it is made by a function, because its store is."""
+    """Run the state machine from a factory, because each run needs a new store."""
     run_state_machine_as_test(
         cast("type[Deciders]", made),
         settings=settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], **options),
@@ -241,7 +243,7 @@ def check(made: Callable[[], Deciders], **options: Any) -> None:
 
 
 def test_no_interleaving_gives_a_device_twice() -> None:
-    """Of the simulated store, whose answers the real one's are compared with."""
+    """Tests the simulated store, whose results the real one must match."""
     now = [1000.0]
 
     def tick() -> None:
@@ -252,7 +254,7 @@ def test_no_interleaving_gives_a_device_twice() -> None:
 
 @pytest.mark.slow
 def test_no_interleaving_gives_a_device_twice_in_the_real_store(service: Service) -> None:
-    """Of Redis and its script: what each call answers, no device that runs two, and nothing that leaks."""
+    """Compares every result, and checks that no device runs two attempts or stays occupied."""
     with contextlib.closing(service.client()) as client:
 
         def begin() -> Deciders:
@@ -263,7 +265,7 @@ def test_no_interleaving_gives_a_device_twice_in_the_real_store(service: Service
 
 
 def reason(bench: Bench, step: api.Assign) -> str:
-    """Why a step is refused."""
+    """Return the reason of a refused step."""
     request = api.DecideRequest(term=bench.term, after=len(bench.log()), steps=(step,))
     (outcome,) = bench.store.decide("one", request).outcomes
     assert outcome.outcome == "refused"

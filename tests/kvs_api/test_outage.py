@@ -1,4 +1,4 @@
-"""Redis or the service away, killed or hung: clients wait, nothing that was acknowledged is lost."""
+"""Clients wait while Redis or kvs_api is down or hung, and acknowledged writes survive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import HANG_S
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """One of the test's own: it will be killed."""
+    """A database for this test only, because the test kills it."""
     with Database(tmp_path) as database:
         yield database
 
@@ -37,7 +37,7 @@ def own(database: Database) -> Iterator[Service]:
 
 @pytest.mark.processes
 def test_a_store_that_is_away_is_503(own: Service, database: Database) -> None:
-    """On every kind of route, health included, with a `Problem` that says so."""
+    """All kinds of routes, including health, respond with a `Problem`."""
     database.kill()
     with urllib3.PoolManager(retries=False) as http:
         headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -60,7 +60,7 @@ def test_a_store_that_is_away_is_503(own: Service, database: Database) -> None:
 def test_a_call_is_retried_for_so_long_and_the_error_says_where_to_look(
     own: Service, database: Database
 ) -> None:
-    """A client gives up after `retry_for_s`, as an error that may be tried again."""
+    """After `retry_for_s` the client raises a retryable error."""
     database.kill()
     client = own.client(retry_for_s=0.2)
     with pytest.raises(StoreUnavailableError, match="cerebro status"):
@@ -69,7 +69,6 @@ def test_a_call_is_retried_for_so_long_and_the_error_says_where_to_look(
 
 @pytest.mark.processes
 def test_a_client_waits_for_the_store_and_goes_on(own: Service, database: Database) -> None:
-    """A call made while Redis is away is answered once it is back."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
     database.kill()
     answers: list[int] = []
@@ -85,7 +84,6 @@ def test_a_client_waits_for_the_store_and_goes_on(own: Service, database: Databa
 
 @pytest.mark.processes
 def test_a_read_that_blocks_outlives_a_restart_of_the_store(own: Service, database: Database) -> None:
-    """The reader notices nothing but a delay."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
     found: list[list[str]] = []
     reader = threading.Thread(
@@ -101,7 +99,7 @@ def test_a_read_that_blocks_outlives_a_restart_of_the_store(own: Service, databa
 
 @pytest.mark.processes
 def test_killing_the_store_loses_nothing_acknowledged(own: Service, database: Database) -> None:
-    """While four clients write, the store is killed three times: each acknowledged run is there, once, and queued."""
+    """Redis is killed three times while four clients write; each acknowledged run exists once and is queued."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
     acknowledged: dict[str, int] = {}
     enough = threading.Event()
@@ -136,7 +134,6 @@ def test_killing_the_store_loses_nothing_acknowledged(own: Service, database: Da
 
 @pytest.mark.processes
 def test_killing_the_store_keeps_leases_and_inboxes(own: Service, database: Database) -> None:
-    """A worker and the controller go on behind a restart as if nothing had been."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
     bench.run_until("running")
     before = (bench.log(), bench.inbox(), bench.store.workers()[0].record)
@@ -150,7 +147,7 @@ def test_killing_the_store_keeps_leases_and_inboxes(own: Service, database: Data
 
 
 class Deaf:
-    """A proxy that passes requests on and swallows the first `count` answers, as a service killed after the write."""
+    """A proxy that drops the first `count` responses, as if the service was killed after the write."""
 
     def __init__(self, service: Service, count: int) -> None:
         self._service, self.swallow = service, count
@@ -198,7 +195,7 @@ def _one_message(source: socket.socket) -> bytes:
 
 
 def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
-    """The service dies after the write and before its answer: each kind of call is repeated without harm."""
+    """Every kind of call can be repeated after the service died between write and response."""
     proxy = Deaf(service, 0)
     client = KvsClient(proxy.address, TOKEN, retry_for_s=20)
     bench = Bench(store=client, pass_a_moment=lambda: None)
@@ -233,7 +230,7 @@ def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
 
 @pytest.mark.processes
 def test_a_killed_store_still_knows_what_is_to_be_deleted(own: Service, database: Database) -> None:
-    """Commands, lists and the audit entry are durable; the deletion goes on behind a restart."""
+    """Commands, lists and the audit entry are durable; the deletion continues after a restart."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
     bench.decide(note(started()))
     bench.store.append("one", DeletionRequested(by="ann"))
@@ -250,9 +247,9 @@ def test_a_killed_store_still_knows_what_is_to_be_deleted(own: Service, database
 
 
 def test_who_knows_why_nothing_answers_is_asked_at_the_end() -> None:
-    """Such as that the local cluster was stopped; without an answer, the address and the last problem are told."""
+    """A local cluster that was stopped explains it; otherwise the error has the address and the last problem."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # nobody listens there once this is closed
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # the port is free after this block
     for gone, told in (
         ("it was stopped: `cerebro up`", "^it was stopped: `cerebro up`$"),
         ("", "did not answer"),
@@ -264,7 +261,6 @@ def test_who_knows_why_nothing_answers_is_asked_at_the_end() -> None:
 
 
 def test_another_schema_is_refused_by_name() -> None:
-    """Client and service of different versions do not talk past each other."""
     body = api.Health(status="ok", schema_version=99, version="9").model_dump_json().encode()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -1,4 +1,4 @@
-"""Registered models in the store: numbers, what never changes, aliases."""
+"""Registered models in the store: version numbers, immutable fields, aliases."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def one(kvs: KvsClient) -> KvsClient:
 
 
 def ready(kvs: KvsClient, name: str = "digits") -> ModelVersion:
-    """One more version, copied."""
+    """Register one more version with its files copied."""
     number = kvs.register_model(name, ASKED).version
     return kvs.settle_version(name, VersionOutcome(version=number, checkpoint=COPY))
 
 
 def test_versions_are_numbered_from_1_and_keep_what_they_are(one: KvsClient) -> None:
-    """Each name for itself; with the experiment's record as it was."""
+    """Each name has its own numbers, and versions keep the experiment's record of that time."""
     made = [one.register_model(name, ASKED) for name in ("digits", "digits", "other")]
     assert [(each.name, each.version, each.state) for each in made] == [
         ("digits", 1, "copying"), ("digits", 2, "copying"), ("other", 1, "copying"),
@@ -59,7 +59,7 @@ def test_versions_are_numbered_from_1_and_keep_what_they_are(one: KvsClient) -> 
 
 
 def test_a_call_that_is_sent_twice_makes_one_version(one: KvsClient) -> None:
-    """By its identity."""
+    """The request's id identifies it."""
     content = ASKED.model_dump_json().encode()
     answers = [
         ModelVersion.model_validate_json(
@@ -73,14 +73,13 @@ def test_a_call_that_is_sent_twice_makes_one_version(one: KvsClient) -> None:
 def test_versions_that_are_asked_for_at_once_have_numbers_of_their_own(
     service: Service, one: KvsClient
 ) -> None:
-    """None is lost, none is there twice."""
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: one.register_model("digits", ASKED).version, range(24)))
     assert sorted(made) == list(range(1, 25))
 
 
 def test_copying_ends_once(one: KvsClient) -> None:
-    """What is told later changes nothing."""
+    """A later outcome changes nothing."""
     assert ready(one).checkpoint == COPY
     again = one.settle_version("digits", VersionOutcome(version=1, error="gone"))
     assert (again.state, again.error, again.checkpoint) == ("ready", "", COPY)
@@ -88,7 +87,7 @@ def test_copying_ends_once(one: KvsClient) -> None:
 
 
 def test_an_alias_moves_and_goes(one: KvsClient) -> None:
-    """To a version that is ready."""
+    """It may only point to a version that is ready."""
     ready(one)
     ready(one)
     for number in (1, 2):
@@ -101,7 +100,7 @@ def test_an_alias_moves_and_goes(one: KvsClient) -> None:
 
 
 def test_an_alias_of_what_is_not_there_or_not_ready_is_refused(one: KvsClient) -> None:
-    """With what there is."""
+    """The error lists the existing versions."""
     with pytest.raises(NotFoundError, match=r"no model is registered as 'digits'; registered are: none yet"):
         one.move_alias("digits", AliasRequest(alias="champion", version=1))
     one.register_model("digits", ASKED)
@@ -118,14 +117,14 @@ def test_an_alias_of_what_is_not_there_or_not_ready_is_refused(one: KvsClient) -
 
 @pytest.mark.parametrize("name", ["Digits", "a/b", "-a", "a" * 51])
 def test_a_name_that_is_none_is_refused(one: KvsClient, name: str) -> None:
-    """It becomes a folder."""
+    """The name becomes a folder."""
     with pytest.raises((BadRequestError, NotFoundError)):
         one.register_model(name, ASKED)
     assert one.registry() == ()
 
 
 def test_a_version_outlives_its_experiment(one: KvsClient, service: Service) -> None:
-    """With all that it says."""
+    """It keeps all fields."""
     made = ready(one)
     with redis.Redis.from_url(service.database.url) as database:
         database.delete(keys.experiment("one"))
@@ -136,8 +135,7 @@ def test_a_version_outlives_its_experiment(one: KvsClient, service: Service) -> 
 def test_a_version_that_cannot_be_read_is_named_and_hides_no_other(
     service: Service, one: KvsClient, content: str
 ) -> None:
-    """With what to do: in the lists, and wherever it is meant. Other versions and models are read, copied and given
-    aliases as ever."""
+    """Lists and direct reads give the error with the remedy. Other versions and models stay usable."""
     for name in ("digits", "digits", "other"):
         ready(one, name)
     waiting = [one.register_model("digits", ASKED).version for _ in range(2)]
@@ -163,5 +161,5 @@ def test_a_version_that_cannot_be_read_is_named_and_hides_no_other(
 
 
 def test_a_store_without_a_registry_has_none(kvs: KvsClient) -> None:
-    """As every store of before."""
+    """Applies to stores of older versions."""
     assert kvs.registry() == kvs.registry(copying=True) == ()

@@ -1,4 +1,4 @@
-"""The same random calls have the same outcomes, and leave the same logs, in the real store and in the simulated one."""
+"""The real and the simulated store give the same results for random sequences of calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Call = Callable[[Bench], object]
 
 @dataclass
 class Named:
-    """A call that prints as what it does, for the sequence that hypothesis reports."""
+    """A call with a readable name for Hypothesis' reports."""
 
     name: str
     call: Call
@@ -228,7 +228,7 @@ calls = st.one_of(
 
 likely = st.one_of(
     calls,
-    # The way of a task that goes well, so that the deeper states are met, too.
+    # The steps of a successful task, so that sequences reach deep states.
     st.builds(assign, st.just(TASK), attempts, st.just("worker-0"), st.just("a")),
     st.builds(
         report,
@@ -245,7 +245,7 @@ likely = st.one_of(
 
 
 def outcome(named: Named, bench: Bench) -> object:
-    """What a call answers, or the kind of error it raises."""
+    """Return a call's result, or the type of its error."""
     try:
         return named.call(bench)
     except CerebroError as error:
@@ -253,7 +253,7 @@ def outcome(named: Named, bench: Bench) -> object:
 
 
 def facts(bench: Bench) -> dict[str, object]:
-    """All that can be read, but times."""
+    """Return all readable state except times."""
     untimed = {"time": 0.0}
     whole = {
         "queue": bench.store.queue(),
@@ -285,7 +285,7 @@ def facts(bench: Bench) -> dict[str, object]:
 )
 @given(sequence=st.lists(likely, min_size=1, max_size=40))
 def test_both_stores_answer_alike(service: Service, sequence: list[Named]) -> None:
-    """For any sequence of calls: the same outcomes one by one, the same logs, queue and inboxes at the end."""
+    """Compares each result, and afterwards the logs, queue and inboxes."""
     service.database.empty()
     client = service.client()
     now = [1000.0]

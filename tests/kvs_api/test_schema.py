@@ -1,4 +1,4 @@
-"""Every answer of kvs_api is one that its OpenAPI document tells of, whatever is asked."""
+"""All kvs_api responses match the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kvs_api.real import TOKEN, Service
 
 @pytest.mark.slow
 def test_every_answer_is_documented(service: Service) -> None:
-    """No 5xx, no status, media type or body that the document does not tell of."""
+    """Status, media type and body are documented, and no 5xx occurs."""
     kvs = service.client()
     Bench(store=kvs, pass_a_moment=lambda: None).run_until("start")
     kvs.append("one", requested("etl-2"))
@@ -30,7 +30,7 @@ def test_every_answer_is_documented(service: Service) -> None:
 
 
 def test_what_is_not_documented_is_found(service: Service) -> None:
-    """The document without one of its statuses: the test above can fail."""
+    """Removes a status from the document to show that the check can fail."""
     whole = json.loads(openapi_document(package_version()))
     path = "/v1/experiments/{name}"
     get = whole["paths"][path]["get"]

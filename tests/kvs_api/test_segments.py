@@ -1,4 +1,4 @@
-"""Segments: whatever a log holds comes back, byte for byte; what is damaged is noticed."""
+"""Log segments preserve entries byte for byte and detect damage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENTRIES = st.lists(
 
 @given(steps=ENTRIES)
 def test_what_is_encoded_comes_back(steps: list[tuple[int, int, int | None, bytes]]) -> None:
-    """Numbers with gaps, times that stand still, events of any kind, also such as are no JSON."""
+    """Covers gaps in the numbers, equal times and events that are not JSON."""
     number, time, entries = 0, 1_764_000_000_000, []
     for step, later, cluster, event in steps:
         number, time = number + step, time + later
@@ -41,7 +41,7 @@ def test_what_is_encoded_comes_back(steps: list[tuple[int, int, int | None, byte
 
 @given(at=st.integers(0, 10_000), byte=st.integers(1, 255))
 def test_a_damaged_segment_is_noticed_or_the_same(at: int, byte: int) -> None:
-    """Wherever a byte is another one. (Files have a checksum beside: this is the last line.)"""
+    """Any byte may differ. Files also have a checksum, so this is the last check."""
     entries = [Entry(number, 1000 * number, None, b'{"rows":%d}' % number) for number in range(1, 50)]
     content = bytearray(encode(entries))
     content[at % len(content)] ^= byte
@@ -52,7 +52,7 @@ def test_a_damaged_segment_is_noticed_or_the_same(at: int, byte: int) -> None:
 
 
 def test_a_sub_epoch_takes_less_than_eighty_bytes() -> None:
-    """Three events, five measured numbers that nobody can foresee, and a checksum."""
+    """A sub-epoch has three events with five random numbers and a checksum."""
     random = Random(1)
     entries: list[Entry] = []
     for sub_epoch in range(3000):

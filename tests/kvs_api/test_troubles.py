@@ -1,4 +1,4 @@
-"""What the store keeps about workers that do not start."""
+"""The store keeps notes about workers that fail to start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.kvs_api.real import Service
 def test_damaged_troubles_count_as_none(
     stored: object, read: Troubles, kvs: KvsClient, service: Service
 ) -> None:
-    """Nobody waits for a repair, because the controller writes them again."""
+    """The controller writes them again, so no repair is needed."""
     with redis.Redis.from_url(service.database.url) as database:
         database.set(keys.TROUBLES, json.dumps(stored))
     assert kvs.troubles() == read

@@ -1,4 +1,4 @@
-"""What every store promises workers: an attempt's life, fenced processes, and live points.
+"""Store contract: the life of an attempt, fenced processes, live points.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -25,12 +25,12 @@ from tests.kvs_api.bench import (
 
 
 class WorkerContract:
-    """The tests; `bench` is made anew for each."""
+    """Tests with a new `bench` each."""
 
     # --- workers ---------------------------------------------------------------------------------
 
     def test_a_worker_takes_an_attempt_through_its_life(self, bench: Bench) -> None:
-        """Assigned, started, renewed without an event, committed."""
+        """Renewals write no event."""
         bench.run_until("running")
         assert bench.step("renew") == "done"
         assert bench.step("commit") == "done"
@@ -43,7 +43,7 @@ class WorkerContract:
 
     @pytest.mark.parametrize("state", ["assigned", "running"])
     def test_an_attempt_may_fail_before_or_after_it_started(self, bench: Bench, state: str) -> None:
-        """The event carries the failure."""
+        """The event has the failure."""
         bench.run_until(state)
         assert bench.step("fail") == "done"
         event = bench.log()[-1]
@@ -52,7 +52,7 @@ class WorkerContract:
 
     @pytest.mark.parametrize(("state", "op"), [("running", "start"), ("commit", "commit"), ("fail", "fail")])
     def test_a_report_that_is_sent_twice_counts_once(self, bench: Bench, state: str, op: str) -> None:
-        """The second is told that it was done; the log does not grow."""
+        """The second one gets "already"."""
         bench.run_until(state)
         before = bench.log()
         assert bench.step(op) == "already"
@@ -76,7 +76,7 @@ class WorkerContract:
         ],
     )
     def test_a_step_that_does_not_fit_the_state_is_refused(self, bench: Bench, state: str, op: str) -> None:
-        """The table of a task's life, from the store's side; above all: a late commit is refused."""
+        """Follows the state table of a task; most important, a late commit is refused."""
         bench.run_until(state)
         before = bench.log()
         assert bench.step(op) == "refused"
@@ -84,7 +84,7 @@ class WorkerContract:
 
     @pytest.mark.parametrize("op", ["start", "renew", "save2", "commit", "fail"])
     def test_another_attempt_is_refused(self, bench: Bench, op: str) -> None:
-        """Neither the attempt before nor the one to come may speak for the present one."""
+        """Both earlier and later attempt numbers are refused."""
         bench.run_until("fail")
         assert bench.assign(2) == "done"
         assert bench.step("start", 2) == "done"
@@ -94,7 +94,7 @@ class WorkerContract:
         assert bench.log() == before
 
     def test_a_savepoint_is_told_once_and_renews_the_lease(self, bench: Bench) -> None:
-        """Its event carries the file and the place; what is told again, or late, is known already."""
+        """The event has the file and position; repeated and older savepoints are "already"."""
         bench.run_until("assigned")
         assert bench.step("start", lease_s=SHORT_S) == "done"
         assert bench.step("save2") == "done"
@@ -112,14 +112,14 @@ class WorkerContract:
 
     @pytest.mark.parametrize("state", ["assigned", "commit", "fail", "revoke"])
     def test_only_what_runs_can_be_saved(self, bench: Bench, state: str) -> None:
-        """Above all: a worker that lost its attempt tells nobody where to go on."""
+        """A worker that lost its attempt must not set the resume position."""
         bench.run_until(state)
         before = bench.log()
         assert bench.step("save2") == "refused"
         assert bench.log() == before
 
     def test_the_next_attempt_saves_anew(self, bench: Bench) -> None:
-        """From a batch that the one before had passed already, if it began at the beginning."""
+        """Its batches restart, so an earlier batch than the previous attempt's is accepted."""
         bench.run_until("running")
         assert bench.step("save5") == "done"
         assert bench.step("fail") == "done"
@@ -128,14 +128,13 @@ class WorkerContract:
         assert (bench.step("save2", 1), bench.step("save2", 2)) == ("refused", "done")
 
     def test_a_task_nobody_assigned_is_refused(self, bench: Bench) -> None:
-        """A worker cannot give itself work."""
         bench.store.register(worker("a"))
         for op in ("start", "renew", "save2", "commit", "fail"):
             assert bench.step(op) == "refused"
         assert bench.log() == ()
 
     def test_registering_anew_fences_the_previous_process(self, bench: Bench) -> None:
-        """Its reports count no more, its inbox is empty, and its successor does not inherit its lease."""
+        """Its reports are refused, its inbox is empty, and the successor does not inherit its lease."""
         bench.run_until("running")
         bench.store.register(worker("b"))
         answer = bench.report(worker_step("commit", 1), live=[live_point()])
@@ -146,14 +145,14 @@ class WorkerContract:
         assert bench.store.live("one") == ()
 
     def test_registering_twice_loses_no_assignment(self, bench: Bench) -> None:
-        """A registration whose answer got lost is sent again; what was assigned meanwhile stays in the inbox."""
+        """A repeated registration keeps the inbox."""
         bench.run_until("assigned")
         bench.store.register(worker("a"))
         assert bench.inbox() == [(TASK, 1, False)]
         assert bench.step("start") == "done"
 
     def test_workers_are_listed_by_name_with_their_latest_report(self, bench: Bench) -> None:
-        """Registration says what a worker is, reports say how it is."""
+        """The registration describes the worker, and reports give its current state."""
         for name in ("worker-1", "worker-0"):
             bench.store.register(worker("a", name))
         request = api.ReportRequest(
@@ -167,7 +166,7 @@ class WorkerContract:
         assert 0 <= first.silent_s < 60
 
     def test_a_report_may_tell_of_new_replicas(self, bench: Bench) -> None:
-        """They replace what was registered; of a fenced process, or one nobody knows, they do not count."""
+        """They replace the registered ones; reports of fenced or unknown processes are ignored."""
         bench.store.register(worker("a"))
         made = (Replica(dataset="d", partition=3),)
         request = api.ReportRequest(incarnation="a", lease_s=1, replicas=made)
@@ -179,7 +178,7 @@ class WorkerContract:
         assert [status.record for status in bench.store.workers()] == [worker("b")]
 
     def test_a_worker_that_leaves_says_so_until_it_is_back(self, bench: Bench) -> None:
-        """Whatever it reports afterwards; what it has it may still end. Its next process is there to stay."""
+        """Later reports do not change this, and it may finish its attempts. Its next process clears it."""
         bench.run_until("running")
         leaving = api.ReportRequest(incarnation="a", lease_s=LONG_S, leaving="SIGTERM")
         bench.store.report("worker-0", leaving)
@@ -191,7 +190,7 @@ class WorkerContract:
     # --- live points -----------------------------------------------------------------------------
 
     def test_live_points_are_numbered_and_name_their_worker(self, bench: Bench) -> None:
-        """Whatever number or name the sender put in."""
+        """The sender's number and name are ignored."""
         bench.run_until("running")
         bench.report(live=[live_point(rows=1), live_point(rows=2)])
         bench.report(live=[live_point(rows=3)])
@@ -205,13 +204,13 @@ class WorkerContract:
 
     @pytest.mark.parametrize("state", ["assigned", "commit", "fail", "revoke"])
     def test_live_points_count_while_the_attempt_runs(self, bench: Bench, state: str) -> None:
-        """Points of an attempt that has not started, or has ended, are dropped; the report is not."""
+        """Points of attempts that are not running are dropped; the rest of the report counts."""
         bench.run_until(state)
         assert bench.report(live=[live_point()]).current
         assert bench.store.live("one") == ()
 
     def test_live_points_of_superseded_attempts_are_dropped(self, bench: Bench) -> None:
-        """What the next attempt says again is not there twice."""
+        """The next attempt sends the same rows again."""
         bench.run_until("fail")
         assert bench.assign(2) == "done"
         assert bench.step("start", 2) == "done"
@@ -219,7 +218,7 @@ class WorkerContract:
         assert [point.attempt for point in bench.store.live("one")] == [2]
 
     def test_a_report_sent_twice_leaves_its_points_once(self, bench: Bench) -> None:
-        """A worker that got no answer sends the same again, perhaps after a later report of another thread."""
+        """A worker without a response repeats its report, possibly after a later one from another thread."""
         bench.run_until("running")
         for rows in (1, 2, 1, 2):
             bench.report(live=[live_point(rows=rows)])

@@ -1,4 +1,4 @@
-"""A store with users."""
+"""A fixture with a store in users mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kvs_api where there are users, without a socket: who asks for what is answered how."""
+"""An in-process kvs_api in users mode, with calls by person."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LOCATORS = Locators(train=Locator(metadata="/data/train.csv"))
 
 
 def users(url: str, **changes: Any) -> Settings:
-    """Settings of a store with users."""
+    """Return settings for users mode."""
     values: dict[str, Any] = {"has_users": True, "service_tokens": SERVICES, "token": OPERATOR}
     return Settings(host="127.0.0.1", port=0, redis_url=url, **(values | changes))
 
 
 @dataclass(kw_only=True)
 class Place:
-    """A store with users, and who asks it."""
+    """A store in users mode, with requests by token."""
 
     app: App
     store: Store
@@ -42,7 +42,10 @@ class Place:
     def ask(
         self, secret: str, route: str, content: object = None, *, acts_for: Principal | str = ""
     ) -> Answer:
-        """A request with a token. `content`: a model, bytes, or what JSON can say."""
+        """Send a request with a token.
+
+        `content` is a model, bytes, or a JSON value.
+        """
         method, path = route.split(" ", 1)
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         if acts_for:
@@ -53,13 +56,13 @@ class Place:
         return ask(self.app, method, path, data, headers)
 
     def made(self, secret: str = OPERATOR, **asked: Any) -> MadeToken:
-        """A new token, made with another one."""
+        """Make a token with another one."""
         answer = self.ask(secret, "POST /v1/tokens", TokenRequest(**asked))
         assert answer.status_code == 200, answer.text
         return MadeToken.model_validate_json(answer.data)
 
     def person(self, name: str, role: Role = Role.MEMBER, *projects: str, **asked: Any) -> str:
-        """The token of a new person."""
+        """Make a person and return their token."""
         return self.made(name=name, role=role, projects=projects, **asked).token
 
     def create(self, secret: str, name: str = "one", **fields: Any) -> Answer:
@@ -72,25 +75,25 @@ class Place:
         return self.ask(secret, f"POST /v1/experiments/{name}/events", event, **more)
 
     def events(self, name: str = "one") -> list[dict[str, Any]]:
-        """The log."""
+        """Return the log."""
         found = self.ask(OPERATOR, f"GET /v1/experiments/{name}/events").json
         assert found is not None
         return list(found["events"])
 
     def audited(self) -> list[tuple[str, str]]:
-        """Who did what."""
+        """Return the audit list as (who, what)."""
         return [(entry.by, entry.what) for entry in self.store.audit()]
 
 
 def opened(database: Database, **changes: Any) -> Place:
-    """A place over an empty database."""
+    """Open a place over an empty database."""
     store = Store(database.url)
     return Place(app=App(users(database.url, **changes), store, InThisThread()), store=store)
 
 
 @dataclass(kw_only=True)
 class Timed:
-    """`Access` with clocks to turn."""
+    """`Access` with adjustable clocks."""
 
     access: Access
     clock: Clock
@@ -98,7 +101,7 @@ class Timed:
 
 
 def timed(place: Place, url: str) -> Timed:
-    """Access to the tokens of a place."""
+    """Return access to a place's tokens with test clocks."""
     clock, monotonic = Clock(), Clock()
     access = Access(users(url), place.store, clock=clock, monotonic=monotonic)
     return Timed(access=access, clock=clock, monotonic=monotonic)

@@ -1,4 +1,4 @@
-"""Who did it is written by the store, and members steer what is theirs alone: the log cannot be lied to."""
+"""The store writes authors into events and limits members to their own projects."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ LIE = "somebody else"
 
 @pytest.fixture
 def ada(place: Place) -> str:
-    """A member of project vision, who has made an experiment in it."""
+    """A member of project vision with an experiment in it."""
     secret = place.person("ada", Role.MEMBER, "vision")
     assert place.create(secret, author=LIE, owner=LIE).status_code == 200
     return secret
 
 
 def test_an_experiment_says_whose_it_is(place: Place, ada: str) -> None:
-    """By the token, whatever the request says; in the one project that its owner is in."""
+    """The token decides the owner, and the owner's only project is the default."""
     record = place.store.experiment("one")
     assert (record.author, record.owner, record.project) == ("ada", "ada", "vision")
 
 
 def test_every_event_says_who_sent_it(place: Place, ada: str) -> None:
-    """And its run shares the cluster as its experiment's project, whatever was asked for."""
+    """A run's project is its experiment's, for any project in the request."""
     asked = RunRequested(
         run="etl-1", request=EtlRequest(code="a" * 64, code_fingerprint="a" * 64), author=LIE, project="rich"
     )
@@ -68,7 +68,7 @@ def test_who_is_not_in_the_project_steers_nothing(
     ada: str,
     event: RunStopRequested | ExperimentArchived | DeletionRequested | LocatorsChanged,
 ) -> None:
-    """403, with the project; an admin may."""
+    """The response is 403 with the project's name; admins are allowed."""
     place.append(ada, requested("etl-1"))
     bob = place.person("bob", Role.MEMBER, "text")
     answer = place.append(bob, event)
@@ -81,7 +81,7 @@ def test_who_is_not_in_the_project_steers_nothing(
 
 @pytest.mark.parametrize("kind", get_args(get_args(ClientEvent)[0]))
 def test_all_client_events_are_stamped(kind: type[BaseModel]) -> None:
-    """None of them keeps a name that its sender gave; without users, all do."""
+    """Without users mode, events keep the sender's names."""
     field = "by" if "by" in kind.model_fields else "author"
     given: dict[str, Any] = {field: LIE}
     event: Any = kind.model_construct(**given)
@@ -92,7 +92,7 @@ def test_all_client_events_are_stamped(kind: type[BaseModel]) -> None:
 
 
 def test_what_else_has_a_name_in_it_is_known_here() -> None:
-    """Each of these is stamped by its view: whoever adds one has to do so, and to say it here."""
+    """Each view of these operations stamps the names itself; extend the set with any new one."""
     found = {
         operation.name
         for operation in STORE.values()
@@ -107,7 +107,7 @@ def test_what_else_has_a_name_in_it_is_known_here() -> None:
 
 
 def test_an_experiment_in_no_project_is_its_owners(place: Place) -> None:
-    """Whoever is in none has experiments all the same; others read them."""
+    """Such experiments are readable by others."""
     ada, bob = place.person("ada"), place.person("bob")
     assert place.create(ada).status_code == 200
     assert place.append(ada, requested("etl-1")).status_code == 200
@@ -120,14 +120,14 @@ def test_an_experiment_in_no_project_is_its_owners(place: Place) -> None:
     [("vision", 200, ""), ("secret", 403, "ada is not in project 'secret'"), ("", 400, "vision, text")],
 )
 def test_a_project_is_one_that_its_owner_is_in(place: Place, project: str, status: int, why: str) -> None:
-    """Of several, one is to be named."""
+    """With several projects the request must name one."""
     answer = place.create(place.person("ada", Role.MEMBER, "vision", "text"), project=project)
     assert answer.status_code == status
     assert why in answer.text
 
 
 def test_the_dispatcher_acts_as_who_has_signed_in(place: Place, ada: str) -> None:
-    """As far as they may, under their name. By itself it may steer nothing."""
+    """The dispatcher has the signed-in user's rights and name, and none itself."""
     place.append(ada, requested("etl-1"))
     secret = SERVICES[Role.DISPATCHER]
     stop = RunStopRequested(run="etl-1", by=LIE)
@@ -139,7 +139,7 @@ def test_the_dispatcher_acts_as_who_has_signed_in(place: Place, ada: str) -> Non
 
 
 def test_sizes_and_code_say_who_sent_them(place: Place, ada: str) -> None:
-    """A size request that the controller answers stays whose it was."""
+    """The controller's response to a size request keeps its author."""
     assert place.ask(OPERATOR, "PUT /v1/cluster/size", SizeRequest(workers=3, by=LIE)).json["by"] == "admin"
     answered = SizeRequest(workers=3, by="admin", problem="no room")
     assert place.ask(SERVICES[Role.CONTROLLER], "PUT /v1/cluster/size", answered).json["by"] == "admin"

@@ -1,4 +1,4 @@
-"""Quotas of projects: counted in the step that appends, told with what is used."""
+"""Project quotas are checked in the same step as the append, with usage in the error."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.kvs_api.users.people import OPERATOR, SERVICES, Place
 
 
 def limit(place: Place, name: str, **quota: float) -> None:
-    """An admin sets a quota."""
+    """Set a quota as an admin."""
     assert place.ask(OPERATOR, f"PUT /v1/quotas/{name}", quota).status_code == 200
 
 
 def fit(run: str, models: int) -> RunRequested:
-    """A request for a grid."""
+    """Return a grid-search request."""
     grid: tuple[Hyperparameters, ...] = tuple({"lr": number} for number in range(models))
     asked = FitRequest(code="a" * 64, models=grid, epochs=1, metric="accuracy", mode="max")
     return RunRequested(run=run, request=asked)
 
 
 def test_open_runs_are_counted_over_all_experiments_of_a_project(place: Place) -> None:
-    """409 with what is used and what is allowed; other projects go on, and a repetition is no new run."""
+    """The response is 409 with usage and quota; other projects continue, and a repeated request is no new run."""
     ada = place.person("ada", Role.MEMBER, "vision")
     bob = place.person("bob", Role.MEMBER, "text")
     limit(place, "vision", open_runs=2)
@@ -56,7 +56,7 @@ def test_open_runs_are_counted_over_all_experiments_of_a_project(place: Place) -
 
 
 def test_models_are_counted_over_what_is_added_to_a_run(place: Place) -> None:
-    """Of one run; a search by what it draws at most."""
+    """The quota applies per run."""
     ada = place.person("ada", Role.MEMBER, "vision")
     limit(place, "vision", models=5)
     place.create(ada)
@@ -69,7 +69,7 @@ def test_models_are_counted_over_what_is_added_to_a_run(place: Place) -> None:
 
 
 class ByRole:
-    """A store in which each call is made with the token of who makes it."""
+    """A store client that uses the caller's token for each call."""
 
     def __init__(self, service: Service, person: str) -> None:
         self._clients = {
@@ -84,14 +84,16 @@ class ByRole:
         return getattr(self._clients[(working | asking).get(name, "controller")], name)
 
     def close(self) -> None:
-        """Close connections."""
+        """Close all connections."""
         for client in self._clients.values():
             client.close()
 
 
 def test_hours_are_counted_as_attempts_end(service: Service, place: Place) -> None:
-    """By the store's clock; once they are used, nothing new begins, and what is open goes on. With service tokens all
-    of what controller and worker do is let in."""
+    """The store's clock counts.
+
+    Used-up hours block new runs only. Service tokens permit all calls of controller and worker.
+    """
     ada = place.person("ada", Role.MEMBER, "vision")
     with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as own:
         store = ByRole(own, ada)
@@ -118,7 +120,7 @@ def test_hours_are_counted_as_attempts_end(service: Service, place: Place) -> No
 
 
 def test_quotas_are_audited(place: Place) -> None:
-    """With who set them."""
+    """The audit list names the admin."""
     limit(place, "vision", open_runs=2)
     assert ("admin", "set the quota of vision: open_runs 2") in place.audited()
     assert place.ask(SERVICES[Role.DISPATCHER], "GET /v1/quotas").status_code == 200
@@ -127,8 +129,10 @@ def test_quotas_are_audited(place: Place) -> None:
 
 
 def test_bytes_are_counted_by_project_and_refuse_what_begins(place: Place) -> None:
-    """As the controller measures them, over all experiments of a project; 409 with what is used and what is allowed.
-    What is measured again, or is gone, counts as it is now; another project's do not count."""
+    """The controller measures all experiments of a project; the response is 409 with usage and quota.
+
+    A new measurement or deletion replaces old values, and other projects do not count.
+    """
     ada, bob = place.person("ada", Role.MEMBER, "vision"), place.person("bob", Role.MEMBER, "text")
     for name in ("one", "two"):
         place.create(ada, name)
@@ -164,7 +168,7 @@ def test_bytes_are_counted_by_project_and_refuse_what_begins(place: Place) -> No
 
 
 def test_an_experiment_that_is_deleted_has_no_bytes(service: Service, place: Place) -> None:
-    """Nothing of it is counted any more, and nothing is when it is measured late."""
+    """A late measurement does not count either."""
     ada = place.person("ada", Role.MEMBER, "vision")
     place.create(ada)
     with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as own:
@@ -179,12 +183,12 @@ def test_an_experiment_that_is_deleted_has_no_bytes(service: Service, place: Pla
 
 
 def test_without_users_no_bytes_are_counted(service: Service) -> None:
-    """And the controller is told so."""
+    """The controller gets None."""
     assert service.client().note_bytes({"one": 9}) is None
 
 
 def test_what_is_used_is_told_without_looking_through_the_store(service: Service, place: Place) -> None:
-    """A set has the accounts. It drops accounts whose hours ended too long ago."""
+    """A set lists the accounts, and drops those with only expired hours."""
     with redis.Redis.from_url(service.database.url) as client:
         today = str(int(time.time() // 86400))
         for account in ("project:vision", "owner:ada"):
@@ -200,7 +204,7 @@ def test_what_is_used_is_told_without_looking_through_the_store(service: Service
 
 
 def test_a_search_without_a_limit_is_refused_where_models_are_limited(place: Place) -> None:
-    """It would draw as many as it likes; with `samples`, those are counted."""
+    """A search with `samples` counts those."""
     ada = place.person("ada", Role.MEMBER, "vision")
     place.create(ada)
     limit(place, "vision", models=5)

@@ -1,4 +1,4 @@
-"""Registered models where there are users: who registered is written by the store, and a name has one project."""
+"""In users mode the store writes the author of a registered model, and a name has one project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.kvs_api.users.people import SERVICES, Place
 
 
 def test_who_registered_is_written_by_the_store(place: Place) -> None:
-    """Whatever the request says; and it is in the audit list."""
+    """The audit list has it too."""
     ada = place.person("ada", Role.MEMBER, "vision")
     place.create(ada)
     answer = place.ask(ada, "POST /v1/registry/digits", ASKED.model_copy(update={"author": "somebody else"}))
@@ -19,7 +19,7 @@ def test_who_registered_is_written_by_the_store(place: Place) -> None:
 
 
 def test_nobody_else_registers_under_a_name_or_moves_its_aliases(place: Place) -> None:
-    """Of another project, or from an experiment that is not one's own; admins may."""
+    """This covers other projects and other people's experiments; admins may."""
     ada, bob, eve = (
         place.person(name, role, project)
         for name, role, project in (

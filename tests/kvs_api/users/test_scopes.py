@@ -1,4 +1,4 @@
-"""What each role may: the exact table over all routes, and that no route is left out."""
+"""The rights of each role on every route."""
 
 from __future__ import annotations
 
@@ -93,24 +93,24 @@ TABLE: dict[str, set[str]] = {
     "GET /metrics": READERS,
     "GET /v1/nothing": ALL,
 }
-"""Who is let in: all others are told 403. Of what is open to all, nothing stands here."""
+"""Roles permitted on each route; all others get 403. Public routes are not listed."""
 
 
 def secrets(place: Place) -> dict[str, str]:
-    """A token for each role."""
+    """Make a token for each role."""
     people = {role.value: place.person(f"{role}-ada", role, "vision") for role in RANK}
     return people | {role.value: secret for role, secret in SERVICES.items()}
 
 
 def test_every_route_has_a_scope() -> None:
-    """A route without one is nobody's."""
+    """A route without a scope is closed to everyone."""
     assert all(each.scope not in (None, Scope.NONE) for each in STORE.values())
     assert {key for key, each in STORE.items() if each.scope is Scope.OPEN} == {"GET /health", "GET /live"}
     assert not any(Scope.NONE in scopes for scopes in SCOPES.values())
 
 
 def test_the_table_of_routes_and_roles_is_exact(place: Place) -> None:
-    """Each role at each route: let in, or told 403 before anything is looked at; nobody without a token."""
+    """Forbidden roles get 403 before the request is parsed, and requests without a token are refused."""
     assert {key for key, each in STORE.items() if each.scope is not Scope.OPEN} == {
         key for key in TABLE if key not in ("GET /metrics", "GET /v1/nothing")
     }
@@ -125,7 +125,7 @@ def test_the_table_of_routes_and_roles_is_exact(place: Place) -> None:
 
 
 def test_a_token_may_have_fewer_scopes_than_its_role(place: Place) -> None:
-    """It reads and does nothing else; it makes no token that may more."""
+    """A token with the read scope only reads, and cannot make a stronger one."""
     reads = place.made(name="ada", role=Role.ADMIN, scopes=(Scope.READ, Scope.TOKENS)).token
     assert place.ask(reads, "GET /v1/experiments").status_code == 200
     refused = place.create(reads)
@@ -151,13 +151,13 @@ def test_a_token_may_have_fewer_scopes_than_its_role(place: Place) -> None:
     ],
 )
 def test_the_dispatcher_acts_for_people_alone(place: Place, somebody: Any) -> None:
-    """Not as a service, and not with a token that it does not name."""
+    """It cannot act for services, or for a person with a token that it does not name."""
     answer = place.ask(SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=somebody)
     assert answer.status_code in (401, 403)
 
 
 def test_nobody_but_the_dispatcher_acts_for_somebody(place: Place) -> None:
-    """The header of anybody else is a refusal, not a right."""
+    """Other roles get 403 for the header."""
     eve = Principal(name="eve", role=Role.ADMIN)
     for role, secret in secrets(place).items():
         answer = place.ask(secret, "GET /v1/whoami", acts_for=eve)
@@ -169,7 +169,7 @@ def test_nobody_but_the_dispatcher_acts_for_somebody(place: Place) -> None:
 
 
 def test_without_users_the_one_token_does_everything(service: Service) -> None:
-    """As before: services, people and programs have it, and are believed who they are. No other token is one."""
+    """The single token may do everything under any name, and other tokens are invalid."""
     store = Store(service.database.url)
     place = Place(app=App(users(service.database.url, has_users=False), store, InThisThread()), store=store)
     for route in TABLE:

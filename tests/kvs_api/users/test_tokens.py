@@ -1,4 +1,4 @@
-"""Tokens of people and programs: shown once, stored as a hash, ended in time; and no order of calls gains rights."""
+"""Tokens of people and programs: shown once, stored hashed, limited in time and rights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.kvs_api.users.people import LOCATORS, OPERATOR, SERVICES, Place, time
 
 
 def test_a_token_is_shown_once_and_its_secret_is_nowhere(service: Service, place: Place) -> None:
-    """Neither in lists nor in the database, whose dump somebody may find."""
+    """Neither lists nor the database contain it."""
     made = place.made(name="ada", label="laptop")
     found = TOKEN.fullmatch(made.token)
     assert found
@@ -51,7 +51,7 @@ def test_a_token_is_shown_once_and_its_secret_is_nowhere(service: Service, place
 
 
 def test_who_has_a_token_is_its_owner(place: Place) -> None:
-    """With its role and projects."""
+    """The token gives its role and projects."""
     answer = place.ask(place.person("ada", Role.MEMBER, "vision"), "GET /v1/whoami").json
     assert answer is not None
     assert {name: answer[name] for name in ("name", "role", "projects", "kind")} == {
@@ -63,7 +63,7 @@ def test_who_has_a_token_is_its_owner(place: Place) -> None:
     "given", ["", "ck_", "ck_0123456789abcdef_" + "a" * 43, "x" * 5000, "ck_0123456789abcdef_ü", "Bearer"]
 )
 def test_an_unknown_token_is_told_to_be_unknown(place: Place, given: str) -> None:
-    """401, with what to do, and never whether such a name exists."""
+    """The response is 401 with the remedy, and does not reveal which names exist."""
     place.person("ada")
     answer = place.ask(given, "GET /v1/whoami")
     assert answer.status_code == 401
@@ -73,7 +73,7 @@ def test_an_unknown_token_is_told_to_be_unknown(place: Place, given: str) -> Non
 
 
 def test_a_wrong_secret_is_told_as_no_token_is(place: Place) -> None:
-    """Who has an id alone, from a list, has nothing."""
+    """An id from a list gives no access."""
     made = place.made(name="ada")
     wrong = f"ck_{made.record.id}_{'a' * 43}"
     unknown = f"ck_{'0' * 16}_{'a' * 43}"
@@ -81,7 +81,7 @@ def test_a_wrong_secret_is_told_as_no_token_is(place: Place) -> None:
 
 
 def test_an_expired_token_says_since_when(service: Service, place: Place) -> None:
-    """To who has it, secret and all."""
+    """Only a caller with the right secret gets this message."""
     made, at = place.made(name="ada", days=1), timed(place, service.database.url)
     at.clock.now = made.record.expires - 1
     assert at.access.authenticate(f"Bearer {made.token}").name == "ada"  # type: ignore[union-attr]
@@ -91,7 +91,7 @@ def test_an_expired_token_says_since_when(service: Service, place: Place) -> Non
 
 
 def test_a_revoked_token_ends_within_seconds_everywhere(service: Service, place: Place) -> None:
-    """Also in a process that has just seen it; and a session that was begun with it."""
+    """This includes processes that just verified it, and sessions started with it."""
     made, at = place.made(name="ada"), timed(place, service.database.url)
     at.clock.now = time.time()
     assert at.access.authenticate(f"Bearer {made.token}") is not None
@@ -105,7 +105,7 @@ def test_a_revoked_token_ends_within_seconds_everywhere(service: Service, place:
 
 
 def test_one_sees_and_revokes_ones_own_tokens_alone(place: Place) -> None:
-    """An admin all. Somebody else's are not there: 404, not 403."""
+    """Other people's tokens give 404, not 403; an admin sees all."""
     ada, bob = place.made(name="ada"), place.made(name="bob")
     mine = place.ask(ada.token, "GET /v1/tokens").json
     assert mine is not None
@@ -118,7 +118,7 @@ def test_one_sees_and_revokes_ones_own_tokens_alone(place: Place) -> None:
 
 
 def test_what_is_made_with_a_token_ends_with_it(place: Place) -> None:
-    """A stolen token of a day is none of a year, and revoking it leaves nothing of it."""
+    """A stolen short-lived token cannot make longer-lived ones, and its revocation revokes them."""
     first = place.made(name="ada", days=1)
     second = place.made(first.token, days=365)
     third = place.made(second.token, days=365)
@@ -128,7 +128,7 @@ def test_what_is_made_with_a_token_ends_with_it(place: Place) -> None:
 
 
 def test_what_an_admin_makes_for_others_outlives_the_admins_token(place: Place) -> None:
-    """Else a laptop that is lost would end everybody's work."""
+    """Otherwise a lost laptop would end everyone's work."""
     root = place.made(name="root", role=Role.ADMIN, days=1)
     ada = place.made(root.token, name="ada")
     assert ada.record.expires > root.record.expires
@@ -146,7 +146,7 @@ def test_what_an_admin_makes_for_others_outlives_the_admins_token(place: Place) 
     ],
 )
 def test_nobody_gives_what_one_has_not(place: Place, asked: dict[str, Any], why: str) -> None:
-    """403, with what is too much."""
+    """The response is 403 with the excess right."""
     ada = place.person("ada", Role.MEMBER, "vision")
     answer = place.ask(ada, "POST /v1/tokens", asked)
     assert answer.status_code == 403
@@ -154,7 +154,7 @@ def test_nobody_gives_what_one_has_not(place: Place, asked: dict[str, Any], why:
 
 
 def test_one_has_so_many_tokens_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """409, with how many there are. One that has ended counts no more."""
+    """The response is 409 with the current number; ended tokens do not count."""
     monkeypatch.setattr("kvs_api.accounts.tokens.MAX_TOKENS", 2)
     place.person("ada")
     last = place.made(name="ada")
@@ -167,14 +167,14 @@ def test_one_has_so_many_tokens_at_most(place: Place, monkeypatch: pytest.Monkey
 def test_the_audit_list_is_bounded_and_read_from_its_end(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each entry is a line of the service's log, too, which may be kept for longer."""
+    """Each entry is also in the service's log, which may be kept longer."""
     monkeypatch.setattr("kvs_api.accounts.audit.MAX_ENTRIES", 300)
     with caplog.at_level(logging.INFO, logger="kvs_api.accounts.audit"):
         for number in range(1000):
             place.store.note("ada", f"did {number}")
     assert "audit by=ada what=did 0" in caplog.text
     kept = place.store.audit(5000)
-    assert 300 <= len(kept) < 900  # Redis cuts in blocks
+    assert 300 <= len(kept) < 900  # Redis trims in blocks
     assert kept[-1].what == "did 999"
     told = place.ask(OPERATOR, "GET /v1/audit?last=2").json
     assert told is not None
@@ -183,7 +183,7 @@ def test_the_audit_list_is_bounded_and_read_from_its_end(
 
 
 def test_a_token_that_cannot_be_read_opens_nothing(service: Service, place: Place) -> None:
-    """Nor does it hide the others."""
+    """Other tokens stay usable."""
     made, other = place.made(name="ada"), place.made(name="bob")
     with redis.Redis.from_url(service.database.url) as client:
         client.hset(f"cerebro:2:token:{made.record.id}", "record", "{}")
@@ -192,7 +192,7 @@ def test_a_token_that_cannot_be_read_opens_nothing(service: Service, place: Plac
 
 
 def test_service_tokens_are_long_and_differ() -> None:
-    """Two that are the same would give one service the rights of another."""
+    """Equal tokens would give one service the other's rights."""
     environment = {"CEREBRO_TOKEN": "t" * 40, "CEREBRO_AUTH_MODE": "users", "CEREBRO_WORKER_TOKEN": "w" * 40}
     found = Settings.from_environment(environment)
     assert found.service_tokens == {Role.WORKER: "w" * 40}
@@ -229,7 +229,7 @@ _MAKERS = st.builds(
 @given(maker=_MAKERS, asked=st.lists(_ASKED, min_size=1, max_size=6))
 @settings(max_examples=500)
 def test_no_order_of_calls_gains_rights(maker: Principal, asked: list[TokenRequest]) -> None:
-    """Whatever chain of tokens somebody makes with tokens, none may what the first one may not."""
+    """No chain of tokens made with tokens has more rights than the first."""
     reached, first = [maker], maker
     for request in asked:
         for who in tuple(reached):
@@ -248,7 +248,6 @@ def test_no_order_of_calls_gains_rights(maker: Principal, asked: list[TokenReque
 
 @given(asked=_ASKED, role=st.sampled_from(list(SERVICES)))
 def test_a_service_makes_no_tokens(asked: TokenRequest, role: Role) -> None:
-    """Whatever it asks for."""
     assert isinstance(granted(asked, Principal(name=role, role=role, kind="service")), str)
 
 
@@ -267,7 +266,7 @@ def test_a_token_in_no_project_does_not_escape_the_quota_of_ones_project(
 
 
 def test_an_ended_session_outlives_its_cookie(service: Service, place: Place) -> None:
-    """Kept in the database for more than seven days, for as many processes as there are."""
+    """The database keeps it for more than seven days, for all processes."""
     dispatcher, path = SERVICES[Role.DISPATCHER], f"/v1/sessions/{'a' * 32}"
     assert place.ask(dispatcher, f"GET {path}").json == {"has_ended": False}
     for _ in range(2):
@@ -308,7 +307,7 @@ LOOK_ALIKES = [
 
 @pytest.mark.parametrize("name", [*RESERVED, *LOOK_ALIKES, "oidc:" + "0" * 32])
 def test_nobody_is_called_as_the_platform_is(place: Place, name: str) -> None:
-    """The names and look-alike spellings are refused for each role: logs mean operator and services by them."""
+    """Look-alike spellings are refused for each role, because logs use the names for operator and services."""
     for role in RANK:
         answer = place.ask(OPERATOR, "POST /v1/tokens", {"name": name, "role": role})
         assert (answer.status_code, "choose another" in answer.text) == (403, True)
@@ -320,7 +319,7 @@ def test_nobody_is_called_as_the_platform_is(place: Place, name: str) -> None:
 
 
 def test_two_people_have_no_name_that_differs_in_spelling_alone(place: Place) -> None:
-    """409, with the name that is there."""
+    """The response is 409 with the existing name."""
     place.person("Zo\u00eb")
     for other in ("zo\u00eb", "Zoe\u0308"):
         answer = place.ask(OPERATOR, "POST /v1/tokens", {"name": other})
@@ -329,7 +328,7 @@ def test_two_people_have_no_name_that_differs_in_spelling_alone(place: Place) ->
 
 
 def test_what_belongs_to_somebody_does_not_belong_to_who_has_the_same_name(place: Place) -> None:
-    """Of people of an identity provider the id counts: it is neither a name's nor another person's."""
+    """For people from an identity provider the id counts, not the name."""
     dispatcher = SERVICES[Role.DISPATCHER]
 
     def ada(number: int) -> Principal:
@@ -358,7 +357,7 @@ def test_what_belongs_to_somebody_does_not_belong_to_who_has_the_same_name(place
     "identity", ["operator", "ada", "oidc:", "oidc:" + "g" * 32, "oidc:" + "0" * 32 + "\n"]
 )
 def test_the_dispatcher_makes_up_no_ids(place: Place, identity: str) -> None:
-    """The operator's least of all."""
+    """Malformed ids and the operator's id are refused."""
     somebody = {"name": "eve", "role": "member", "kind": "person", "id": identity}
     answer = place.ask(SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=json.dumps(somebody))
     assert answer.status_code == 403
