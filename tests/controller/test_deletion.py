@@ -1,4 +1,4 @@
-"""Deleting an experiment: from its folders to its name, wherever the controller dies, and nothing of any other."""
+"""Deleting an experiment with its files, under controller crashes and without effects on others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.waiting import HANG_S
 
 
 class Ward:
-    """Two experiments with everything that an experiment leaves, and controllers that delete."""
+    """Two experiments with all kinds of files, and controllers that delete."""
 
     def __init__(self, folder: Path) -> None:
         self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
@@ -39,7 +39,7 @@ class Ward:
             self.make(name)
 
     def make(self, name: str) -> None:
-        """An experiment with a run that has ended, and its files."""
+        """Create an experiment with an ended run and its files."""
         self.store.create_experiment(
             ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="m.csv")))
         )
@@ -53,7 +53,7 @@ class Ward:
             path.write_text(name)
 
     def files(self, name: str) -> list[Path]:
-        """One on each volume that the controller sees."""
+        """Return one file of the experiment on each volume."""
         volumes = self.volumes
         return [
             volumes.checkpoint(f"{name}/fit-1/m00/u0.pt"),
@@ -64,24 +64,24 @@ class Ward:
         ]
 
     def controller(self) -> Deletion:
-        """One that knows nothing yet."""
+        """Return a new controller without knowledge."""
         return Deletion(cast(KvsClient, self.store), self.volumes, self.forgotten.append, self.renew)
 
     def renew(self) -> int:
-        """As the leader does."""
+        """Renew the leadership."""
         return self.store.lead("controller-0", 1e9).term
 
     def is_taken_over(self) -> None:
-        """Another controller leads from now on."""
+        """Make another controller the leader."""
         self.store.lead("controller-0", -1.0)
         assert self.store.lead("controller-1", 1e9).term == self.term + 1
 
     def left(self, name: str) -> list[Path]:
-        """Files of the experiment that are still where they were."""
+        """Return the experiment's files at their original paths."""
         return [path for path in self.files(name) if path.exists()]
 
     def trash(self) -> list[Path]:
-        """What was moved aside and is not removed yet."""
+        """Return moved files that are not removed yet."""
         volumes = self.volumes
         roots = (volumes.shared, volumes.checkpoints, volumes.metrics, volumes.logs)
         return [path for root in roots for path in volumes.trash(root).rglob("*")]
@@ -93,7 +93,7 @@ def ward(tmp_path: Path) -> Ward:
 
 
 def finish(made: Deletion, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a controller turn until it has nothing left to do."""
+    """Call the controller repeatedly until the deletion is complete."""
     clock = itertools.count(time.monotonic(), 100.0)
     set_monotonic(monkeypatch, lambda: next(clock), trash, deletion)
     for _ in range(5):
@@ -104,7 +104,7 @@ def finish(made: Deletion, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_experiment_goes_with_its_files_and_no_other(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its data set, too; what was written for it is forgotten first; who asked for it is kept."""
+    """Its data set is deleted too, projections forget it first, and its requester is recorded."""
     ward.store.append("one", DeletionRequested(by="ann"))
     finish(ward.controller(), ward, monkeypatch)
     assert ward.left("one") == []
@@ -116,7 +116,7 @@ def test_an_experiment_goes_with_its_files_and_no_other(ward: Ward, monkeypatch:
 
 
 def test_nothing_is_asked_while_the_rest_is_removed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop with running sub-epochs turns many times a second."""
+    """A loop with running sub-epochs calls `tend` many times a second."""
     may_end, asked, deleting = threading.Event(), [], ward.store.deleting
     monkeypatch.setattr(trash, "empty", lambda trash: may_end.wait(HANG_S))
     ward.store.append("one", DeletionRequested(by="ann"))
@@ -133,7 +133,7 @@ def test_nothing_is_asked_while_the_rest_is_removed(ward: Ward, monkeypatch: pyt
         now += seconds
         for _ in range(10):
             made.tend(ward.term)
-    # Once to delete, once to find nothing, and once a second while the thread is at work.
+    # Once to delete, once to find nothing, and once a second while the thread works.
     assert len(asked) == 4
     may_end.set()
     made.removal.thread.join()
@@ -144,7 +144,7 @@ class Killed(BaseException):
 
 
 def deaths() -> Iterator[int]:
-    """After so many effects."""
+    """Yield the number of effects before a crash."""
     yield from range(12)
 
 
@@ -152,7 +152,7 @@ def deaths() -> Iterator[int]:
 def test_a_deletion_that_was_cut_short_goes_on(
     ward: Ward, monkeypatch: pytest.MonkeyPatch, effects: int
 ) -> None:
-    """Killed before any of its effects: the next controller finishes what is left."""
+    """The controller crashes before any of its effects; the next one finishes the deletion."""
     left = [effects]
 
     def or_die(effect: object) -> object:
@@ -183,7 +183,7 @@ def test_a_deletion_that_was_cut_short_goes_on(
 
 
 def test_a_new_experiment_of_the_name_keeps_its_files(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made while the old one's files are still being removed."""
+    """The user creates it while the old files are still in removal."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made = ward.controller()
     with monkeypatch.context() as patch:
@@ -197,7 +197,7 @@ def test_a_new_experiment_of_the_name_keeps_its_files(ward: Ward, monkeypatch: p
 
 
 def test_who_no_longer_leads_erases_nothing(ward: Ward) -> None:
-    """Nor moves it, and the loop hears that another one leads."""
+    """It does not move files either, and the loop learns of the new leader."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made = ward.controller()
     ward.is_taken_over()
@@ -208,7 +208,7 @@ def test_who_no_longer_leads_erases_nothing(ward: Ward) -> None:
 
 
 def test_what_another_leader_has_made_anew_stays(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has deleted the experiment since this one asked, and the name was given away; then this one led again."""
+    """The other leader deleted the experiment and a user reused the name; then this controller led again."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made, deleting = ward.controller(), ward.store.deleting
     listed: list[tuple[str, ...]] = []
@@ -234,7 +234,7 @@ def test_what_another_leader_has_made_anew_stays(ward: Ward, monkeypatch: pytest
 def test_a_data_set_that_another_leader_has_begun_to_use_stays(
     ward: Ward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list that names it may be older."""
+    """The list of unused data sets may be outdated."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made, reclaim = ward.controller(), ward.store.reclaim
     made.tend(ward.term)
@@ -251,7 +251,7 @@ def test_a_data_set_that_another_leader_has_begun_to_use_stays(
 
 
 def test_a_volume_that_cannot_be_written_is_tried_again(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller goes on meanwhile, and the experiment is shown as being deleted."""
+    """Other work continues, and the experiment is still shown as being deleted."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made = ward.controller()
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Workers with several devices: each is a place for a sub-epoch, and what they share is respected."""
+"""Workers with several devices: each runs a sub-epoch, and shared resources are respected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.controller.test_core import (
 
 
 def states(simulation: Simulation) -> Iterator[tuple[Event, ExperimentState]]:
-    """Every event, and the state after it: one object, to be looked at before the next."""
+    """Yield each event with the state after it. The state object is reused."""
     state = ExperimentState(name=EXPERIMENT)
     for event in simulation.log:
         state.apply(event)
@@ -42,7 +42,7 @@ def states(simulation: Simulation) -> Iterator[tuple[Event, ExperimentState]]:
 
 
 def test_a_worker_trains_as_many_models_as_it_has_devices() -> None:
-    """All are busy from the first moment to the last, where there are models enough."""
+    """With enough models, all devices are always busy."""
     scenario = Scenario(
         replicas=own_partition(2), devices=several_devices(4, 2), sub_epoch_time=lambda body, worker: 4.0
     )
@@ -54,7 +54,7 @@ def test_a_worker_trains_as_many_models_as_it_has_devices() -> None:
 
 
 def test_two_devices_are_as_good_as_two_workers() -> None:
-    """The same work on a worker of two devices, and on two workers that both hold its partition."""
+    """The two workers of the comparison both hold the partition."""
     one = Scenario(
         replicas={"worker-0": [0, 1]}, devices=several_devices(2), sub_epoch_time=lambda body, worker: 3.0
     )
@@ -72,8 +72,8 @@ def test_two_devices_are_as_good_as_two_workers() -> None:
     times=st.randoms(use_true_random=False),
 )
 def test_what_ran_out_of_memory_is_alone_on_its_worker(shape, counts, faults, validated, times) -> None:  # type: ignore[no-untyped-def]
-    """All devices of a worker share its memory: nothing else runs or is loaded there during the next attempt, of
-    sub-epochs and of validations; and nobody waits for ever to be alone."""
+    """The devices share memory, so the retry of a sub-epoch or validation waits until no other task is there.
+    It never waits forever."""
     models, workers, epochs = shape
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -100,7 +100,7 @@ def test_what_ran_out_of_memory_is_alone_on_its_worker(shape, counts, faults, va
 
 
 def test_a_worker_that_a_retry_waits_for_is_kept_free() -> None:
-    """The retry begins as soon as what ran beside it has ended, however much else there is to do."""
+    """The retry starts when the other tasks finish, even if much other work is open."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_hit = isinstance(body, TrainTask) and (body.model, body.sub_epoch, attempt) == ("m00", 0, 1)
@@ -119,7 +119,7 @@ def test_a_worker_that_a_retry_waits_for_is_kept_free() -> None:
 
 
 def test_a_partition_is_made_beside_training() -> None:
-    """ETL takes turns in a lane of its own: a worker that trains makes what is lost at once."""
+    """ETL has its own executor, so a training worker rebuilds a lost partition at once."""
     scenario = Scenario(
         replicas={"worker-0": [0], "worker-1": [1]},
         devices=several_devices(2, 2),
@@ -141,8 +141,8 @@ def test_a_partition_is_made_beside_training() -> None:
     times=st.randoms(use_true_random=False),
 )
 def test_what_is_planned_and_judged_knows_the_devices(shape, counts, times) -> None:  # type: ignore[no-untyped-def]
-    """The planner's problem has them, plans are followed on them, and the log is a valid schedule of that problem,
-    which no bound exceeds."""
+    """The planner's problem includes the devices, and the log is a valid schedule with a makespan above the
+    bound."""
     models, workers, epochs = shape
     cost: dict[tuple[str, str], float] = {}
 
@@ -175,5 +175,5 @@ def test_what_is_planned_and_judged_knows_the_devices(shape, counts, times) -> N
             assert from_json(to_json(asked.problem)).gpus == asked.problem.gpus
             busy = core.state.runs["fit-1"].open.values()
             for name, ready in zip(asked.workers, asked.problem.gpu_ready, strict=True):
-                # One that waits behind another is expected on the device that is free first.
+                # A queued task is expected on the device that becomes free first.
                 assert sum(map(bool, ready)) <= sum(task.worker == name for task in busy)

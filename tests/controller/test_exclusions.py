@@ -1,4 +1,4 @@
-"""The contract of exclusions: each producer gives a reason, a scope and an end, and stops its tasks."""
+"""The contract of exclusions: each has a reason, a scope and an end, and stops its tasks."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def without_room(is_on: bool) -> Iterable[Exclusion]:
 
 
 def by_autoscaler(is_on: bool) -> Iterable[Exclusion]:
-    """It requests one worker of two, or both."""
+    """The autoscaler requests one of two workers, or both."""
     ends = (ForecastEnd(2, 1.0, 1.0),)
     forecast = ForecastMade(run="fit-1", workers=2, ends=ends, asked_for=1 if is_on else 2)
     return released(Story(workers=2).state, forecast, ("worker-1", "worker-0"))
 
 
 def fit_with_replicas() -> Story:
-    """Two workers that hold both partitions, and models m00 and m01."""
+    """Two workers with both partitions, and models m00 and m01."""
     story = Story(workers=0)
     story.tell(joined(0, partitions=(0, 1)), joined(1, partitions=(0, 1)))
     story.fit(models=2)
@@ -110,7 +110,7 @@ def failed_there(is_on: bool) -> Iterable[Exclusion]:
 
 
 def interrupted(is_on: bool) -> Iterable[Exclusion]:
-    """m00 continues its sub-epoch on worker-1, which alone holds the partition."""
+    """m00 must continue on worker-1, the only holder of the partition."""
     story = Story()
     story.fit(models=2)
     key = sub_epoch(1, 1)
@@ -122,7 +122,7 @@ def interrupted(is_on: bool) -> Iterable[Exclusion]:
 
 
 def without_memory_for(key: TaskKey) -> Callable[[bool], Iterable[Exclusion]]:
-    """Two attempts alone on workers with 8 GiB; then worker-0 has more."""
+    """Two attempts ran out of memory alone on workers with 8 GiB; then worker-0 gets more."""
 
     def produce(is_on: bool) -> Iterable[Exclusion]:
         story = Story(workers=1)
@@ -141,7 +141,7 @@ def without_memory_for(key: TaskKey) -> Callable[[bool], Iterable[Exclusion]]:
 
 
 class Case(NamedTuple):
-    """Exclusions of worker-0 while their cause is there (True), and after its end (False)."""
+    """A function that returns the exclusions of worker-0 during their cause (True) and after it (False)."""
 
     produce: Callable[[bool], Iterable[Exclusion]]
     scope: Scope

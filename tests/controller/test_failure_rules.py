@@ -1,4 +1,4 @@
-"""What follows from a failure that falls under a rule: under the controller's own core, and in the fold."""
+"""Effects of failure rules, in the controller's core and in the fold."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def failing(kind: FailureKind, action: Action) -> Failure:
 
 
 def at_one(failure: Failure, bad: str = "worker-1") -> Outcome:
-    """All sub-epochs of model m00, or all sub-epochs at one worker, fail."""
+    """All sub-epochs of model m00, or all on one worker, fail."""
     return lambda body, attempt, worker: (
         failure if isinstance(body, TrainTask) and bad in (worker, body.model) else None
     )
@@ -55,7 +55,7 @@ def failures(simulation: Simulation) -> list[TaskFailed]:
 
 
 def test_no_retry_gives_a_model_up_at_once() -> None:
-    """A crash is worth three attempts; by the rule it is worth one. The others go on."""
+    """A crash normally has three attempts; the other models continue."""
     simulation = simulate(
         Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.CRASH, "no_retry"), "m00"))
     )
@@ -72,19 +72,19 @@ def test_no_retry_gives_a_model_up_at_once() -> None:
 
 
 def test_retry_elsewhere_goes_to_another_worker_though_the_code_raised() -> None:
-    """A user's error is final otherwise. No model is lost, and no worker is blamed for it."""
+    """A user error is normally final. No model fails, and no worker is blamed."""
     simulation = simulate(
         Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.USER_ERROR, "retry_elsewhere")))
     )
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
     failed = failures(simulation)
     assert failed
-    assert len({event.task for event in failed}) == len(failed)  # none came back to the same worker
+    assert len({event.task for event in failed}) == len(failed)  # no task returned to its worker
     assert simulation.store.workers_health().quarantined() == set()
 
 
 def test_a_rule_of_the_cluster_quarantines_after_one_failure() -> None:
-    """The task loses no attempt, and the worker's health says which rule it was."""
+    """The task is not charged, and the worker's health names the rule."""
     simulation = simulate(
         Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.DEVICE, "quarantine")))
     )
@@ -97,7 +97,7 @@ def test_a_rule_of_the_cluster_quarantines_after_one_failure() -> None:
 
 
 def test_a_run_cannot_quarantine_workers_whoever_asks_for_it() -> None:
-    """Also not past the client."""
+    """The server refuses it too."""
     rules = [{"name": "x", "pattern": "y", "action": "quarantine"}]
     with pytest.raises(ValidationError, match="workers are not its own"):
         type(request(1, 1)).model_validate({**request(1, 1).model_dump(), "failure_rules": rules})
@@ -105,14 +105,14 @@ def test_a_run_cannot_quarantine_workers_whoever_asks_for_it() -> None:
         EtlRequest.model_validate({"code": SHA, "code_fingerprint": SHA, "failure_rules": rules})
 
 
-# --- preprocessing -------------------------------------------------------------------------------
+# --- ETL ---
 
 PARTITION = TaskKey(run="etl-1", kind="etl", split="train", partition=0)
 RULE = FailureRule(name="x", pattern="y", action="retry_elsewhere")
 
 
 def preprocessing(*, fits: bool = False) -> Story:
-    """Two workers, and an ETL run with a rule and a partition of each."""
+    """Two workers, and an ETL run with a rule and two partitions."""
     story = Story(workers=0)
     for number in range(2):
         story.tell(joined(number, partitions=()))
@@ -141,7 +141,7 @@ def given(story: Story) -> dict[str, Assign]:
 
 @pytest.mark.parametrize("kind", [FailureKind.DATA, FailureKind.USER_ERROR, FailureKind.CRASH])
 def test_a_partition_is_made_elsewhere_if_a_rule_says_so(kind: FailureKind) -> None:
-    """Although it was cut for the first worker, and its rows' errors end a run else; until all attempts are used up."""
+    """The plan's worker and the final error are overridden until all attempts are used."""
     story = preprocessing()
     fail_partition(story, kind, "retry_elsewhere")
     assert given(story)[str(PARTITION)].worker == "worker-1"
@@ -157,7 +157,7 @@ def test_a_partition_is_made_elsewhere_if_a_rule_says_so(kind: FailureKind) -> N
     ("action", "is_over"), [("label", False), ("no_retry", True), ("retry_elsewhere", False)]
 )
 def test_a_crash_of_preprocessing_is_worth_what_its_rule_says(action: Action, is_over: bool) -> None:
-    """Three attempts, or one; the message of the run has the rule's name."""
+    """Three attempts or one; the run's message names the rule."""
     story = preprocessing()
     fail_partition(story, FailureKind.CRASH, action)
     assert (story.state.runs["etl-1"].fatal is not None) == is_over
@@ -170,7 +170,7 @@ def test_a_crash_of_preprocessing_is_worth_what_its_rule_says(action: Action, is
 
 
 def test_a_rule_of_the_cluster_quarantines_who_preprocesses() -> None:
-    """After one failure, which costs the partition no attempt; another worker makes it."""
+    """One failure is enough, and another worker makes the partition without a charged attempt."""
     story = preprocessing()
     fail_partition(story, FailureKind.DEVICE, "quarantine")
     task = story.state.runs["etl-1"].task(PARTITION)
@@ -183,7 +183,7 @@ def test_a_rule_of_the_cluster_quarantines_who_preprocesses() -> None:
 
 @pytest.mark.parametrize("fits", [False, True])
 def test_tasks_of_preprocessing_have_the_rules_of_their_run(*, fits: bool) -> None:
-    """The pass over all rows has them, too."""
+    """The fitting task has them too."""
     for step in given(preprocessing(fits=fits)).values():
         assert isinstance(step.body, FittingTask if fits else EtlTask)
         assert step.body.rules == (RULE,)

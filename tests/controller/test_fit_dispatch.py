@@ -1,4 +1,4 @@
-"""The dispatch state beside the fold: kept in step event by event, and equal to one made from the state."""
+"""The dispatch state: updates event by event equal a new one from the state."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 
 
 def told_step_by_step(simulation: Simulation) -> int:
-    """Fold the log of a simulation anew, comparing after every event; returns how often that was possible.
+    """Replay a simulation's log with a comparison after each event; return the number of comparisons.
 
-    Compared are a dispatch state that was kept in step, one made from the state, and one of a core that only read the
-    past.
+    It compares an incremental dispatch state, one built from the state, and one from a core that only read
+    the past.
     """
     core, compared = Core(simulation.store.experiment("simulated")), 0
     reader = Core(core.record)
@@ -87,7 +87,7 @@ def told_step_by_step(simulation: Simulation) -> int:
     devices=device_counts,
 )
 def test_board_follows_the_log(shape, outages, faults, times, devices) -> None:  # type: ignore[no-untyped-def]
-    """Whatever is lost, fails, is taken back or opened again, the dispatch state says what the state says."""
+    """The property survives losses, failures, revocations and reopened sub-epochs."""
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times, devices=devices)
     simulation = Simulation(scenario, request(models, epochs), plan(models, workers, validated=True))
@@ -96,7 +96,7 @@ def test_board_follows_the_log(shape, outages, faults, times, devices) -> None: 
 
 
 def test_deciding_leaves_the_board_as_it_was() -> None:
-    """Choices are tried on the dispatch state and undone: only the log changes it."""
+    """The decision tries choices on the dispatch state and reverts them."""
     scenario = Scenario(replicas=own_partition(3))
     simulation = Simulation(scenario, request(4, 2), plan(4, 3))
     simulation.run()
@@ -111,7 +111,7 @@ def test_deciding_leaves_the_board_as_it_was() -> None:
 
 
 def core_of(story: Story) -> Core:
-    """A core that has folded the story's log."""
+    """Return a core after the story's log."""
     core = Core(RECORD)
     for event in story.log:
         core.apply(event)
@@ -119,7 +119,7 @@ def core_of(story: Story) -> Core:
 
 
 def all_here(story: Story) -> ClusterSnapshot:
-    """Every worker of the story as it joined."""
+    """Return a snapshot with all workers of the story."""
     return ClusterSnapshot(
         workers={
             name: WorkerView(
@@ -132,8 +132,7 @@ def all_here(story: Story) -> ClusterSnapshot:
 
 
 def interrupt(story: Story, how: FailureKind, *, is_told: bool) -> None:
-    """Worker 0 goes while it runs m02 on partition 0, and comes back: lost, or after it gave the sub-epoch back
-    itself."""
+    """Interrupt m02 on partition 0: its worker is lost, or releases it, and returns."""
     key = sub_epoch(1, 0, "m02")
     if is_told:
         story.fail(key, 0, how)
@@ -150,7 +149,7 @@ def interrupt(story: Story, how: FailureKind, *, is_told: bool) -> None:
     [(FailureKind.PREEMPTED, True), (FailureKind.PREEMPTED, False), (FailureKind.CRASH, False)],
 )
 def test_an_interrupted_sub_epoch_goes_first(how: FailureKind, is_told: bool) -> None:
-    """Other models have more left, and there are validations to do: who lost a sub-epoch sees it go on at once."""
+    """It precedes models with more remaining work, and validations."""
     story = Story()
     story.fit(models=5, validated=True)
     story.train(1, 1, model="m02")
@@ -163,7 +162,7 @@ def test_an_interrupted_sub_epoch_goes_first(how: FailureKind, is_told: bool) ->
 
 
 def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
-    """Its worker came back before its making, queued behind a sub-epoch, was begun; one that is begun goes on."""
+    """The holder returned before a queued rebuild started; a started rebuild continues."""
     for place, expected in (("queued", ["revoke"]), ("first", [])):
         story = Story()
         story.etl(splits={"train": 10})
@@ -182,7 +181,7 @@ def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
 
 
 def test_a_sub_epoch_assigned_as_its_model_fails_is_taken_back() -> None:
-    """The assignment may reach the log behind the news of the failure: the controller goes on, and revokes it."""
+    """The assignment may follow the failure in the log; the controller revokes it."""
     story = Story()
     story.fit(models=2, validated=True)
     story.epoch(1)

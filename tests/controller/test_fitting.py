@@ -1,4 +1,5 @@
-"""The pass of `ETLSpec.fit` over the training rows: before all rows, once for a data set, then known to all tasks."""
+"""The pass of `ETLSpec.fit` over the training rows: before other tasks, once per data set, passed to all
+tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +26,6 @@ FITTING = TaskKey(run="etl-1", kind="fitting")
 
 
 def begun(story: Story, run: str = "etl-1", *, fits: bool = True) -> None:
-    """An ETL run has started."""
     story.tell(
         RunRequested(run=run, request=EtlRequest(code=SHA, code_fingerprint=SHA, fits=fits)),
         RunStarted(run=run, plan=etl_plan(2, {"train": 10, "valid": 4})),
@@ -34,7 +34,7 @@ def begun(story: Story, run: str = "etl-1", *, fits: bool = True) -> None:
 
 @pytest.fixture
 def story() -> Story:
-    """Two workers, and a run that fits."""
+    """Two workers, and a run with `fit`."""
     made = Story(workers=0)
     for number in range(2):
         made.tell(joined(number, partitions=()))
@@ -49,7 +49,7 @@ def given(story: Story, run: str = "etl-1") -> dict[str, api.Assign]:
 
 
 def test_rows_wait_until_all_training_rows_were_seen(story: Story) -> None:
-    """By one task, of the training split alone; what it returned is told of every task from then on."""
+    """One task reads the training split; all later tasks receive its result."""
     (step,) = given(story).values()
     assert isinstance(step.body, FittingTask)
     assert (step.task, step.devices, step.body.partitions) == ("etl-1/fitting", (), (0, 1))
@@ -72,7 +72,7 @@ def test_rows_wait_until_all_training_rows_were_seen(story: Story) -> None:
 
 
 def test_a_worker_that_dies_has_another_one_fit(story: Story) -> None:
-    """What it had begun is nothing; two attempts write two files."""
+    """The attempts write separate files."""
     (first,) = given(story).values()
     story.fail(FITTING, 0, FailureKind.CRASH, "killed")
     (second,) = given(story).values()
@@ -80,7 +80,7 @@ def test_a_worker_that_dies_has_another_one_fit(story: Story) -> None:
 
 
 def test_a_mistake_in_fit_ends_the_run(story: Story) -> None:
-    """With what it says: no row could be preprocessed."""
+    """No row can be processed, so the run fails with the error's message."""
     story.fail(FITTING, 0, FailureKind.USER_ERROR, "ETLSpec.fit raised")
     core = core_of(story)
     (step,) = core.decide(all_here(story), core.state.runs["etl-1"])
@@ -91,7 +91,7 @@ def test_a_mistake_in_fit_ends_the_run(story: Story) -> None:
 
 @pytest.mark.parametrize("fitted", [FITTED, None])
 def test_the_same_data_set_is_fitted_once(story: Story, fitted: FittedRef | None) -> None:
-    """An interrupted run's result counts for the next one; also that a spec, which nobody had opened, does not fit."""
+    """A later run uses an interrupted run's result, even if a spec refuses it."""
     story.do(FITTING, 0, TaskResult(fitted=fitted))
     assert all(
         isinstance(step.body, EtlTask) and step.body.fitted == fitted for step in given(story).values()

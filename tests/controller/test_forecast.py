@@ -1,4 +1,4 @@
-"""When a run would end with so many workers."""
+"""Forecasts of a run's finish for a number of workers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.controller.autoscaler_worlds import outlook
 
 @pytest.mark.slow
 def test_more_workers_help_as_far_as_there_is_something_to_share() -> None:
-    """16 models on 8 partitions: half of the workers take twice as long, twice as many half, and what they have to wait
-    for to be there; 8 models cannot use twice as many."""
+    """16 models on 8 partitions: half the workers take twice as long, and twice the workers half as long plus
+    start-up. 8 models cannot use twice the workers."""
     found = forecast(outlook(16, 8, 4), [8, 4, 16])
     assert found[8].p50_s == pytest.approx(16 * 4 * 300, rel=0.05)
     assert found[4].p50_s == pytest.approx(2 * found[8].p50_s, rel=0.05)
@@ -26,7 +26,7 @@ def test_more_workers_help_as_far_as_there_is_something_to_share() -> None:
 
 
 def test_models_of_which_little_is_known_make_it_less_sure() -> None:
-    """Also where sub-epochs do not stray."""
+    """Uncertain models widen the forecast even without noise."""
     sure = replace(outlook(8, 4, 2), sigma=0.0)
     unsure = replace(sure, doubts=(0.3,) * 8)
     known, doubted = (forecast(each, [4], limit_s=20.0)[4] for each in (sure, unsure))
@@ -35,7 +35,7 @@ def test_models_of_which_little_is_known_make_it_less_sure() -> None:
 
 
 def test_noise_and_losses_make_it_later_and_less_sure() -> None:
-    """Nine of ten simulations need longer than one half; workers that are lost now and then cost more."""
+    """P90 exceeds P50 under noise, and occasional worker losses add time."""
     calm = forecast(outlook(8, 8, 2, sigma=0.0), [8])[8]
     noisy = forecast(outlook(8, 8, 2, sigma=0.3), [8])[8]
     lossy = forecast(replace(outlook(8, 8, 2, sigma=0.3), losses_per_s=1 / 3600), [8])[8]
@@ -46,7 +46,7 @@ def test_noise_and_losses_make_it_later_and_less_sure() -> None:
 
 @pytest.mark.parametrize(("models", "partitions", "epochs"), [(256, 16, 1), (256, 16, 10), (500, 40, 3)])
 def test_a_large_run_takes_no_longer_than_its_limit(models: int, partitions: int, epochs: int) -> None:
-    """It is simulated in part, and what that tells is right for the whole."""
+    """A partial simulation is exact enough for the whole run."""
     asked = outlook(models, partitions, epochs)
     ticks = itertools.count()
     found = forecast(
@@ -68,7 +68,7 @@ def test_a_large_run_takes_no_longer_than_its_limit(models: int, partitions: int
 def test_whatever_is_left_and_whoever_holds_it_there_is_an_end(  # type: ignore[no-untyped-def]
     shape, left, counts, slow, lost
 ) -> None:
-    """Models half done, partitions that nobody holds, any number of workers: an end for each that makes sense."""
+    """Half-done models and partitions without a holder get a plausible finish for any number of workers."""
     models, partitions, workers, epochs = shape
     asked = outlook(models, partitions, epochs, workers=workers, slow=slow)
     mask = left & ((1 << partitions) - 1)

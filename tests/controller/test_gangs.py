@@ -1,4 +1,4 @@
-"""Gangs: workers that are given a sub-epoch together, and lose it together."""
+"""Gangs: workers that start and lose a sub-epoch together."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from tests.state.stories import Story, sub_epoch
 
 
 def gang_parallel_plan(workers: int) -> ParallelPlan:
-    """As a plan has it."""
     return ParallelPlan(technique="ddp", workers=workers)
 
 
 def simulation_of(scenario: Scenario, models: int, epochs: int, workers: int, gang: int) -> Simulation:
-    """A finished simulation of a fit in gangs."""
+    """Return a finished simulation of a fit with gangs."""
     asked = request(models, epochs).model_copy(update={"gang": gang})
     simulation = Simulation(
         scenario, asked, plan(models, workers, rows=4, parallel_plans=(gang_parallel_plan(gang), SINGLE))
@@ -43,7 +42,7 @@ def simulation_of(scenario: Scenario, models: int, epochs: int, workers: int, ga
 
 
 def of_gangs(scenario: Scenario) -> Scenario:
-    """The same, where only gangs fail for what only gangs can."""
+    """Return the scenario with gang-specific failures only for gangs."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         failure = scenario.outcome(body, attempt, worker)
@@ -54,7 +53,7 @@ def of_gangs(scenario: Scenario) -> Scenario:
 
 
 def fit_of(simulation: Simulation) -> Run:
-    """The run, as it ended."""
+    """Return the run in its final state."""
     return fold(EXPERIMENT, simulation.log).runs["fit-1"]
 
 
@@ -75,8 +74,8 @@ def fit_of(simulation: Simulation) -> Run:
 def test_each_model_visits_each_partition_once_an_epoch_in_whatever_sets(  # type: ignore[no-untyped-def]
     shape, gang, outages, faults, times
 ) -> None:
-    """Whichever workers are lost and sub-epochs fail: the run ends by itself, no model is lost, each of them has seen
-    each partition once in each epoch, and who decides sees at each moment what the log says."""
+    """After any losses and failures, the run finishes, no model fails, each partition is visited once per
+    epoch, and the dispatch state follows the log."""
     models, workers, epochs = shape
     scenario = of_gangs(disturbed(workers, outages=outages, faults=faults, times=times))
     simulation = simulation_of(scenario, models, epochs, workers, gang)
@@ -84,7 +83,7 @@ def test_each_model_visits_each_partition_once_an_epoch_in_whatever_sets(  # typ
     run = fit_of(simulation)
     for model in run.models.values():
         if model.failure is not None and model.failure.kind is FailureKind.CHECKPOINT:
-            continue  # of its first sub-epoch, before which there is none to be made again
+            continue  # a first sub-epoch has no predecessor to repeat
         assert model.state is ModelState.FINISHED
         for epoch in range(1, epochs + 1):
             visited = [p for visit in model.visits if visit.epoch == epoch for p in visit.partitions]
@@ -95,14 +94,14 @@ def test_each_model_visits_each_partition_once_an_epoch_in_whatever_sets(  # typ
 
 
 def sets_of(simulation: Simulation) -> list[tuple[str, tuple[int, ...]]]:
-    """(model, partitions) of each sub-epoch in the order of assignment."""
+    """Return (model, partitions) of each sub-epoch in assignment order."""
     keys = [TaskKey.parse(e.task) for e in simulation.log if isinstance(e, TaskAssigned)]
     return [(key.model or "", key.partitions) for key in keys if key.kind == "train"]
 
 
 @pytest.mark.parametrize(("models", "seconds"), [(1, 2.0), (2, 2.0)])
 def test_fewer_models_than_workers_leave_none_idle(models: int, seconds: float) -> None:
-    """Four workers in gangs of two: each model is at two of them, in turn, and takes half as many sub-epochs."""
+    """Four workers in gangs of two: models alternate between gangs and need half as many sub-epochs."""
 
     def sub_epoch_time(body: object, worker: str) -> float:
         return 1.0 if isinstance(body, TrainTask) else 0.0
@@ -117,7 +116,7 @@ def test_fewer_models_than_workers_leave_none_idle(models: int, seconds: float) 
 
 
 def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
-    """The way is ruled out for that model, and counts as no attempt; the other one goes on in gangs."""
+    """The plan is ruled out for that model without a charged attempt; the other model continues in gangs."""
     faults = {(0, 0): FailureKind.NOT_APPLICABLE}
     scenario = of_gangs(disturbed(4, outages=(), faults=faults, times=Random(1)))
     simulation = simulation_of(scenario, 2, 2, 4, 2)
@@ -129,7 +128,7 @@ def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
 
 
 def test_gangs_lose_their_parallel_plan_only_when_members_are_lost_again_and_again() -> None:
-    """A worker that comes and goes voids each attempt; after five losses of one sub-epoch its model goes on alone."""
+    """After five losses of a member in one sub-epoch, the model continues without a gang."""
     lost = itertools.count()
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -146,7 +145,7 @@ def test_gangs_lose_their_parallel_plan_only_when_members_are_lost_again_and_aga
 
 
 def test_a_model_that_only_gangs_can_train_fails_for_a_partition_that_is_left_over() -> None:
-    """With the reason; and where none is left over, gangs train it."""
+    """The failure gives the reason; without a leftover partition, gangs train the model."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_alone = isinstance(body, TrainTask) and body.gang is None
@@ -165,7 +164,7 @@ def test_a_model_that_only_gangs_can_train_fails_for_a_partition_that_is_left_ov
 
 
 def test_a_worker_with_fewer_devices_is_in_no_gang_and_waited_for_by_none() -> None:
-    """The others go on in theirs, and it trains alone."""
+    """The other workers form gangs, and it trains alone."""
     scenario = Scenario(
         replicas=own_partition(4),
         devices={f"worker-{n}": 2 for n in range(3)},
@@ -181,8 +180,7 @@ def test_a_worker_with_fewer_devices_is_in_no_gang_and_waited_for_by_none() -> N
 
 @pytest.mark.parametrize(("silent", "is_forced"), [(0, False), (1, True)])
 def test_the_lease_of_a_leader_does_not_keep_a_silent_member(silent: int, is_forced: bool) -> None:
-    """Else all decisions of the experiment would wait for a sub-epoch that gets no further. A leader's own is
-    respected."""
+    """A silent member would block all decisions. A silent leader's lease is respected."""
     story = Story(workers=2)
     story.fit(models=1, partitions=2)
     key = sub_epoch(1, 0)._replace(others=(1,))

@@ -1,4 +1,4 @@
-"""What a decision costs with many models and workers: operations are counted, so that it is the same on any machine."""
+"""Cost of decisions with many models and workers, in operations, independent of the machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def joined(number: int, devices: int = 1) -> WorkerJoined:
 
 
 def begun(models: int, workers: int, *, epochs: int = 1, validated: bool = False, devices: int = 1) -> Core:
-    """A fit that has started, and nothing of it is assigned."""
+    """A started fit without assigned tasks."""
     core = Core(RECORD)
     core.apply(RunRequested(run="fit-1", request=request(models, epochs)))
     for number in range(workers):
@@ -54,8 +54,7 @@ def snapshot(core: Core) -> ClusterSnapshot:
 
 
 def test_many_equal_idle_workers_get_a_sub_epoch_each() -> None:
-    """As many models as workers, all alike: everybody is served, and once twice as many are there it costs four times
-    as much, not sixteen times."""
+    """Each worker gets a sub-epoch, and twice the size costs four times as much, not sixteen times."""
     costs = {}
     for size in (40, 80):
         core = begun(size, size)
@@ -69,7 +68,7 @@ def test_many_equal_idle_workers_get_a_sub_epoch_each() -> None:
 
 
 def busy(models: int, workers: int, *, epochs: int = 2, validated: bool = False, devices: int = 1) -> Core:
-    """A fit in which every device has one sub-epoch that runs and one that is queued."""
+    """A fit with a running and a queued sub-epoch on each device."""
     core = begun(models, workers, epochs=epochs, validated=validated, devices=devices)
     now = 0.0
     for _ in range(2):
@@ -84,8 +83,8 @@ def busy(models: int, workers: int, *, epochs: int = 2, validated: bool = False,
 
 @pytest.mark.parametrize(("validated", "devices"), [(False, 1), (True, 1), (False, 2)])
 def test_a_decision_while_all_are_busy_costs_the_same_with_more_models(validated: bool, devices: int) -> None:
-    """A thousand models or ten thousand: nobody looks at all of them. On several devices, where there is a choice of
-    ways, not again before the answer can have changed."""
+    """The controller does not scan all models, and with several parallel plans it does not repeat a decision
+    without news."""
     costs = {}
     for models in (100, 1000):
         core = busy(models, 4, validated=validated, devices=devices)

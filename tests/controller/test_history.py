@@ -1,4 +1,4 @@
-"""What sub-epochs have shown is told once whatever becomes of the controllers, and runs that begin know of it."""
+"""The run history: sub-epoch statistics are stored exactly once and used by new runs."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def log() -> tuple[Event, ...]:
     return made.log
 
 
-# --- what is told --------------------------------------------------------------------------------
+# --- Stored statistics ---
 
 
 @dataclass
 class Store:
-    """A store with a history, which may be away."""
+    """A store with a history that may fail."""
 
     inner: VirtualStore = field(default_factory=lambda: VirtualStore(lambda: 0.0))
     is_away: bool = False
     is_lost: bool = False
-    """Whether answers are lost after what was asked is done."""
+    """True if answers get lost after the request was executed."""
     error: Exception | None = None
     told: list[HistoryRequest] = field(default_factory=list)
 
@@ -124,7 +124,7 @@ class Clock:
 
 
 class Controller:
-    """A fold of the log with its part on the history."""
+    """A fold of the log with its history projection."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.clock = store, Clock()
@@ -143,7 +143,7 @@ class Controller:
 
 
 def assert_told_once(store: Store, log: tuple[Event, ...]) -> None:
-    """As if one controller had told all of it."""
+    """Check that the history equals that of a single controller."""
     expected, found = history_of(log), store.inner.history().sub_epochs
     assert {key: round(row.sub_epochs) for key, row in found.items()} == {
         key: round(row.sub_epochs) for key, row in expected.items()
@@ -160,7 +160,7 @@ _ACTS = st.sampled_from(["read", "tend", "restart", "other tends", "answer lost"
 @settings(max_examples=60, deadline=None)
 @given(acts=st.lists(st.tuples(_ACTS, st.integers(1, 40)), max_size=14))
 def test_each_sub_epoch_is_counted_once(log: tuple[Event, ...], acts: list[tuple[str, int]]) -> None:
-    """Wherever controllers die, lead in turns, or get no answer."""
+    """Controllers crash, alternate as leaders, or lose answers."""
     store = Store()
     mine, other = Controller(store), Controller(store)
     for act, number in acts:
@@ -179,13 +179,13 @@ def test_each_sub_epoch_is_counted_once(log: tuple[Event, ...], acts: list[tuple
             pass
     store.is_lost = store.is_away = False
     mine.read(log[mine.state.seq :])
-    for _ in range(3):  # what another one has told is found at the first
+    for _ in range(3):  # the first request finds the other controller's statistics
         mine.tend()
     assert_told_once(store, log)
 
 
 def test_many_are_told_in_several_requests(log: tuple[Event, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller that reads a long log for the first time is not refused."""
+    """The first read of a long log exceeds the limit of one request."""
     monkeypatch.setattr("controller.projections.history._AT_ONCE", 7)
     store = Store()
     controller = Controller(store)
@@ -198,7 +198,7 @@ def test_many_are_told_in_several_requests(log: tuple[Event, ...], monkeypatch: 
 
 @pytest.mark.parametrize("error", [NotFoundError("no route"), BadRequestError("what?")])
 def test_a_store_that_keeps_no_history_stops_nobody(log: tuple[Event, ...], error: Exception) -> None:
-    """Runs begin without a history."""
+    """New runs start without a history."""
     store = Store()
     store.error = error
     controller = Controller(store)
@@ -212,7 +212,7 @@ def test_a_store_that_keeps_no_history_stops_nobody(log: tuple[Event, ...], erro
     assert core.expects(run)
 
 
-# --- what is expected ----------------------------------------------------------------------------
+# --- Expected times ---
 
 
 def key(number: int, device: DeviceKind, *, code: str = CODE, dataset: str = DATASET) -> str:
@@ -238,7 +238,7 @@ def made(rows: dict[str, SubEpochHistory], devices: set[DeviceKind | None] | Non
 def test_any_history_gives_times_that_can_be_reckoned_with(
     rows: dict[tuple[int, DeviceKind], SubEpochHistory],
 ) -> None:
-    """Nonsense, too: what was written is never trusted to be sensible."""
+    """Stored values may be nonsense."""
     found = made({key(*each): value for each, value in rows.items()}, {FAST, SLOW})
     for number in range(7):
         prior = found.of({"n": number, "batch_size": 1})
@@ -247,7 +247,7 @@ def test_any_history_gives_times_that_can_be_reckoned_with(
 
 
 def test_a_run_with_a_history_knows_its_models_before_a_sub_epoch_has_run(log: tuple[Event, ...]) -> None:
-    """Times as they will be; without, all models are alike, and there is no forecast."""
+    """Expected times match actual ones; without a history, models are equal and have no forecast."""
     history = history_of(log)
     assert len(history) == MODELS
     for known, is_known, limit in ((history, True, 2), (None, False, 1)):

@@ -1,4 +1,4 @@
-"""Plans that choose ways: what they are asked, what they answer, and that a run follows them, live."""
+"""Plans that choose parallel plans: planner questions, answers, and runs that follow them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DDP = ParallelPlan(technique="ddp", size=2)
 
 @pytest.fixture(autouse=True)
 def few_dry_runs() -> Iterator[None]:
-    """They take nearly all the time of these tests."""
+    """Reduce the dry runs, which take most of the test time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(advice, "_MOST_SUB_EPOCHS", 300)
         yield
@@ -47,7 +47,7 @@ def few_dry_runs() -> Iterator[None]:
 def simulate(
     models: int, *, parallel_plans: tuple[ParallelPlan, ...], speed_up: float, epochs: int = 4
 ) -> Simulation:
-    """A finished run on two workers with two devices each; a sub-epoch takes 10 s on one device."""
+    """Return a finished run on two workers with two devices each; a sub-epoch takes 10 s on one device."""
 
     def sub_epoch_time(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
@@ -69,7 +69,7 @@ def simulate(
 @settings(deadline=None, max_examples=30)
 @given(problem=problems(max_gpus=3, max_parallel_plans=3))
 def test_a_problem_with_parallel_plans_survives_json(problem: Problem) -> None:
-    """Ways, GPUs and fixed parts; names are numbers."""
+    """Parallel plans, GPUs and fixed times survive; names become numbers."""
     again = from_json(to_json(problem))
     assert (again.parallel_plans, again.gpus, again.gpu_ready) == (
         problem.parallel_plans,
@@ -79,7 +79,8 @@ def test_a_problem_with_parallel_plans_survives_json(problem: Problem) -> None:
 
 
 def test_a_question_carries_the_parallel_plans_of_which_the_time_is_known() -> None:
-    """The present one, and what a sub-epoch or a trial has shown; a way that no worker has devices for is none."""
+    """These are the current plan and those measured by a sub-epoch or trial, if a worker has enough
+    devices."""
     story = Story(workers=0)
     story.tell(joined(0, partitions=(0,), devices=2), joined(1, partitions=(1,), devices=1))
     story.fit(models=2, partitions=2)
@@ -106,8 +107,8 @@ def test_a_question_carries_the_parallel_plans_of_which_the_time_is_known() -> N
 
 
 def test_what_sub_epochs_cost_whatever_their_rows_is_planned_and_dispatched_with() -> None:
-    """Learned from sub-epochs of two sizes, for each model by itself: the dispatch state, and the question to the
-    planner, have the time of each sub-epoch as it is."""
+    """Fixed times per model, learned from two sizes, are in the dispatch state and in the planner's
+    question."""
     rows = {0: 10, 1: 40}
 
     def fixed_s(body: TaskBody, worker: str) -> float:
@@ -143,7 +144,7 @@ def test_what_sub_epochs_cost_whatever_their_rows_is_planned_and_dispatched_with
 def test_a_run_with_a_choice_of_parallel_plans_is_complete_and_exclusive(
     models: int, speed_up: float
 ) -> None:
-    """Whatever is planned, every model visits every partition, and no device runs two sub-epochs at once."""
+    """For any plan, each model visits each partition, and each device runs one sub-epoch at a time."""
     simulation = simulate(models, parallel_plans=(DDP, SINGLE), speed_up=speed_up, epochs=2)
     state = fold(EXPERIMENT, simulation.log)
     assert state.runs["fit-1"].state is RunState.FINISHED
@@ -152,7 +153,7 @@ def test_a_run_with_a_choice_of_parallel_plans_is_complete_and_exclusive(
 
 
 def test_the_parallel_plans_of_a_plan_are_followed() -> None:
-    """From the plan on, on the workers that it names; elsewhere, and before, each sub-epoch runs as it is written."""
+    """They apply after planning, on the plan's workers; other sub-epochs use the default."""
     scenario = Scenario(
         replicas=own_partition(2), devices=several_devices(2, 2), sub_epoch_time=lambda body, worker: 10.0
     )

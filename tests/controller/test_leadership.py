@@ -1,4 +1,4 @@
-"""The leadership at the end of a controller: whoever stands by takes it at once, not when a lease has run out."""
+"""A controller that stops resigns, so a standby leads before the lease expires."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LONG_S = 3600.0
 
 
 def test_who_resigns_leads_no_more(kvs: KvsClient) -> None:
-    """The next one has a term of its own."""
+    """The next leader has a new term."""
     term = kvs.lead("first", LONG_S, process="a").term
     resign(kvs.address, TOKEN, "first", "a")
     assert kvs.lead("second", LONG_S).term == term + 1
 
 
 def test_a_store_that_is_away_is_not_waited_for() -> None:
-    """The lease runs out by itself."""
+    """The lease then expires by itself."""
     resign("http://127.0.0.1:1", TOKEN, "first", "a")
 
 
@@ -37,7 +37,7 @@ def is_answered(kvs: KvsClient) -> bool:
 
 @pytest.mark.processes
 def test_a_controller_that_is_asked_to_end_resigns(kvs: KvsClient, tmp_path: Path) -> None:
-    """SIGTERM: a standby leads as soon as the process has ended, which is before the lease has."""
+    """After SIGTERM, a standby leads as soon as the process exits."""
     kvs.request_size(SizeRequest(workers=2))
     environment = {
         **os.environ,
@@ -48,7 +48,7 @@ def test_a_controller_that_is_asked_to_end_resigns(kvs: KvsClient, tmp_path: Pat
     }
     with subprocess.Popen([sys.executable, "-P", "-m", "controller"], env=environment) as process:
         try:
-            # Only the controller that leads answers commands.
+            # Only the leader answers commands.
             until(lambda: is_answered(kvs) or process.poll() is not None, "the controller leads")
             assert process.poll() is None
             assert kvs.lead("second", LONG_S).term == 0

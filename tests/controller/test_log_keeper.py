@@ -1,4 +1,4 @@
-"""Who keeps logs short: when, how far, and what becomes of what fails."""
+"""The log keeper: when it compacts logs, to what position, and its handling of errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUESTION = SnapshotQuestion(server="", token="", experiment="", until=0, least=0
 
 @dataclass
 class Logs:
-    """A store of logs of which only the lengths are of interest."""
+    """A store of logs that tracks only their lengths."""
 
     rests: dict[str, int] = field(default_factory=dict)
     cuts: list[tuple[str, SegmentRequest]] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Logs:
 
 
 def test_a_log_that_grows_is_kept_each_so_many_events() -> None:
-    """And cut off as far as it is in the snapshot."""
+    """The log is truncated up to the snapshot."""
     logs = Logs()
     keeper = logs.keeper()
     for number, seq in enumerate((90, 120, 180, 230)):
@@ -90,7 +90,7 @@ def test_a_log_that_grows_is_kept_each_so_many_events() -> None:
 
 
 def test_nothing_is_kept_that_tensorboards_files_lack() -> None:
-    """A controller that starts from there would never show it to them."""
+    """A new controller would never show events before the snapshot."""
     logs = Logs()
     keeper = logs.keeper(settled=False)
     keeper.tell("one", Progress(seq=500, grows=True))
@@ -99,7 +99,7 @@ def test_nothing_is_kept_that_tensorboards_files_lack() -> None:
 
 
 def test_live_points_go_only_with_a_snapshot_that_was_settled() -> None:
-    """What has come since may not be in TensorBoard's files."""
+    """Later points may be missing from TensorBoard's files."""
     logs, settled = Logs(), [True]
     keeper = logs.keeper()
     keeper.is_settled = lambda name, seq: settled[0]
@@ -112,7 +112,7 @@ def test_live_points_go_only_with_a_snapshot_that_was_settled() -> None:
 
 
 def test_a_log_that_grew_under_another_controller_is_shown_first() -> None:
-    """Else it would never be settled here."""
+    """Without that, it would never be settled here."""
     logs, shown = Logs(rests={"long": 35}), list[str]()
     keeper = logs.keeper()
     keeper.is_settled, keeper.show = lambda name, seq: bool(shown), shown.append
@@ -123,7 +123,7 @@ def test_a_log_that_grew_under_another_controller_is_shown_first() -> None:
 
 @pytest.mark.parametrize("problem", [ConflictError("full"), StoreUnavailableError("away")])
 def test_what_fails_is_tried_again_later(problem: Exception) -> None:
-    """And others are kept meanwhile."""
+    """Other logs are compacted in the meantime."""
     logs = Logs(problem=problem)
     keeper = logs.keeper()
     keeper.tell("one", Progress(seq=500, grows=True))
@@ -137,7 +137,7 @@ def test_what_fails_is_tried_again_later(problem: Exception) -> None:
 
 
 def test_one_that_is_gone_is_forgotten() -> None:
-    """It is not asked for again."""
+    """The keeper never requests it again."""
     logs = Logs(problem=NotFoundError("gone"))
     keeper = logs.keeper()
     keeper.tell("one", Progress(seq=500, grows=True))
@@ -149,7 +149,8 @@ def test_one_that_is_gone_is_forgotten() -> None:
 
 @pytest.mark.slow
 def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: Service) -> None:
-    """The fold from the snapshot and the rest is that of the whole log; so is the cluster's; twice is once."""
+    """The snapshot plus the rest equals the complete fold, for experiment and cluster. A second pass does
+    nothing."""
     bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
     for number in range(8):
         tell(bench, JOINED.model_copy(update={"worker": f"worker-{number}"}))
@@ -193,7 +194,7 @@ def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: S
 
 
 def folded(kvs: KvsClient) -> ExperimentState:
-    """A log from its beginning."""
+    """Return the fold of a whole log."""
     state = ExperimentState(name="one")
     while events := kvs.events("one", state.seq):
         for event in events:

@@ -1,4 +1,5 @@
-"""The loop and a long log: it leads while it reads, reads no log twice, and holds a bounded number of events."""
+"""The loop with a long log: it keeps leading while it reads, reads each event once, and holds a bounded
+number."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def request(run: str) -> RunRequested:
 
 
 class Paged(Store):
-    """Gives the log one event at a time, so that a short one is read as a long one is; tells what was asked."""
+    """A store with pages of one event, so that a short log behaves like a long one. It records requests."""
 
     def __init__(self, names: Sequence[str] = ("one",)) -> None:
         super().__init__()
@@ -45,7 +46,6 @@ class Paged(Store):
             self.create_experiment(record(name))
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
-        """See `KvsClient`."""
         self.asked.append((experiment, after))
         self.takes()
         return super().events(experiment, after)[:1]
@@ -60,14 +60,14 @@ class Paged(Store):
         open_runs: int = 1,
         attended: api.Attended | None = None,
     ) -> api.LeaderAnswer:
-        """See `KvsClient`; from a number of calls on, somebody else leads."""
+        """Lose the leadership to a rival after some calls."""
         self.leads.append(self.now())
         if len(self.leads) > self.rival_after:
             return api.LeaderAnswer(term=0, holder="rival")
         return super().lead(holder, ttl_s, process=process, is_start=is_start)
 
     def told(self, experiment: str, number: int) -> None:
-        """A log of so many runs that have ended."""
+        """Write a log of ended runs."""
         term = super().lead("before", 0.0).term
         for run in range(number):
             name = f"etl-{run}"
@@ -95,7 +95,7 @@ def controller(store: Store, tmp_path: Path) -> loop.Controller:
 def test_the_lease_is_renewed_while_a_long_log_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page takes a second, the whole log a hundred: between two renewals there is never as much as the lease."""
+    """A page takes a second and the log a hundred; renewals are never a lease apart."""
     clock, store = [0.0], Paged()
     store.told("one", 33)
     store.append("one", request("etl-99"))
@@ -113,7 +113,7 @@ def test_the_lease_is_renewed_while_a_long_log_is_read(
 
 
 def test_who_loses_the_leadership_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one does; what was read so far is kept, should the leadership come back."""
+    """The events read so far are kept in case the leadership returns."""
     clock, store = [0.0], Paged()
     store.told("one", 10)
     store.append("one", request("etl-99"))
@@ -128,7 +128,7 @@ def test_who_loses_the_leadership_reads_no_further(tmp_path: Path, monkeypatch: 
     wait = made.stop.wait
 
     def stand_by(timeout: float | None = None) -> bool:
-        if len(store.leads) > 6:  # it stands by for some turns, then leads again
+        if len(store.leads) > 6:  # it waits some turns, then leads again
             store.rival_after = 10**9
         clock[0] += 1.0
         return wait(0.0)
@@ -141,13 +141,13 @@ def test_who_loses_the_leadership_reads_no_further(tmp_path: Path, monkeypatch: 
 
 
 def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
-    """A second run reads on from where the first one ended, though another experiment had its turn between."""
+    """A second run continues where the first one stopped, even after another experiment's turn."""
     store = Paged(("one", "two"))
     store.told("one", 5)
     made = controller(store, tmp_path)
 
     def stop() -> None:
-        # No worker is there: a run ends because somebody stops it.
+        # No worker exists, so each run ends by a stop command.
         if store.queue():
             store.append(store.queue()[0].experiment, RunStopRequested(run=store.queue()[0].run))
         else:
@@ -161,7 +161,7 @@ def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
     assert [name for name, after in store.asked if not after] == ["one", "two"]
 
 
-# --- what is kept -------------------------------------------------------------------------------
+# --- Cache ---
 
 
 def filled(kept: FoldCache, of: ExperimentRecord, events: int) -> None:
@@ -178,7 +178,7 @@ def known(kept: FoldCache, of: ExperimentRecord) -> int:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    """The experiments that were used longest ago go first."""
+    """The least recently used experiments are evicted first."""
     kept = FoldCache(most_events=10)
     for name in ("one", "two", "three"):
         filled(kept, record(name), 4)

@@ -1,4 +1,4 @@
-"""The loop around the core: what goes on while a plan takes long."""
+"""The loop around the core during long preparations and errors."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tests.waiting import HANG_S
 
 
 class Store(VirtualStore):
-    """The simulation's store, which calls `on_idle` when the controller has nothing left to do."""
+    """The simulation's store; calls `on_idle` when the controller is idle."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0)
         self.on_idle: Callable[[], None] = lambda: None
 
     def watch(self, cursors: Mapping[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
-        """See `KvsClient`; never blocks."""
+        """Like `KvsClient`, but never blocks."""
         answer = super().watch(cursors, cluster, wait_s)
         if wait_s and not answer.events and answer.cluster == cluster:
             self.on_idle()
@@ -46,32 +46,29 @@ class Store(VirtualStore):
 
 
 class Manager:
-    """A cluster manager that notes what it is told."""
+    """A cluster manager that records requests."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
     def fleet(self) -> Fleet | None:
-        """See `Orchestrator`."""
         return None
 
     def scale(self, workers: int) -> None:
-        """See `Orchestrator`."""
         self.sizes.append(workers)
 
     def resize(self, pod: str, container: str, memory: Memory) -> None:
-        """See `Orchestrator`; nobody asks for it here."""
+        """Fail: these tests request no resize."""
         raise NotImplementedError
 
 
 class Nobody:
-    """Looks at nothing."""
+    """A projection without effects."""
 
     def apply(self, state: ExperimentState, event: Event) -> None:
         """See `Projection`."""
 
     def is_settled(self, experiment: str, seq: int) -> bool:
-        """See `Projection`."""
         return True
 
     def begin(self, state: ExperimentState) -> None:
@@ -82,8 +79,7 @@ class Nobody:
 
 
 def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the metadata of one experiment is cut, a request for workers is handed on and another experiment is planned
-    and ended."""
+    """During one experiment's preparation, a size request is forwarded and another experiment finishes."""
     (tmp_path / "train.csv").write_text("id\nr1\nr2\n")
     store, manager = Store(), Manager()
     locators = Locators(train=Locator(metadata=str(tmp_path / "train.csv"), objects=str(tmp_path)))
@@ -105,7 +101,7 @@ def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.M
         return [event.type for event in store.events(name)]
 
     def meanwhile() -> None:
-        # To ask without a pause would take the processor from those who plan.
+        # A busy loop would take the processor from the preparations.
         threading.Event().wait(0.01)
         store.request_size(SizeRequest(workers=5))
         if manager.sizes and "RunStarted" in types("two"):
@@ -125,7 +121,8 @@ def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Asked:
-    """An experiment whose first run is asked for, and a controller whose preparations last until they are ended."""
+    """An experiment with a requested run, and a controller whose preparations wait until they are
+    cancelled."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = Store()
@@ -143,7 +140,7 @@ class Asked:
         )
         self.controller = loop.Controller(cast(KvsClient, self.store), settings, Nobody(), ChildHelper())
         self.ended, self._go_on = list[list[str]](), threading.Event()
-        """What else was begun when one was ended."""
+        """For each cancelled preparation, the other started ones."""
         monkeypatch.setattr(plan_maker, "Preparation", prepared_by(self._prepare, self._end))
 
     def _prepare(self, *given: Any) -> EtlPlan:
@@ -159,7 +156,7 @@ class Asked:
         return [ref.run for ref in self.controller._plans._begun]
 
     def run(self, idle: Callable[[int], object]) -> None:
-        """Call `idle` with numbers from 1 when there is nothing to do, until it says that this is all."""
+        """Call `idle` with 1, 2, ... whenever the controller is idle, until it returns True."""
         idles = [0]
 
         def on_idle() -> None:
@@ -178,7 +175,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def test_the_preparation_of_a_run_that_was_stopped_is_ended(asked: Asked) -> None:
-    """When the run is no longer queued, also while others of its experiment are open: before theirs begins."""
+    """It is cancelled once the run is not queued, before the next preparation starts."""
 
     def idle(number: int) -> bool:
         if number == 1:
@@ -217,7 +214,7 @@ def test_an_error_of_the_store_ends_no_controller(asked: Asked, monkeypatch: pyt
 
 
 def test_preparations_end_with_the_leadership(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another controller has the table cut anew."""
+    """The next leader prepares again."""
 
     def idle(number: int) -> None:
         if number == 1:
@@ -237,7 +234,7 @@ def test_preparations_end_with_the_leadership(asked: Asked, monkeypatch: pytest.
 
 
 def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
-    """A fit run that a controller is about to go on with."""
+    """A fit run that a controller is about to continue."""
     settings = Settings(
         server="-",
         token="-",
@@ -264,7 +261,7 @@ def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
 def test_an_error_of_the_schedule_is_none_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[Exception]
 ) -> None:
-    """The experiment is not quarantined: what is kept beside its state is made anew."""
+    """Derived data is rebuilt, and the experiment is not quarantined."""
     made, core, story = worked_on(tmp_path)
 
     def fails(*given: object) -> None:
@@ -283,7 +280,7 @@ def test_an_error_of_the_schedule_is_none_of_the_log(
 
 
 def test_want_of_memory_is_no_fault_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While an event is folded: the experiment is not quarantined, the controller ends and starts again."""
+    """The controller exits and restarts; the experiment is not quarantined."""
     made, core, story = worked_on(tmp_path)
 
     def fails(*given: object, **named: object) -> None:

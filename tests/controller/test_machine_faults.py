@@ -1,4 +1,4 @@
-"""What goes wrong beside a broken machine does not mislead the controller."""
+"""Unrelated problems do not mislead the detection of broken machines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def with_check(result: CheckResult = BAD, *, at_s: float = 2.0) -> WorkerHealth:
 
 
 class Store:
-    """Keeps the limits of quarantine, as the store does."""
+    """Enforce the quarantine limits like the real store."""
 
     def __init__(self, workers: int, broken: int) -> None:
         self.statuses = [status(f"worker-{number}") for number in range(workers)]
@@ -73,7 +73,7 @@ def tend(store: Store, health: HealthAnswer) -> bool:
 
 
 def test_two_broken_workers_in_one_pass_are_not_lost_leadership() -> None:
-    """The second one of three is more than half: it is spared, and the limits count the first."""
+    """A second quarantine would exceed half of three workers, so the store refuses it."""
     store = Store(3, 2)
     assert tend(store, store.health)
     assert store.health.quarantined() == {"worker-0"}
@@ -81,7 +81,7 @@ def test_two_broken_workers_in_one_pass_are_not_lost_leadership() -> None:
 
 
 def test_a_stale_term_is_told() -> None:
-    """Another controller leads: this one does nothing more."""
+    """Another controller leads, so this one stops."""
     store = Store(3, 1)
     store.leads = False
     with pytest.raises(ConflictError, match="term 2 leads"):
@@ -89,7 +89,7 @@ def test_a_stale_term_is_told() -> None:
 
 
 def test_tasks_of_two_experiments_are_not_one() -> None:
-    """Every experiment has a `fit-1`: that the same names failed at two workers says nothing of a task."""
+    """Both experiments have a `fit-1`, so equal task names on two workers prove nothing."""
     failed = [ended("fit-1/train/m0/e0/p0", ECC), ended("fit-1/train/m1/e0/p0", ECC)]
     fine = {f"worker-{number}": [ended("fit-1/train/z")] for number in range(2, 8)}
     workers = [status(f"worker-{number}") for number in range(8)]
@@ -103,7 +103,7 @@ def test_tasks_of_two_experiments_are_not_one() -> None:
 
 
 def attempts(*ends: tuple[str, str]) -> Task:
-    """A task with attempts at (worker, how it ended): `ecc`, `oom` or `silent`."""
+    """A task with failed attempts as (worker, failure): `ecc`, `oom` or `silent`."""
     task = Task(key=TaskKey(run="fit-1", kind="train", model="m0", epoch=0, partition=0))
     for worker, how in ends:
         if task.state is TaskState.FAILED:
@@ -131,14 +131,14 @@ def run_of(task: Task) -> Any:
 
 @pytest.mark.parametrize("how", ["oom", "silent"])
 def test_what_containers_were_killed_for_elsewhere_is_not_retried(how: str) -> None:
-    """One failure at a quarantined worker, then losses at another one gave the task up."""
+    """After one failure on a quarantined worker, losses on another worker caused the final failure."""
     task = attempts(("worker-0", "ecc"), *[("worker-1", how)] * (3 if how == "oom" else 6))
     assert task.state is TaskState.FAILED
     assert given_up_at({"worker-0"}, run_of(task), {}) == []
 
 
 def test_the_controller_retries_a_task_once() -> None:
-    """It was given up at the quarantined worker; after a retry, its attempts are of both times."""
+    """It failed on the quarantined worker; after a retry, both sets of attempts count."""
     task = attempts(*[("worker-0", "ecc")] * 5)
     assert task.state is TaskState.FAILED
     assert given_up_at({"worker-0"}, run_of(task), {}) == ["m0"]

@@ -1,4 +1,4 @@
-"""Machines that fail, under the controller's own core: checked, quarantined within limits, and no model is lost."""
+"""Broken machines under the controller's core: checked, quarantined within limits, without lost models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KILLED = Failure(kind=FailureKind.CRASH, message="the process ended by signal SI
 
 
 def at(bad: str, failure: Failure = ECC) -> Outcome:
-    """Every sub-epoch fails at one worker."""
+    """Fail each sub-epoch on one worker."""
     return lambda body, attempt, name: failure if isinstance(body, TrainTask) and name == bad else None
 
 
@@ -59,11 +59,11 @@ def failures(simulation: Simulation) -> list[TaskFailed]:
     return [event for event in simulation.log if isinstance(event, TaskFailed)]
 
 
-# --- a broken machine ------------------------------------------------------------------------------
+# --- Broken machine ---
 
 
 def test_one_bad_card_ends_no_grid() -> None:
-    """Two failures, then what it held is made elsewhere, and all models are trained."""
+    """After two failures its partition is rebuilt elsewhere, and all models finish."""
     simulation = simulate(Scenario(replicas=own_partition(3), outcome=at("worker-1")), models=16)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
     assert len(failures(simulation)) <= 2
@@ -76,11 +76,11 @@ def test_one_bad_card_ends_no_grid() -> None:
 
 
 def test_a_failed_check_quarantines_after_one_failure() -> None:
-    """The worker itself says what is wrong; meanwhile it is given nothing new."""
+    """The worker's own check finds the fault; during the check it gets no new task."""
     scenario = Scenario(
         replicas=own_partition(3),
         outcome=at("worker-1"),
-        # The first failure comes while the device's next sub-epoch is there already: it fails as well.
+        # The device's next sub-epoch is already queued at the first failure, so it fails as well.
         sub_epoch_time=lambda body, name: 1.0,
         check=lambda name: "arithmetic: 3 rows came out wrong" if name == "worker-1" else "",
     )
@@ -92,7 +92,7 @@ def test_a_failed_check_quarantines_after_one_failure() -> None:
 
 
 def test_while_a_machine_is_checked_it_is_given_nothing_new() -> None:
-    """From the moment that the check is asked for until it is told."""
+    """This lasts from the request of the check until its result."""
     failed: list[float] = []
 
     def once(body: TaskBody, attempt: int, name: str) -> Failure | None:
@@ -119,7 +119,7 @@ def test_while_a_machine_is_checked_it_is_given_nothing_new() -> None:
 
 
 def test_what_failed_of_a_machine_goes_elsewhere_first() -> None:
-    """Where somebody else holds the partition as well; and it costs the task no attempt."""
+    """If another worker holds the partition, the task moves there without a charged attempt."""
     tried: list[str] = []
 
     def once(body: TaskBody, attempt: int, name: str) -> Failure | None:
@@ -139,7 +139,7 @@ def test_what_failed_of_a_machine_goes_elsewhere_first() -> None:
 
 
 def test_machines_that_all_fail_are_not_the_cause() -> None:
-    """No task goes round for ever, at most half of the workers are quarantined, and people are told why no more."""
+    """Tasks fail finally, half of the workers at most are quarantined, and the report explains why."""
     everywhere: Outcome = lambda body, attempt, name: ECC if isinstance(body, TrainTask) else None  # noqa: E731
     simulation = simulate(Scenario(replicas=own_partition(4), outcome=everywhere), models=3)
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
@@ -152,7 +152,7 @@ def test_machines_that_all_fail_are_not_the_cause() -> None:
 
 
 def test_models_that_were_given_up_for_what_one_machine_did_are_tried_again() -> None:
-    """Whatever it was that killed their sub-epochs there, before its check told that it is broken."""
+    """A later check shows that the machine was broken, so failures of any kind there are retried."""
     scenario = Scenario(
         replicas=own_partition(3),
         outcome=at("worker-1", KILLED),
@@ -163,12 +163,12 @@ def test_models_that_were_given_up_for_what_one_machine_did_are_tried_again() ->
     assert simulation.store.workers_health().quarantined() == {"worker-1"}
 
 
-# --- a mistake in user code -------------------------------------------------------------------------
+# --- Error in user code ---
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_mistake_in_all_models_costs_one_attempt_and_quarantines_nobody(workers: int) -> None:
-    """Although a broken device raises the same. It is told as soon, but for that attempt and a check."""
+    """A broken device can raise the same error, so one more attempt and a check follow before the report."""
     ends = []
     for failure in (PLAIN, ILLEGAL):
         mistake: Outcome = lambda body, attempt, name, failure=failure: (  # type: ignore[misc]  # noqa: E731
@@ -186,7 +186,7 @@ def test_a_mistake_in_all_models_costs_one_attempt_and_quarantines_nobody(worker
 
 
 def test_a_sub_epoch_that_another_worker_does_shows_that_the_machine_was_the_cause() -> None:
-    """Then the next one of the kind is tried elsewhere as well; two of them, and the worker is quarantined."""
+    """The next such failure moves too; after two of them the worker is quarantined."""
     held = {"worker-0": [0, 1], "worker-1": [0, 1], "worker-2": [0, 1]}
     scenario = Scenario(replicas=held, outcome=at("worker-1", ILLEGAL))
     simulation = Simulation(scenario, request(8, 2), plan(8, 2))
@@ -196,11 +196,11 @@ def test_a_sub_epoch_that_another_worker_does_shows_that_the_machine_was_the_cau
     assert simulation.store.workers_health().quarantined() == {"worker-1"}
 
 
-# --- people -----------------------------------------------------------------------------------------
+# --- Manual quarantine ---
 
 
 def test_a_person_takes_a_worker_out_and_puts_it_back() -> None:
-    """What it runs it gives back, what it alone holds is made elsewhere; afterwards it is given tasks again."""
+    """It releases its tasks and its partition is rebuilt elsewhere; after release it gets tasks again."""
     scenario = Scenario(replicas=own_partition(3), sub_epoch_time=lambda body, name: 2.0, has_pods=True)
     simulation = Simulation(scenario, request(6, 4), plan(6, 3))
     store = simulation.store
@@ -218,7 +218,7 @@ def test_a_person_takes_a_worker_out_and_puts_it_back() -> None:
     }
 
 
-# --- whatever happens -------------------------------------------------------------------------------
+# --- Random faults ---
 
 
 @settings(deadline=None, max_examples=60)
@@ -240,15 +240,15 @@ def test_a_person_takes_a_worker_out_and_puts_it_back() -> None:
 def test_quarantine_never_loses_a_partition(  # type: ignore[no-untyped-def]
     workers, models, has_replicas, bad, share, failing_checks, outages, people, crash, times
 ) -> None:
-    """Whoever fails, is quarantined by rule or by a person, released, or goes away: the run ends, at most half of the
-    workers are given nothing, and every model that was not given up has visited every partition once an epoch."""
+    """For any failures, quarantines, releases and losses, the run finishes, at most half of the workers are
+    quarantined, and surviving models are complete."""
 
     def outcome(body: TaskBody, attempt: int, name: str) -> Failure | None:
         failure = bad.get(int(name.removesuffix("-etl")[7:])) if isinstance(body, TrainTask) else None
         return failure if failure is not None and times.random() < share else None
 
     scenario = Scenario(
-        # Without pods nobody makes anything: each partition has two holders then.
+        # Without pods, partitions cannot be rebuilt, so each has two holders.
         replicas={f"worker-{n}": [n, (n + 1) % workers] for n in range(workers)}
         if has_replicas
         else own_partition(workers),
@@ -267,7 +267,7 @@ def test_quarantine_never_loses_a_partition(  # type: ignore[no-untyped-def]
 
     def person(number: int, takes: bool) -> None:
         name, store = f"worker-{number % workers}", simulation.store
-        with suppress(ConflictError):  # it cannot be spared, or is not quarantined
+        with suppress(ConflictError):  # it is the last worker, or is not quarantined
             if takes:
                 store.quarantine_worker(name, QuarantineWorkerRequest(reason="mine", by="ada"))
             else:
@@ -290,7 +290,7 @@ def test_quarantine_never_loses_a_partition(  # type: ignore[no-untyped-def]
         assert_complete(state, epochs=2, partitions=workers)
 
 
-# --- the rule ---------------------------------------------------------------------------------------
+# --- Quarantine rule ---
 
 
 def status(name: str, *, kinds: tuple[str, ...] = ("etl", "train"), silent_s: float = 0.0) -> WorkerStatus:
@@ -314,8 +314,8 @@ def with_gpus(name: str, incarnation: str = "a") -> WorkerStatus:
 
 
 def test_workers_with_gpus_check_them_once_for_each_process() -> None:
-    """Also where nothing has failed: once, again if the process is another one, and not again and again if it does not
-    answer. Workers without GPUs are not asked."""
+    """A new process is checked again, and an unanswered check is not repeated. Workers without GPUs have no
+    check."""
     several = [with_gpus("worker-0", "a"), status("worker-2")]
 
     def asked(known: HealthAnswer, now: float, statuses: list[WorkerStatus] = several) -> list[Checked]:
@@ -328,7 +328,7 @@ def test_workers_with_gpus_check_them_once_for_each_process() -> None:
     unanswered = HealthAnswer(workers={"worker-0": WorkerHealth(check=waiting)})
     assert asked(unanswered, 300.0) == []
     assert len(asked(unanswered, 701.0)) == 1
-    assert machine_exclusions(several, unanswered, 101.0) == ()  # it trains meanwhile
+    assert machine_exclusions(several, unanswered, 101.0) == ()  # it trains during the check
 
     result = CheckResult(incarnation="a", probes=(Probe(name="memory"),))
     told = waiting.model_copy(update={"ended": 104.0, "result": result})
@@ -359,13 +359,14 @@ def test_workers_with_gpus_check_them_once_for_each_process() -> None:
     ],
 )
 def test_what_attempts_tell_of_a_machine(attempts: list[Ended], expected: type | None) -> None:
-    """One failure of a machine, or two models that fail in a row: it is to be checked. Two failures: quarantined."""
+    """One hardware failure, or two models that fail in a row, request a check; two hardware failures
+    quarantine the worker."""
     found = list(act(FOUR, HealthAnswer(), {"worker-1": attempts}, 1000.0))
     assert [type(each) for each in found] == ([expected] if expected else [])
 
 
 def test_a_worker_that_was_released_begins_anew() -> None:
-    """What was seen of it before counts no more, nor a check that failed before."""
+    """Earlier failures and earlier failed checks do not count."""
     released = Quarantine(is_on=False, reason="r", by="ada", time=200.0)
     check = WorkerCheck(
         requested=150.0, reason="r", by="ada", ended=160.0, result=CheckResult(incarnation="a", problem="p")
@@ -387,7 +388,7 @@ def test_a_worker_that_was_released_begins_anew() -> None:
     ],
 )
 def test_what_the_rule_found_is_of_a_machine(by: str, host: str, expected: list[type]) -> None:
-    """A pod of the name that comes back on another node is given tasks again; a person's word stays."""
+    """A pod with the same name on another node gets tasks again; a manual quarantine stays."""
     mark = Quarantine(reason="r", by=by, time=1.0, host="node-1")
     known = HealthAnswer(workers={"worker-1": WorkerHealth(quarantine=mark)})
     moved = FOUR[1].model_copy(update={"record": FOUR[1].record.model_copy(update={"host": host})})
@@ -396,7 +397,7 @@ def test_what_the_rule_found_is_of_a_machine(by: str, host: str, expected: list[
 
 
 def test_a_failed_check_quarantines_within_the_limits() -> None:
-    """Whoever asked for it. The last worker is spared, with the reason."""
+    """For any requester. The last worker is spared, with a reason."""
     check = WorkerCheck(
         requested=1.0,
         reason="r",
@@ -415,8 +416,8 @@ def test_a_failed_check_quarantines_within_the_limits() -> None:
 @pytest.mark.parametrize(
     ("changes", "is_of_machine", "expected"),
     [
-        ({}, False, False),  # it did not end, beside sub-epochs that compute
-        ({}, True, True),  # nothing new is given to a worker whose machine may have failed
+        ({}, False, False),  # an unfinished check next to computing sub-epochs
+        ({}, True, True),  # a possibly broken worker gets no new task
         ({"incarnation": "old"}, True, False),
         ({"ended": -7000.0}, True, False),
     ],
@@ -424,7 +425,7 @@ def test_a_failed_check_quarantines_within_the_limits() -> None:
 def test_a_check_counts_where_it_tells_of_the_worker_as_it_is(
     changes: dict[str, str | float], is_of_machine: bool, expected: bool
 ) -> None:
-    """Not one by an earlier process, or of long ago, or that only lacked time or memory."""
+    """Checks of an earlier process, old checks, and checks without enough time or memory do not count."""
     check = WorkerCheck(
         requested=1.0,
         reason=f"{'its machine may have failed: ' if is_of_machine else ''}r",
@@ -438,7 +439,7 @@ def test_a_check_counts_where_it_tells_of_the_worker_as_it_is(
 
 
 def test_where_most_workers_fail_none_is_the_cause() -> None:
-    """Three of four have failed so: the next one is spared."""
+    """Three of four workers have failed, so the fourth is spared."""
     seen = {f"worker-{n}": [ended(f"a{n}", ECC), ended(f"b{n}", ECC)] for n in range(3)}
     found = list(act(FOUR, HealthAnswer(), seen, 1000.0))
     assert {type(each) for each in found} == {Spared}

@@ -1,4 +1,4 @@
-"""What experiments have on volumes: measured cheaply, told to the store."""
+"""Disk usage of experiments: measured cheaply and reported to the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kvs_api.users.people import OPERATOR, SERVICES, Place, opened
 
 
 def write(path: Path, num_bytes: int) -> None:
-    """A file with so many bytes."""
+    """Write a file of this size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * num_bytes)
 
@@ -31,7 +31,7 @@ def place(service: Service) -> Place:
 
 @pytest.fixture
 def controller(service: Service, place: Place) -> Iterator[KvsClient]:
-    """The controller's client of it."""
+    """The controller's client of the store."""
     with Service(service.database, has_users=True, service_tokens=SERVICES, token=OPERATOR) as own:
         client = own.client(SERVICES[Role.CONTROLLER])
         yield client
@@ -40,20 +40,19 @@ def controller(service: Service, place: Place) -> Iterator[KvsClient]:
 
 @pytest.fixture
 def volumes(tmp_path: Path) -> Volumes:
-    """Empty ones."""
     return Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "v")})
 
 
 def used(place: Place) -> dict[str, int]:
-    """By project."""
+    """Return the bytes of each project."""
     return {usage.name: usage.bytes for usage in place.store.usages() if usage.bytes}
 
 
 def test_checkpoints_and_predictions_are_measured_and_nothing_else(
     place: Place, controller: KvsClient, volumes: Volumes, tmp_path: Path
 ) -> None:
-    """With what they were when they are measured again. Trash, registered models, other names, and what links lead to
-    are no experiment's."""
+    """A second measurement gives the same result. Trash, registered models, other names and link targets do
+    not count."""
     ada = place.person("ada", Role.MEMBER, "vision")
     place.create(ada)
     checkpoints, predictions = volumes.checkpoints, volumes.shared / "predictions"
@@ -73,14 +72,14 @@ def test_checkpoints_and_predictions_are_measured_and_nothing_else(
     assert used(place) == {"vision": 30}
     for path in (predictions / "one/predict-1/m00.arrow", checkpoints / "one/link", checkpoints / "one/file"):
         path.unlink()
-    MeasuredBytes(controller, volumes).measure()  # another life of the controller
+    MeasuredBytes(controller, volumes).measure()  # a restarted controller
     assert used(place) == {}
 
 
 def test_experiments_with_open_runs_are_measured_at_each_look_and_the_others_in_turns(
     place: Place, controller: KvsClient, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there are, a look measures no more than it has time for; after some looks each one was measured."""
+    """A pass stops after its time limit, and several passes cover all experiments."""
     ada = place.person("ada", Role.MEMBER, "vision")
     names = [f"e{number}" for number in range(7)]
     for name in names:
@@ -95,7 +94,7 @@ def test_experiments_with_open_runs_are_measured_at_each_look_and_the_others_in_
         return folder_bytes(folder)
 
     monkeypatch.setattr(measured_bytes, "folder_bytes", counted)
-    # Two of those without open runs are begun before the time is over.
+    # The time limit permits two experiments without open runs.
     measured = MeasuredBytes(controller, volumes, monotonic=lambda: float(len(looked)))
     seen = []
     for _ in range(4):
@@ -108,5 +107,5 @@ def test_experiments_with_open_runs_are_measured_at_each_look_and_the_others_in_
 
 
 def test_a_folder_that_goes_meanwhile_counts_as_nothing(tmp_path: Path) -> None:
-    """So does one that was never there."""
+    """So does a folder that never existed."""
     assert folder_bytes(tmp_path / "none") == 0

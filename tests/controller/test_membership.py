@@ -1,4 +1,4 @@
-"""Size requests, workers that do not come back, and those that do not start."""
+"""Size requests, workers that never return, and workers that do not start."""
 
 from __future__ import annotations
 
@@ -19,36 +19,34 @@ from tests.clocks import set_monotonic
 
 @dataclass
 class Manager:
-    """A cluster manager that does what it is told, unless it has a reason not to."""
+    """A cluster manager that obeys, or raises its `error`."""
 
     pods: Fleet | None = None
     sizes: list[int] = field(default_factory=list)
     error: Exception | None = None
 
     def fleet(self) -> Fleet | None:
-        """See `Orchestrator`."""
         return self.pods
 
     def scale(self, workers: int) -> None:
-        """See `Orchestrator`."""
         if self.error:
             raise self.error
         self.sizes.append(workers)
 
     def resize(self, pod: str, container: str, memory: Memory) -> None:
-        """See `Orchestrator`; nobody asks for it here."""
+        """Fail: these tests request no resize."""
         raise NotImplementedError
 
 
 @pytest.fixture
 def store() -> VirtualStore:
-    """With the rules of the real one."""
+    """A store with the rules of the real one."""
     return VirtualStore(lambda: 0.0)
 
 
 def membership(store: VirtualStore, manager: Manager | None) -> Membership:
-    """One that looks at every call."""
-    # The simulation's store has the methods that are used here, with the same meaning.
+    """Return a membership that checks at each call."""
+    # The simulation's store has all methods used here, with the same meaning.
     return Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0)
 
 
@@ -60,12 +58,12 @@ def record(number: int, **fields: Any) -> WorkerRecord:
 
 
 def fleet(*numbers: int, size: int, **fields: Any) -> Fleet:
-    """Pods of these numbers, of so many that are wanted."""
+    """A fleet with these pods and this requested size."""
     return Fleet(pods={f"w-{n}": Pod(uid=f"uid-{n}", **fields) for n in numbers}, size=size)
 
 
 def test_a_size_request_is_handed_on_once(store: VirtualStore) -> None:
-    """It is done when the cluster manager has been told."""
+    """It is done when the cluster manager has accepted it."""
     manager = Manager()
     store.request_size(SizeRequest(workers=5))
     for _ in range(3):
@@ -75,7 +73,7 @@ def test_a_size_request_is_handed_on_once(store: VirtualStore) -> None:
 
 
 def test_a_refusal_is_kept_for_who_asked(store: VirtualStore) -> None:
-    """And not tried again and again."""
+    """The controller does not retry it."""
     manager = Manager(error=ClusterError("the quota is 4 nodes"))
     store.request_size(SizeRequest(workers=5))
     membership(store, manager).tend()
@@ -97,7 +95,7 @@ def test_a_manager_that_is_away_is_asked_again(store: VirtualStore) -> None:
 
 
 def test_without_a_manager_a_size_request_is_answered(store: VirtualStore) -> None:
-    """Nobody waits for what cannot be."""
+    """The answer is a refusal, so no client waits forever."""
     store.request_size(SizeRequest(workers=5))
     membership(store, None).tend()
     request = store.size_request()
@@ -106,7 +104,8 @@ def test_without_a_manager_a_size_request_is_answered(store: VirtualStore) -> No
 
 
 def test_the_autoscaler_does_not_replace_what_a_person_has_asked_for(store: VirtualStore) -> None:
-    """While the cluster manager is away the person's request waits; the autoscaler's own may be replaced."""
+    """A user's request waits while the cluster manager is unavailable; the autoscaler may replace its own
+    request."""
     watcher = membership(store, Manager(error=StoreUnavailableError("no answer")))
     store.request_size(SizeRequest(workers=5, by="ann"))
     assert not watcher.ask_for(2, "one/fit-1")
@@ -124,14 +123,14 @@ def test_the_autoscaler_does_not_replace_what_a_person_has_asked_for(store: Virt
     [
         (fleet(0, 1, size=2), (0, 1), True),
         (fleet(0, 1, 2, size=3), (0, 1), False),  # one has no node yet, or is quarantined
-        (fleet(0, size=1), (0, 9), True),  # a guest is none of the manager's
-        (None, (0, 1), False),  # nobody knows how many there are to be
+        (fleet(0, size=1), (0, 9), True),  # the manager does not control a guest
+        (None, (0, 1), False),  # the requested size is unknown
     ],
 )
 def test_the_autoscaler_acts_only_where_all_pods_work(
     store: VirtualStore, pods: Fleet | None, at_work: tuple[int, ...], may_act: bool
 ) -> None:
-    """The manager counts those that do not, and would end others instead of them."""
+    """The manager counts idle pods, and would remove working ones instead."""
     for number in at_work:
         store.register(record(number, **({"pod": None} if number == 9 else {})))
     watcher = membership(store, Manager(pods=pods))
@@ -140,7 +139,7 @@ def test_the_autoscaler_acts_only_where_all_pods_work(
 
 
 def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualStore) -> None:
-    """Once they are not listed; one that is wanted, is still there, or is no pod at all stays."""
+    """A registration stays if its pod is wanted, still exists, or never existed."""
     for number in range(4):
         store.register(record(number))
     store.register(record(9, worker="guest", pod=None))
@@ -153,7 +152,7 @@ def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualS
 def test_workers_on_their_parallel_plan_are_waited_for_a_minute(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From when one was missing, or the number wanted was changed: not for ever, and never without pods to wait for."""
+    """The minute starts when a worker is missing or the size changes; without pods there is no wait."""
     clock = [0.0]
     set_monotonic(monkeypatch, lambda: clock[0], membership_module)
     manager = Manager(pods=fleet(0, size=2))
@@ -179,7 +178,7 @@ def test_workers_on_their_parallel_plan_are_waited_for_a_minute(
 def test_the_store_is_asked_for_a_size_request_only_when_there_may_be_one(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At first, after a notification, and while one waits for the cluster manager: not every tick."""
+    """The store is read at the start, after a notification, and while a request is pending."""
     asked: list[SizeRequest | None] = []
     size = store.size_request
 

@@ -1,4 +1,4 @@
-"""Sub-epochs that need more memory than any worker has, where workers may be given more."""
+"""Sub-epochs that need more memory than any worker has, with workers that can grow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIB = 1 << 30
 
 
 def grown(need: float, most: float, **scenario: Any) -> Simulation:
-    """Two workers of 4 GiB; m00 needs more, and workers may be given so much."""
+    """Two workers of 4 GiB; m00 needs more, and `most` limits the growth."""
     found: list[Simulation] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -55,19 +55,19 @@ def grown(need: float, most: float, **scenario: Any) -> Simulation:
 
 @pytest.mark.parametrize(("need", "doublings"), [(6.0, 1), (14.0, 2)])
 def test_a_worker_is_given_more_instead_of_giving_up(need: float, doublings: int) -> None:
-    """One of them, twice as much each time, as far as it takes; the other one keeps what it has."""
+    """The size of one worker doubles until it is enough; the other worker is unchanged."""
     simulation = grown(need, 16.0)
     memory = sorted(simulation._workers.memory(f"worker-{number}") for number in range(2))
     assert memory == [4 * GIB, 4 * GIB << doublings]
     state = fold(EXPERIMENT, simulation.log)
     assert state.runs["fit-1"].models["m00"].state is ModelState.FINISHED
     assert_complete(state, epochs=2, partitions=2)
-    # The one that is not known to be alone, and one at each size that is too little.
+    # One attempt that may share its worker, and one at each insufficient size.
     assert max(failures(simulation).values()) <= 1 + doublings
 
 
 def test_what_needs_more_than_may_be_given_is_given_up_and_says_so() -> None:
-    """Nobody is asked for what would be too little, and what to raise is named."""
+    """No resize is requested, and the message names the value to raise."""
     simulation = grown(40.0, 10.0)
     failure = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"].failure
     assert failure is not None
@@ -76,7 +76,7 @@ def test_what_needs_more_than_may_be_given_is_given_up_and_says_so() -> None:
 
 
 def test_nodes_without_room_end_in_advice() -> None:
-    """Each is waited for once, and the model is given up then."""
+    """The controller waits for each worker once, then fails the model."""
     simulation = grown(6.0, 16.0, unresized=frozenset({"worker-0", "worker-1"}))
     (given_up,) = (event for event in simulation.log if isinstance(event, TaskGivenUp))
     assert "more could not be had for a worker" in given_up.reason
@@ -86,14 +86,14 @@ def test_nodes_without_room_end_in_advice() -> None:
 
 
 class Manager:
-    """Takes notes, or refuses."""
+    """Record requests, or raise an error."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, Memory]] = []
         self.error: Exception | None = None
 
     def resize(self, pod: str, container: str, memory: Memory) -> None:
-        """As a cluster manager."""
+        """Record the request like a cluster manager."""
         self.asked.append((pod, container, memory))
         if self.error is not None:
             raise self.error
@@ -102,7 +102,7 @@ class Manager:
 def looks(
     memory: int = 4, *, uid: str = "1", asks_for: int = 1, unresized: str = ""
 ) -> tuple[list[WorkerStatus], Fleet]:
-    """A worker of a pod that has so much, GiB."""
+    """A worker in a pod with `memory` GiB."""
     record = WorkerRecord(
         worker="w-0",
         incarnation="a",
@@ -139,7 +139,7 @@ def test_a_refusal_is_one_line_and_an_absence_is_asked_again(
     error: Exception,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Not at once, though: the loop must not do nothing but wait for the cluster manager."""
+    """The next attempt is delayed, so that the loop does other work."""
     manager.error = error
     is_final = isinstance(error, ClusterError)
     for second in range(12):
@@ -154,7 +154,7 @@ def test_a_refusal_is_one_line_and_an_absence_is_asked_again(
 
 @pytest.mark.parametrize("unresized", ["", "Node didn't have enough capacity"])
 def test_a_node_has_so_long_to_give_it(limits: MemoryLimits, at: list[float], unresized: str) -> None:
-    """The reason is the node's, where it says one. A pod that is made anew may be asked for again."""
+    """The message quotes the node's reason, if there is one. A replaced pod may be resized."""
     limits.look(*looks())
     limits.grow({"w-0"})
     at[0] = WAIT_S
@@ -192,8 +192,8 @@ def _dead(pod: Pod) -> dict[str, Pod]:
 def test_only_a_pod_that_is_there_and_has_a_limit_is_asked_for(
     limits: MemoryLimits, manager: Manager, pods: Callable[[Pod], dict[str, Pod]], may_grow: bool
 ) -> None:
-    """What was registered may be about another one. A worker that is on its way back counts nevertheless: it may have
-    more then."""
+    """The registration may be about an older pod. A returning worker counts, because it may have more
+    memory."""
     statuses, fleet = looks()
     growth = limits.look(statuses, Fleet(pods=pods(fleet.pods["w-0"]), size=1))
     limits.grow({"w-0"})
@@ -201,7 +201,7 @@ def test_only_a_pod_that_is_there_and_has_a_limit_is_asked_for(
 
 
 def hopeless_on(growth: Growth) -> list[str]:
-    """Reasons for which a sub-epoch is given up that found 8 GiB too little on the two workers that there are."""
+    """Return the reasons to fail a sub-epoch that needs more than 8 GiB, with two workers."""
     story = story_of(8 * GIB, 8 * GIB)
     named: Any = {"weight": 1.0, "kinds": ("train",), "replicas": ()}
     views = {f"worker-{n}": WorkerView(incarnation="a", memory_bytes=8 * GIB, **named) for n in (0, 1)}
@@ -213,8 +213,7 @@ def hopeless_on(growth: Growth) -> list[str]:
 def test_while_the_cluster_manager_is_not_heard_nothing_is_given_up_that_it_could_help(
     manager: Manager, most: int
 ) -> None:
-    """A controller that has just begun does not know yet who may have more. What the bound is too little for is given
-    up all the same."""
+    """A new controller does not know which workers can grow. A need above the maximum still fails."""
     unheard = MemoryLimits(manager, most * GIB).look((), None)
     assert bool(hopeless_on(unheard)) == (most == 10)
     heard = MemoryLimits(manager, most * GIB).look((), Fleet(pods={}, size=0))

@@ -1,4 +1,4 @@
-"""Sub-epochs that need more memory than workers have: where they go, and when they are given up."""
+"""Sub-epochs that need more memory than workers have: placement and final failure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GIB = 1 << 30
 def needing(
     needs: Mapping[str, float], memory: Mapping[str, float], kind: str = "train", place: MemoryPlace = "host"
 ) -> Callable[[TaskBody, int, str], Failure | None]:
-    """Tasks of these models run out of memory where there is less than they need, and say so; in GiB."""
+    """Tasks of these models fail where memory (GiB) is below the need, and report it."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         need = needs.get(getattr(body, "model", ""), 0.0)
@@ -52,23 +52,22 @@ def needing(
 
 
 def of_memory(memory: Mapping[str, float]) -> dict[str, int]:
-    """The same in bytes."""
     return {name: int(each * GIB) for name, each in memory.items()}
 
 
 def everywhere(workers: int, partitions: int) -> dict[str, list[int]]:
-    """Each worker holds all partitions."""
     return {f"worker-{number}": [*range(partitions)] for number in range(workers)}
 
 
 def failures(simulation: Simulation) -> Counter[str]:
-    """Task -> how often it failed."""
+    """Count the failures of each task."""
     return Counter(event.task for event in simulation.log if isinstance(event, TaskFailed))
 
 
 @pytest.mark.parametrize("place", ["host", "device"])
 def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(place: MemoryPlace) -> None:
-    """The second attempt is alone; what it needs, what there is and what to raise are told then, at once."""
+    """The second attempt runs alone; then the failure names the need, the available memory and the value to
+    raise."""
     memory = {"worker-0": 8.0, "worker-1": 8.0, "worker-2": 8.0}
     known = {"memory" if place == "host" else "device_memory": of_memory(memory)}
     scenario = Scenario(
@@ -85,7 +84,7 @@ def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(plac
     failure = run.models["m00"].failure
     assert failure is not None
     assert failure.kind is FailureKind.OUT_OF_MEMORY
-    assert "m00 needs about 10Gi" in failure.message  # 1.25 x 8: nothing was measured
+    assert "m00 needs about 10Gi" in failure.message  # 1.25 x 8, because no peak was measured
     assert (
         "the most that a worker which could do this has is 8Gi (worker-0, worker-1, worker-2)"
         in failure.message
@@ -99,7 +98,7 @@ def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(plac
 
 
 def test_who_has_enough_is_waited_for_while_it_is_away() -> None:
-    """A worker that comes back brings its memory: nothing is given up for an outage, and nothing burns attempts."""
+    """An outage neither fails the model nor uses attempts."""
     memory = {"worker-0": 4.0, "worker-1": 16.0}
     scenario = Scenario(
         replicas=everywhere(2, 1),
@@ -115,7 +114,7 @@ def test_who_has_enough_is_waited_for_while_it_is_away() -> None:
 
 
 def test_who_has_enough_is_removed_and_the_sub_epoch_is_given_up() -> None:
-    """Nobody waits for a worker that is gone for good."""
+    """No run waits for a removed worker."""
     memory = {"worker-0": 4.0, "worker-1": 16.0}
     scenario = Scenario(
         replicas=everywhere(2, 1),
@@ -135,7 +134,7 @@ def test_who_has_enough_is_removed_and_the_sub_epoch_is_given_up() -> None:
 
 
 def test_a_validation_is_given_up_in_the_same_parallel_plan() -> None:
-    """Its model fails, and the others go on."""
+    """Its model fails and the others continue."""
     memory = {"worker-0": 8.0, "worker-1": 8.0}
     outcome = needing({"m01": 20.0}, memory, kind="valid")
     scenario = Scenario(replicas=everywhere(2, 2), outcome=outcome, memory=of_memory(memory))
@@ -148,8 +147,7 @@ def test_a_validation_is_given_up_in_the_same_parallel_plan() -> None:
 
 
 def test_another_way_is_tried_first() -> None:
-    """What a model can be trained by with less memory is not given up for the way that takes more; once none is left,
-    the failure tells of each."""
+    """The model continues with a plan that needs less memory; after the last plan, the failure lists each."""
     lean = ParallelPlan(technique="lean", size=1)
     memory = {"worker-0": 8.0, "worker-1": 8.0}
 
@@ -170,12 +168,12 @@ def test_another_way_is_tried_first() -> None:
     # Tables show the first line.
     assert failure.line.startswith("m01 needs about 10Gi of memory")
     assert "has is 8Gi (worker-0, worker-1)" in failure.line
-    # Twice by the first way, which is not known to be alone at first; once by the second one.
+    # Two attempts of the first plan, because the first one may share its worker, and one of the second.
     assert max(failures(simulation).values()) == 3
 
 
 def test_where_nothing_is_known_of_memory_all_attempts_are_used() -> None:
-    """On one machine workers share its memory, so one that runs out of it proves nothing."""
+    """Workers on one machine share memory, so a failure proves nothing."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         found = needing({"m00": 9.0}, {worker: 8.0})(body, attempt, worker)
@@ -204,8 +202,8 @@ def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
     away: list[tuple[int, float, float]],
     crash_before: frozenset[int],
 ) -> None:
-    """A model is trained if a worker has well enough for it, and given up if none has; it costs one further attempt,
-    and one for each larger limit that is tried. Also while workers come and go, and controllers die."""
+    """A model finishes if some worker has clearly enough memory, and fails otherwise, with one more attempt
+    per larger limit. Workers may leave and controllers crash."""
     has = {f"worker-{number}": each for number, each in enumerate(memory)}
     wants = {f"m{number:02}": each for number, each in enumerate(needs)}
     outages = [
@@ -237,7 +235,7 @@ def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
 def test_what_a_worker_has_for_itself_is_the_limit_of_its_container_as_it_is_now(
     pod: bool, usage: int | None, expected: int | None
 ) -> None:
-    """It may have been changed since the worker registered. A machine's memory is for all that runs there."""
+    """The limit may change after registration. On a shared machine there is no own memory."""
     record = WorkerRecord(
         worker="w-0",
         incarnation="a",
@@ -257,8 +255,11 @@ def test_what_a_worker_has_for_itself_is_the_limit_of_its_container_as_it_is_now
 def reasons(
     limits: Mapping[str, int], aside: Mapping[str, int | None], *, holds: bool = True, making: bool = False
 ) -> list[str]:
-    """Why a sub-epoch is given up that found 8 GiB too little: workers that are there, and quarantined ones, of so many
-    GiB. `making`: the partition is being made on worker-2."""
+    """Return the reasons to fail a sub-epoch that needs more than 8 GiB.
+
+    `limits` are present workers and `aside` quarantined ones, in GiB. With `making`, worker-2 is making the
+    partition.
+    """
     story = Story(workers=3)
     story.etl()
     story.fit(models=1)
@@ -294,7 +295,7 @@ def reasons(
 def test_nothing_is_given_up_that_a_quarantined_worker_has_room_for(
     memory: int | None, holds: bool, is_given_up: bool
 ) -> None:
-    """It may be released. One that is as small, or does not hold the partition, would not help then."""
+    """It may be released. A small worker, or one without the partition, would not help."""
     assert bool(reasons({"worker-0": 8}, {"worker-1": memory}, holds=holds)) == is_given_up
 
 
@@ -303,7 +304,7 @@ def test_nothing_is_given_up_that_a_quarantined_worker_has_room_for(
 def test_nothing_is_given_up_that_has_room_where_its_partition_is_being_made(
     making: bool, memory: int
 ) -> None:
-    """Its next holder may have more memory than those that there are."""
+    """The new holder may have more memory."""
     assert bool(reasons({"worker-0": 8, "worker-2": memory}, {}, making=making)) == (
         not making or memory == 8
     )

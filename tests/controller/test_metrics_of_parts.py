@@ -1,4 +1,4 @@
-"""What the controller makes of metrics that are ratios: who is asked for them, and what cannot be put together."""
+"""Metrics that are ratios: required metrics of tasks, and parts that cannot be combined."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_sub_epochs_are_told_the_metrics_of_their_epoch() -> None:
         body = tasks.body(RECORD, story.state, story.run, sub_epoch(epoch, partition))
         assert isinstance(body, TrainTask)
         merges.append(body.merges)
-        assert not body.needs  # the model has never returned its loss: the run says so
+        assert not body.needs  # the model has never returned its loss, so the run reports it
         metrics = next(returned)
         story.do(
             sub_epoch(epoch, partition), partition, result(metrics, **({"f1": (1, 2)} if metrics else {}))
@@ -42,8 +42,8 @@ def test_sub_epochs_are_told_the_metrics_of_their_epoch() -> None:
 
 @pytest.mark.parametrize("validated", [False, True])
 def test_sub_epochs_have_to_return_what_is_read_of_them(validated: bool) -> None:
-    """The metric that ranks models and those of stop rules, once the model has returned them; where there is no
-    validation that they come from."""
+    """Without a validation, sub-epochs must return the ranking metric and stop-rule metrics that the model
+    returned before."""
     story = Story()
     run = story.fit(models=1, partitions=2, validated=validated)
     stop = (
@@ -71,8 +71,7 @@ def test_sub_epochs_have_to_return_what_is_read_of_them(validated: bool) -> None
     ],
 )
 def test_a_test_whose_parts_cannot_be_put_together_fails(second: TaskResult, outcome: str) -> None:
-    """As soon as two of them show it. It names model, metric and partitions, and what to do. What a part lacks is left
-    out."""
+    """The error names model, metric, partitions and a fix. A metric missing in a part is dropped."""
     story = Story()
     story.fit(models=1, partitions=2, epochs=1)
     story.epoch(1)

@@ -1,4 +1,4 @@
-"""The loop when all workers are asked for to be given back, and when a run comes to a cluster that rests."""
+"""The loop when the cluster scales to zero, and when a run arrives at an empty cluster."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from tests.state.stories import SHA
 
 
 class Obeying(Manager):
-    """A cluster manager whose pods are there as soon as they are wanted."""
+    """A cluster manager whose pods exist at once."""
 
     def scale(self, workers: int) -> None:
-        """See `Orchestrator`."""
         super().scale(workers)
         self.pods = Fleet(pods={f"w-{n}": Pod(uid=f"u{n}") for n in range(workers)}, size=workers)
 
@@ -33,7 +32,7 @@ class Obeying(Manager):
 def run_until(
     is_done: Callable[[], bool], store: Store, manager: Manager, folder: Path, **settings: object
 ) -> None:
-    """Let a controller work until something has come about."""
+    """Run a controller until a condition holds."""
     told = Settings(
         server="-",
         token="-",
@@ -58,7 +57,6 @@ def run_until(
 
 
 def store_with(name: str = "one") -> Store:
-    """An experiment."""
     store = Store()
     store.create_experiment(
         ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="train.csv")))
@@ -67,7 +65,7 @@ def store_with(name: str = "one") -> Store:
 
 
 def test_runs_are_paused_and_then_the_workers_go(tmp_path: Path) -> None:
-    """The log says why; nobody goes on without workers, and nothing is lost."""
+    """The log has the reason, and no data is lost."""
     store, manager = store_with(), Obeying()
     manager.scale(2)
     plan = FitPlan(dataset="d", models={"m00": {"batch_size": 1}}, partitions={0: 1})
@@ -82,7 +80,7 @@ def test_runs_are_paused_and_then_the_workers_go(tmp_path: Path) -> None:
 
 
 def test_a_run_wakes_the_cluster(tmp_path: Path) -> None:
-    """As many workers are asked for as there were when it fell asleep, where the controller may act."""
+    """If the controller may act, it requests the former number of workers."""
     store, manager = store_with(), Obeying()
     manager.scale(0)
     store.set_troubles(Troubles(before_rest=3))
@@ -91,7 +89,7 @@ def test_a_run_wakes_the_cluster(tmp_path: Path) -> None:
 
 
 def test_a_controller_that_may_not_act_leaves_it_asleep(tmp_path: Path) -> None:
-    """It says what to do."""
+    """Its message names the command."""
     store, manager = store_with(), Obeying()
     manager.scale(0)
     store.append("one", RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))

@@ -1,4 +1,4 @@
-"""The live loop with several experiments: all go on at once, and what is wrong with one is not the others' affair."""
+"""The live loop with several experiments: concurrent progress and isolated faults."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ WORKERS = ("worker-0", "worker-1")
 
 
 class Cluster(VirtualStore):
-    """A store whose workers do a task whenever the controller has nothing left to do; a second passes meanwhile."""
+    """A store whose workers do a task each time the controller is idle, one second apart."""
 
     def __init__(self, *experiments: str) -> None:
         self.now = 0.0
         super().__init__(lambda: self.now)
         self.cursors = dict.fromkeys(WORKERS, 0)
         self.lasting: set[str] = set()
-        """Experiments whose tasks go on and on."""
+        """Experiments whose tasks never finish."""
         self.running: dict[str, str] = {}
         self.tick_s = 1.0
         self.workers_left: tuple[str, ...] = WORKERS
@@ -72,14 +72,13 @@ class Cluster(VirtualStore):
             self.register(WorkerRecord(worker=name, incarnation="a", weight=1.0, cores=1, kinds=kinds))
 
     def begin(self, name: str) -> None:
-        """An experiment that is to be preprocessed."""
+        """Create an experiment and request ETL."""
         self.create_experiment(
             ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="t.csv")))
         )
         self.append(name, RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
 
     def watch(self, cursors: Mapping[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
-        """See `KvsClient`."""
         answer = super().watch(cursors, cluster, wait_s)
         if wait_s and not answer.events and answer.cluster == cluster:
             self.now += self.tick_s
@@ -89,7 +88,7 @@ class Cluster(VirtualStore):
         return answer
 
     def _work(self, name: str, number: int) -> None:
-        """Do what is in the inbox, but for what was taken back."""
+        """Execute the inbox, except revoked tasks."""
         items = self.inbox(name, "a", self.cursors[name], wait_s=0)
         held = {entry.dataset for entry in self._workers[name].record.replicas}
         for item in items:
@@ -118,7 +117,6 @@ class Cluster(VirtualStore):
         self.report(name, api.ReportRequest(incarnation="a", lease_s=10.0, running=running))
 
     def fit(self, name: str, models: int = 2, epochs: int = 2) -> None:
-        """Ask for a fit."""
         hyperparams: tuple[Hyperparameters, ...] = tuple({"batch_size": 1, "n": n} for n in range(models))
         asked = FitRequest(
             code=SHA, models=hyperparams, epochs=epochs, metric="loss", mode="min", planner=False
@@ -126,18 +124,18 @@ class Cluster(VirtualStore):
         self.append(name, RunRequested(run="fit-1", request=asked))
 
     def state(self, name: str) -> ExperimentState:
-        """As its log says."""
+        """Return the fold of the log."""
         return fold(name, self.events(name))
 
     def is_over(self, name: str, run: str = "etl-1") -> bool:
-        """Whether the run has finished."""
+        """Return True if the run has finished."""
         known = self.state(name).runs.get(run)
         return known is not None and known.state is RunState.FINISHED
 
 
 @pytest.fixture
 def controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., loop.Controller]:
-    """Runs a controller until something is so."""
+    """Return a function that runs a controller until a condition holds."""
 
     def prepared(record: ExperimentRecord, *given: Any) -> EtlPlan:
         parts = (PartitionPlan(partition=n, worker=name, rows=1) for n, name in enumerate(WORKERS))
@@ -174,7 +172,7 @@ def controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 def test_two_experiments_go_on_at_once(controlled: Callable[..., loop.Controller]) -> None:
-    """ETL and training of both: neither waits for the other's end, and both keep all that model hopping promises."""
+    """ETL and training of both run concurrently and keep all invariants."""
     store = Cluster("one", "two")
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
     for name in ("one", "two"):
@@ -193,7 +191,7 @@ def test_two_experiments_go_on_at_once(controlled: Callable[..., loop.Controller
 def test_what_was_begun_goes_on_when_fewer_may_be_open(
     controlled: Callable[..., loop.Controller],
 ) -> None:
-    """All of it is worked on by a controller that is started with a lower number; nothing else is begun meanwhile."""
+    """A controller with a lower limit continues all started runs and starts no others."""
     store = Cluster("one", "two", "three")
     controlled(store, lambda: all(store.is_over(name) for name in ("one", "two", "three")))
     for name in ("one", "two"):
@@ -216,8 +214,8 @@ def test_what_was_begun_goes_on_when_fewer_may_be_open(
 def test_everybody_is_told_what_is_worked_on(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which runs, what they are, what they have, and how many devices there are; before anything of a run is begun."""
-    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # it is said anew whenever the loop turns
+    """The report lists runs, their devices and the total; it precedes the first task of a run."""
+    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # report at each turn of the loop
     store, seen = Cluster("one", "two"), list[api.Attended]()
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
     for name in ("one", "two"):
@@ -245,8 +243,8 @@ def test_everybody_is_told_what_is_worked_on(
 def test_everybody_is_told_who_waits_for_another_run_of_its_experiment(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as it does."""
-    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # it is said anew whenever the loop turns
+    """The report lists the run while it waits."""
+    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # report at each turn of the loop
     store, told = Cluster("one"), set[tuple[api.QueueEntry, ...]]()
     controlled(store, lambda: store.is_over("one"))
     store.fit("one")
@@ -273,7 +271,7 @@ def test_everybody_is_told_who_waits_for_another_run_of_its_experiment(
 def test_a_fault_in_one_core_does_not_stop_another(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch, owner: Any, where: str
 ) -> None:
-    """Whatever is asked of its core: the others go on, and once the fault has gone the experiment does as well."""
+    """The others continue, and the experiment continues after the fault."""
     store = Cluster("bad", "good")
     whole, is_broken, was_asked = getattr(owner, where), [True], [False]
 
@@ -300,7 +298,7 @@ def test_a_fault_in_one_core_does_not_stop_another(
 
 
 def test_to_stop_one_run_leaves_the_other_alone(controlled: Callable[..., loop.Controller]) -> None:
-    """No attempt of the other is taken back, and each of its sub-epochs is done once."""
+    """The other run has no revoked attempt and executes each sub-epoch once."""
     store = Cluster("one", "two")
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
     for name in ("one", "two"):
@@ -320,7 +318,7 @@ def test_to_stop_one_run_leaves_the_other_alone(controlled: Callable[..., loop.C
 def test_a_long_log_does_not_hold_the_others_up(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is read a little at a time: another experiment begins meanwhile."""
+    """The controller reads the log in small parts, and another experiment starts in between."""
     store = Cluster("long", "short")
     monkeypatch.setattr(loop, "_READING_S", 0.0)
     whole, pages, began = loop.Controller._read_page, [None] * 50, list[int]()
@@ -341,7 +339,7 @@ def test_a_long_log_does_not_hold_the_others_up(
 def test_what_a_run_has_lost_is_made_again_beside_a_long_preprocessing(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has its turn in the lane of the tasks without a device, by what each has had."""
+    """The executor for tasks without a device alternates by past use."""
     store = Cluster("lossy")
 
     def prepared(record: ExperimentRecord, *given: Any) -> EtlPlan:
@@ -352,7 +350,7 @@ def test_what_a_run_has_lost_is_made_again_beside_a_long_preprocessing(
 
     monkeypatch.setattr(plan_maker, "Preparation", prepared_by(prepared))
     controlled(store, lambda: store.is_over("lossy"))
-    store.tick_s = 30.0  # a lane does not change hands sooner than after a minute
+    store.tick_s = 30.0  # an executor changes hands after a minute at the earliest
     store.remove_worker("worker-1")
     store.begin("long")
     store.workers_left = WORKERS[:1]
@@ -364,7 +362,7 @@ def test_what_a_run_has_lost_is_made_again_beside_a_long_preprocessing(
 
 
 def begin_to_train(store: Cluster, control: Callable[..., loop.Controller]) -> None:
-    """Of the experiment `long` a sub-epoch runs on each device, and goes on and on."""
+    """Occupy each device with an endless sub-epoch of experiment `long`."""
     control(store, lambda: store.is_over("long") and store.is_over("short"))
     store.lasting.add("long")
     store.fit("long", models=3)
@@ -373,15 +371,15 @@ def begin_to_train(store: Cluster, control: Callable[..., loop.Controller]) -> N
 
 
 def has_sub_epochs(store: Cluster, name: str) -> bool:
-    """Whether its fit was ever given anything."""
+    """Return True if the fit has had a task."""
     return any(isinstance(e, TaskAssigned) and e.task.startswith("fit-1") for e in store.events(name))
 
 
 def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a controller that starts and knows nothing of it but what workers say: nobody's sub-epochs wait behind its
-    own."""
+    """A restarted controller knows the experiment only from worker reports, and queues no foreign sub-epochs
+    there."""
     store = Cluster("long", "short")
     begin_to_train(store, controlled)
     monkeypatch.setattr(loop, "_READING_S", 0.0)
@@ -410,7 +408,7 @@ def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
 def test_what_a_faulty_experiment_has_stays_its_own(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch, *, is_read_anew: bool
 ) -> None:
-    """While it is left alone, and also if it has a fault again while its log is read anew."""
+    """This holds during its pause, and during a second fault while its log is read again."""
     store, faults, is_broken = Cluster("long", "short"), [0], [False]
     begin_to_train(store, controlled)
     whole, read = Core.decide, loop.Controller._read_page
@@ -435,20 +433,20 @@ def test_what_a_faulty_experiment_has_stays_its_own(
     monkeypatch.setattr("controller.loop.open_runs._REPORTED_S", 0.0)
     controlled(store, lambda: faults[0] >= 3)
     assert not has_sub_epochs(store, "short")
-    # Once its workers say nothing of it any more, what it had is anybody's.
+    # Once workers report no tasks, the devices are free for all.
     store.running.clear()
     controlled(store, lambda: has_sub_epochs(store, "short"))
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", "1.5"])
 def test_a_number_of_open_runs_has_to_be_one(given: str) -> None:
-    """What cannot be is refused at the start, with what it would mean."""
+    """The error explains the setting."""
     environment = {"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": given}
     with pytest.raises(ClusterError, match=r"expected a number of at least 1 \(controller\.openRuns"):
         Settings.from_environment(environment)
 
 
 def test_eight_may_be_open_by_default() -> None:
-    """And one means that runs wait for each other, as they once did."""
+    """With a limit of one, runs wait for each other."""
     assert Settings.from_environment({"CEREBRO_TOKEN": "-"}).open_runs == 8
     assert Settings.from_environment({"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": "1"}).open_runs == 1

@@ -1,4 +1,4 @@
-"""Sub-epochs that run out of memory: tried elsewhere first, alone at their worker, given up in the end."""
+"""Sub-epochs that run out of memory: another worker first, then alone, then a final failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.controller.test_core import (
 
 
 def out_of_memory_once(model: str, sub_epoch: int) -> tuple[list[str], object]:
-    """An outcome that fails the model's sub-epoch the first time; and where it was tried."""
+    """Fail the model's sub-epoch once; also return the workers that tried it."""
     tried: list[str] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -30,7 +30,7 @@ def out_of_memory_once(model: str, sub_epoch: int) -> tuple[list[str], object]:
 
 
 def test_a_sub_epoch_that_ran_out_of_memory_is_tried_elsewhere_first() -> None:
-    """Another holder of the partition may have more."""
+    """Another holder of the partition may have more memory."""
     tried, outcome = out_of_memory_once("m01", 0)
     scenario = Scenario(
         replicas={"worker-0": [0, 1], "worker-1": [0, 1]},
@@ -43,7 +43,7 @@ def test_a_sub_epoch_that_ran_out_of_memory_is_tried_elsewhere_first() -> None:
 
 
 def test_a_sub_epoch_that_ran_out_of_memory_is_alone_the_next_time() -> None:
-    """Nothing is queued behind it or before it, so no second model is in memory meanwhile."""
+    """No other task is queued there, so no second model is in memory."""
     tried, outcome = out_of_memory_once("m01", 1)
     scenario = Scenario(replicas=own_partition(2), outcome=outcome)  # type: ignore[arg-type]
     simulation = Simulation(scenario, request(6, 3), plan(6, 2))
@@ -67,7 +67,7 @@ def test_a_sub_epoch_that_ran_out_of_memory_is_alone_the_next_time() -> None:
 
 
 def test_a_sub_epoch_that_always_runs_out_of_memory_is_given_up() -> None:
-    """After as many attempts as the run allows, with its model only."""
+    """Its model fails after the permitted attempts; other models continue."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_large = getattr(body, "model", "") == "m00"

@@ -1,4 +1,4 @@
-"""A task that must be alone on a worker gets one although other runs share it, and is alone there."""
+"""A task that must run alone gets a worker that other runs share."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ SUB_EPOCH_S = 5.0
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("kind", ["train", "valid"])
 def test_a_task_that_must_be_alone_does_not_wait_for_ever(kind: str, workers: int) -> None:
-    """Other runs have enough to do to keep each worker busy: after a minute one is kept free, and while the task is
-    there nothing else of any run is."""
+    """Other runs could keep all workers busy; after a minute one worker is reserved for the task."""
     exhausted: list[str] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -76,8 +75,8 @@ def test_a_task_that_must_be_alone_does_not_wait_for_ever(kind: str, workers: in
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_the_worker_that_is_kept_free_is_one_that_may_have_the_task(workers: int) -> None:
-    """Not that where a sub-epoch ran out of memory, while another one holds its partition: it would wait for ever
-    there."""
+    """Another holder is preferred to the worker where the sub-epoch ran out of memory; otherwise it would
+    wait forever."""
     failed: list[str] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -103,7 +102,7 @@ def test_the_worker_that_is_kept_free_is_one_that_may_have_the_task(workers: int
 
 
 def test_a_run_that_is_paused_keeps_no_worker_free() -> None:
-    """A task of it that must be alone waits until it goes on; meanwhile the others have every device."""
+    """Its task waits until the run resumes; other runs use all devices."""
     failed: dict[str, FailureKind] = {}
     kinds = {"m01": FailureKind.OUT_OF_MEMORY, "m00": FailureKind.STORAGE_FULL}
 

@@ -1,4 +1,4 @@
-"""What a forecast takes from sub-epochs that still run."""
+"""Use of running sub-epochs in forecasts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.state.stories import Story, sub_epoch
 
 @pytest.mark.parametrize("slower", [1.0, 4.0])
 def test_a_sub_epoch_on_a_slow_worker_says_nothing_against_its_model(slower: float) -> None:
-    """It has lasted for what it would have on a worker as fast as others."""
+    """Its run time is divided by the worker's slowness."""
     story, estimates = Story(workers=3), Estimates()
     story.fit(models=4, partitions=3, epochs=9)
     for number in range(90):
@@ -35,7 +35,7 @@ def test_a_sub_epoch_on_a_slow_worker_says_nothing_against_its_model(slower: flo
         model=lambda name: int(name[1:]),
     )
     (found,) = _running(story.run, fit).values()
-    # Against the median of three, of which one is slow: as the estimates have it.
+    # Estimates compare with the median of three workers, one of them slow.
     slowness = estimates.slowness("worker-0")[0]
     assert found == pytest.approx(math.log(0.8 * slower) - slowness)
     assert (slowness > 0.5) == (slower > 1.0)

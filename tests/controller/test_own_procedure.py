@@ -1,4 +1,4 @@
-"""Procedures of users' own in the controller: workers answer for them, and what becomes of it is in the log."""
+"""A user's own procedure: workers answer for it, and the log records its orders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ OWN = OwnProcedure(code="1" * 64, name="Mine")
 
 
 def searched(procedure: Callable[[], Procedure] = Halving, *, epochs: int = 4, **more: Any) -> Simulation:
-    """A fit with a procedure of a user's own."""
     scenario = {"procedure": procedure, **more.pop("scenario", {})}
     return simulation(search_of(OWN, **more), epochs=epochs, **scenario)
 
@@ -43,7 +42,7 @@ def searched(procedure: Callable[[], Procedure] = Halving, *, epochs: int = 4, *
 @pytest.mark.parametrize("procedure", [Halving, Clones])
 @pytest.mark.parametrize("has_pods", [False, True])
 def test_an_own_procedure_decides(procedure: Callable[[], Procedure], has_pods: bool) -> None:
-    """Its orders become decisions as any procedure's; the run ends with them."""
+    """Its orders become decisions, and the run finishes with them."""
     run = fit_of(searched(procedure, scenario={"has_pods": has_pods}))
     assert run.state is RunState.FINISHED
     assert run.search is not None
@@ -53,8 +52,8 @@ def test_an_own_procedure_decides(procedure: Callable[[], Procedure], has_pods: 
 
 
 def check_deaths(procedure: Callable[[], Procedure], *, every: int) -> None:
-    """The controller dies before and after writes, `every` apart: the search is the same each time, and no question is
-    answered twice."""
+    """Check that crashes at writes `every` apart leave the search unchanged and repeat no answered
+    question."""
     undisturbed = searched(procedure)
     expected = story(fit_of(undisturbed))
     for write in range(0, undisturbed.writes, every):
@@ -71,7 +70,7 @@ def check_deaths(procedure: Callable[[], Procedure], *, every: int) -> None:
 def test_a_controller_that_dies_asks_again_only_what_is_unanswered(
     procedure: Callable[[], Procedure],
 ) -> None:
-    """The orders, ids and values are those of an undisturbed search."""
+    """An undisturbed search gives the same orders, ids and values."""
     check_deaths(procedure, every=17)
 
 
@@ -80,23 +79,23 @@ def test_a_controller_that_dies_asks_again_only_what_is_unanswered(
 def test_a_controller_that_dies_at_any_write_leaves_an_own_search_as_it_is(
     procedure: Callable[[], Procedure],
 ) -> None:
-    """The same, at every write."""
+    """The same test at each write."""
     check_deaths(procedure, every=1)
 
 
-# --- what a user may get wrong --------------------------------------------------------------------
+# --- User errors ---
 
 VALUES: Hyperparameters = {"lr": 0.01, "batch_size": 1}
 
 
 def at_rung(*orders: object) -> Any:
-    """Orders at the first end of a grant."""
+    """Return these orders when the first grant is used."""
     one = Add(hyperparams=VALUES, epochs=2)
     return lambda: Scripted([one], lambda report: [*orders] if isinstance(report, Reached) else [])
 
 
 def raising() -> Procedure:
-    """Whose code has a mistake."""
+    """A procedure whose code raises."""
 
     def then(_report: Report) -> object:
         return dict[str, object]()["nothing"]
@@ -148,7 +147,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 def paused(made: Simulation) -> RunPaused:
-    """The first pause, of a run that a user then stops searching."""
+    """Let the user end the search after a pause; return the first pause."""
     ask(made, 60.0, SearchStopRequested(run="fit-1", by="ada"))
     ask(made, 61.0, RunResumed(run="fit-1", by="ada"))
     run = fit_of(made)
@@ -158,14 +157,14 @@ def paused(made: Simulation) -> RunPaused:
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_an_own_procedure_gets_wrong_pauses_the_run_with_a_sentence(what: str) -> None:
-    """A user can then end the search; models that were granted epochs are trained, and the run ends."""
+    """The user can end the search; granted models finish training."""
     procedure, sentence = BAD[what]
     made = simulation(search_of(OWN), epochs=4, procedure=procedure)
     assert sentence in paused(made).reason
 
 
 def test_a_question_that_failed_is_asked_again_when_the_run_goes_on() -> None:
-    """What was wrong was mended meanwhile: the search is the one that it would have been."""
+    """After the fix, the search is the same as without the error."""
     is_broken = [True]
 
     class Moody(Halving):
@@ -188,7 +187,7 @@ def test_a_question_that_failed_is_asked_again_when_the_run_goes_on() -> None:
 
 
 def test_a_mended_procedure_takes_the_place_of_the_one_that_failed() -> None:
-    """From the question that it could not answer on; its code is sent from then on. What was answered stays."""
+    """The new code answers from the failed question on; earlier answers stay."""
     mended = OwnProcedure(code="2" * 64, name="Mended")
     asked: list[tuple[str, str]] = []
 
@@ -218,7 +217,7 @@ def test_a_mended_procedure_takes_the_place_of_the_one_that_failed() -> None:
 
 
 def test_only_an_own_procedure_whose_search_goes_on_can_be_replaced() -> None:
-    """Else the command is refused, with what to do instead."""
+    """The refusal suggests another command."""
     command = Command(kind=CommandKind.RESUME_RUN, procedure=OWN)
     for search, procedure, sentence in (
         (search_of(ASHA(), samples=4), None, "no search with your own procedure"),
@@ -234,7 +233,7 @@ def test_only_an_own_procedure_whose_search_goes_on_can_be_replaced() -> None:
 
 
 def test_a_procedure_that_orders_something_else_when_it_is_told_again_pauses_the_run() -> None:
-    """The order is named; what is in the log stays."""
+    """The message names the order, and the log stays valid."""
     begun = [0]
 
     class Fickle(Halving):
@@ -252,17 +251,17 @@ def test_a_procedure_that_orders_something_else_when_it_is_told_again_pauses_the
 
 
 def test_an_unknown_version_pauses_the_run() -> None:
-    """It might be told of other things than what it was written for."""
+    """The version may receive other reports than the code expects."""
     made = simulation(search_of(OWN.model_copy(update={"version": 2})), epochs=2, procedure=Halving)
     assert "version 2 of the procedure 'own', here is version 1" in paused(made).reason
 
 
-# --- whatever befalls it ------------------------------------------------------------------------
+# --- Random events ---
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_user_prevails_over_an_own_procedure(seed: int) -> None:
-    """What a user stops stays stopped, and the run ends."""
+    """A model that the user stops stays stopped."""
     made = searched()
     ask(made, 3.0 + seed, ModelStopRequested(run="fit-1", model="m01", by="ada"))
     run = fit_of(made)
@@ -274,8 +273,8 @@ def test_a_user_prevails_over_an_own_procedure(seed: int) -> None:
 @settings(deadline=None)
 @given(data=st.data())
 def test_an_own_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
-    """Workers go and come, models fail, the controller dies, a user stops models: the run ends, and no model has
-    trained more than it was granted."""
+    """Workers leave, models fail, controllers crash and users stop models: the run finishes and no model
+    exceeds its grant."""
     failing = {f"m{n:02}" for n in data.draw(st.sets(st.integers(0, 9), max_size=3))}
     failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")
     starts = data.draw(st.dictionaries(st.integers(0, 2), st.floats(0.5, 20), max_size=3))

@@ -1,5 +1,4 @@
-"""Ways of sub-epochs: which one a sub-epoch gets, on how many devices of one worker, and what becomes of ways that
-cannot be."""
+"""Parallel plans of sub-epochs: choice, devices of one worker, and plans that fail."""
 
 from __future__ import annotations
 
@@ -49,11 +48,11 @@ HOST = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", plac
 NOT_APPLICABLE = Failure(kind=FailureKind.NOT_APPLICABLE, message="no blocks")
 
 Unusable = Mapping[tuple[str, str], Failure]
-"""(model, label of a way) -> how each sub-epoch of it fails."""
+"""Maps (model, plan label) to the failure of its sub-epochs."""
 
 
 def failing(unusable: Unusable) -> Outcome:
-    """Attempts by these ways fail so, all others do not."""
+    """Return an outcome function with these failures."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         parallel_plan = (body.parallel_plan or SINGLE).label if isinstance(body, TrainTask) else ""
@@ -71,7 +70,7 @@ def simulate(
     scheduler: str = "lrptw",
     **changes: object,
 ) -> Simulation:
-    """A finished run on workers with so many devices, each of which holds the partition of its number."""
+    """Return a finished run; worker `n` has `devices[n]` devices and partition `n`."""
     scenario = Scenario(
         replicas=own_partition(len(devices)),
         devices=several_devices(*devices),
@@ -85,7 +84,7 @@ def simulate(
 
 
 def parallel_plans_of(simulation: Simulation, model: str) -> list[str]:
-    """By which ways the sub-epochs of a model were tried, in order; "-" where an assignment names none."""
+    """Return the plan labels of a model's sub-epochs in order, "-" for none."""
     return [
         event.parallel_plan.label if event.parallel_plan else "-"
         for event in simulation.log
@@ -94,7 +93,7 @@ def parallel_plans_of(simulation: Simulation, model: str) -> list[str]:
 
 
 def test_a_model_that_fits_runs_as_it_is_written() -> None:
-    """Nothing names a way: neither log nor task differs from those of a run without a choice."""
+    """A run without a choice of plans has the same log and tasks."""
     chosen, plain = (
         simulate(2, 1, models=3, epochs=2, parallel_plans=parallel_plans)
         for parallel_plans in (PARALLEL_PLANS, ())
@@ -106,7 +105,7 @@ def test_a_model_that_fits_runs_as_it_is_written() -> None:
 
 
 def test_what_runs_out_of_memory_goes_on_by_the_next_parallel_plan() -> None:
-    """From its next attempt on, for all sub-epochs of this model, and of no other."""
+    """The change applies to all later sub-epochs of this model only."""
     unusable = {("m01", "single"): DEVICE, ("m01", "checkpointing"): NOT_APPLICABLE}
     simulation = simulate(2, 2, models=3, epochs=2, unusable=unusable)
     assert parallel_plans_of(simulation, "m01") == ["-", "checkpointing", "ddp-2", "ddp-2", "ddp-2", "ddp-2"]
@@ -119,7 +118,7 @@ def test_what_runs_out_of_memory_goes_on_by_the_next_parallel_plan() -> None:
 
 
 def test_named_techniques_are_taken_in_their_order() -> None:
-    """The first one that finds enough devices on the worker."""
+    """The first plan with enough devices on the worker is used."""
     simulation = simulate(3, 2, 1, models=2, parallel_plans=(FSDP_3, DDP, SINGLE))
     found = {
         (event.worker, event.parallel_plan and event.parallel_plan.label, len(event.devices))
@@ -130,7 +129,7 @@ def test_named_techniques_are_taken_in_their_order() -> None:
 
 
 def test_a_model_without_a_parallel_plan_left_fails_alone() -> None:
-    """And tells of each way why; the others finish."""
+    """The failure lists each plan's reason, and the other models finish."""
     unusable: dict[tuple[str, str], Failure] = {
         ("m01", parallel_plan.label): NOT_APPLICABLE for parallel_plan in PARALLEL_PLANS
     }
@@ -151,7 +150,7 @@ def test_a_model_without_a_parallel_plan_left_fails_alone() -> None:
 
 
 def assert_no_way_twice(simulation: Simulation) -> None:
-    """What was ruled out for a model is never assigned to it again, and each way has its number of devices."""
+    """Check that ruled-out plans are never assigned, and that each plan has its number of devices."""
     state = ExperimentState(name=EXPERIMENT)
     for event in simulation.log:
         if isinstance(event, TaskAssigned) and "/train/" in event.task:
@@ -199,8 +198,8 @@ def test_whatever_happens_every_model_finishes_or_has_no_parallel_plan_left(
     scheduler: str,
     order: bool,
 ) -> None:
-    """With ways that fail, workers that go away and controllers that die: devices are exclusive, no way is tried again
-    once it is ruled out, and the log alone tells the same state."""
+    """Plans fail, workers leave and controllers crash: devices are exclusive, ruled-out plans stay so, and
+    the log replays to the same state."""
     offered = (SINGLE, *parallel_plans) if order else (*parallel_plans, SINGLE)
     simulation = simulate(
         *counts,
@@ -228,7 +227,8 @@ def test_whatever_happens_every_model_finishes_or_has_no_parallel_plan_left(
             if parallel_plan.size <= min(counts) and (name, parallel_plan.label) not in unusable
         ]
         assert usable or model.state is ModelState.FAILED
-        # A lost worker costs no attempt but of those that ran out of memory: nothing else ends a model here.
+        # A lost worker charges only attempts after an out-of-memory failure, so no other cause fails a
+        # model here.
         assert not usable or model.state is ModelState.FINISHED
 
 
@@ -242,8 +242,6 @@ def test_whatever_happens_every_model_finishes_or_has_no_parallel_plan_left(
 def test_a_sub_epoch_of_several_devices_is_not_held_up_by_those_of_one(
     devices: int, wide: int, times: Random, scheduler: str
 ) -> None:
-    """Once it is given to its devices it begins when what ran there by then has ended, and nothing else begins there
-    before; so no device waits for longer than that either."""
     size = ParallelPlan(technique="fsdp", size=devices)
     names = [f"m{number:02}" for number in range(8)]
     unusable = {(name, "single"): DEVICE for name in names[:wide]}
@@ -279,7 +277,6 @@ def test_a_sub_epoch_of_several_devices_is_not_held_up_by_those_of_one(
 
 
 def test_a_sub_epoch_of_several_devices_does_not_wait_for_ever_beside_other_runs() -> None:
-    """Another run has enough to do to keep each device busy: after a minute devices are kept free for it."""
     scenario = Scenario(
         replicas=own_partition(1),
         devices=several_devices(2),
@@ -303,7 +300,6 @@ def test_a_sub_epoch_of_several_devices_does_not_wait_for_ever_beside_other_runs
 
 
 def test_what_was_chosen_by_measurement_is_given_up_once_it_is_ruled_out() -> None:
-    """A choice of before now does not outlive the failure of its way."""
     story = Story(workers=1, devices=2)
     story.fit(models=1, partitions=1, parallel_plans=(SINGLE, DDP))
     fit = FitDispatch.of(story.state, story.run)
