@@ -1,4 +1,4 @@
-"""How rows are shared out: all of them, in proportion, at random but by seed."""
+"""Division of rows among workers: complete, in proportion, and shuffled by seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ weights = st.lists(st.one_of(st.integers(1, 8).map(float), st.floats(0.01, 100))
 
 @given(rows=st.integers(0, 10_000), weights=weights)
 def test_shares_sum_to_the_rows(rows: int, weights: list[float]) -> None:
-    """Every row goes to somebody, once; nobody gets a negative share."""
+    """Each row is counted once, and no share is negative."""
     counts = shares(rows, weights)
     assert sum(counts) == rows
     assert len(counts) == len(weights)
@@ -26,14 +26,14 @@ def test_shares_sum_to_the_rows(rows: int, weights: list[float]) -> None:
 
 @given(rows=st.integers(0, 10_000), weights=weights)
 def test_nobody_is_empty_when_there_are_enough_rows(rows: int, weights: list[float]) -> None:
-    """However small a weight: a worker without a partition would never be visited."""
+    """This includes workers with a tiny weight; a worker without a partition would never be visited."""
     if rows >= len(weights):
         assert min(shares(rows, weights)) >= 1
 
 
 @given(rows=st.integers(0, 10_000), weights=weights)
 def test_shares_are_in_proportion(rows: int, weights: list[float]) -> None:
-    """To within a row, but for what the smallest are given so as not to be empty."""
+    """Shares are exact within a row, apart from the minimum for the smallest."""
     counts = shares(rows, weights)
     exact = [rows * weight / sum(weights) for weight in weights]
     lifted = sum(1 for value in exact if value < 1)
@@ -43,7 +43,7 @@ def test_shares_are_in_proportion(rows: int, weights: list[float]) -> None:
 
 @given(lengths=st.lists(st.integers(1, 60), max_size=8), weights=weights, fraction=st.floats(0.001, 1))
 def test_a_cut_loses_and_doubles_no_row(lengths: list[int], weights: list[float], fraction: float) -> None:
-    """Whatever the runs in which rows come: the pieces together are the first rows of the order, piece by piece."""
+    """The parts together are the first rows of the order, for any sequence of input lengths."""
     rows = sum(lengths)
     counts = shares(min(rows, kept(rows, fraction)), weights)
     pieces: list[list[int]] = [[] for _ in counts]
@@ -57,7 +57,7 @@ def test_a_cut_loses_and_doubles_no_row(lengths: list[int], weights: list[float]
 
 
 def order(seed: int, split: str = "train") -> list[int]:
-    """Numbers of 2,000 rows in their order."""
+    """Return 2,000 row numbers in shuffled order."""
     keys = row_keys([str(number).encode() for number in range(2000)], seed=seed, split=split)
     found: list[int] = np.argsort(keys).tolist()
     return found
@@ -65,7 +65,7 @@ def order(seed: int, split: str = "train") -> list[int]:
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(SPLITS, 2)))
 def test_splits_are_shuffled_independently(one: str, other: str) -> None:
-    """One seed for all splits does not mean one order for all."""
+    """All splits share one seed but not one order."""
     first, second = order(1, one), order(1, other)
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
     assert abs(np.corrcoef(first, range(2000))[0, 1]) < 0.1

@@ -1,4 +1,4 @@
-"""Stretches of a log that is cut short while it grows are what the fold of all of it has."""
+"""Time ranges of a log that is truncated while it grows equal the complete fold."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.controller.test_core import own_partition, plan, request
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_any_window_of_a_simulated_run(data: st.DataObject) -> None:
-    """With validations, sub-epochs that fail, lose their checkpoints, and a worker that goes away; each sub-epoch whose
-    visit the fold has is there with this visit."""
+    """The run has validations, failures, lost checkpoints and a lost worker; each visit of the fold
+    appears."""
     kinds = (FailureKind.CRASH, FailureKind.CHECKPOINT)
     failing = data.draw(
         st.dictionaries(st.integers(0, 30), st.sampled_from(kinds), max_size=4), label="fails"

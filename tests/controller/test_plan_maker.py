@@ -33,7 +33,7 @@ FULL = StorageFullError.at("no space to write in /volumes/shared", Path("/volume
 def test_a_queued_run_pauses_for_the_volume_of_its_plan(
     error: VolumeError | StorageFullError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pause names the path; the pauses grow to two minutes."""
+    """The message names the path; pauses grow up to two minutes."""
 
     def failed() -> None:
         raise error

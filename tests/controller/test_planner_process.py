@@ -1,4 +1,4 @@
-"""Plans made beside the run: asked for when they can matter, followed if better, void when the workers change."""
+"""Plans made during a run: when they are requested, followed and discarded."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.controller.test_core import assert_complete, assert_exclusive, own_pa
 
 @pytest.fixture(scope="module", autouse=True)
 def few_dry_runs() -> Iterator[None]:
-    """A plan is compared with dispatch by a few dry runs, which take nearly all the time of these tests."""
+    """Limit the dry runs that compare a plan with dispatch; they take most of the test time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(advice, "_MOST_SUB_EPOCHS", 100)
         yield
 
 
 def narrow(size: int, *, seed: int = 1) -> dict[tuple[str, str], float]:
-    """As many models as workers, nearly equal times: the case in which dispatch loses most."""
+    """As many models as workers with nearly equal times, the worst case for dispatch."""
     rng = random.Random(seed)
     models = [rng.uniform(8.5, 11.5) for _ in range(size)]
     workers = [rng.uniform(0.95, 1.05) for _ in range(size)]
@@ -56,7 +56,7 @@ def simulated(
     crash_before: frozenset[int] = frozenset(),
     **options: Any,
 ) -> Simulation:
-    """A finished run of as many models as workers."""
+    """Return a finished run with as many models as workers."""
 
     def sub_epoch_time(body: TaskBody, worker: str) -> float:
         assert isinstance(body, TrainTask)
@@ -75,12 +75,11 @@ def simulated(
 
 
 def plans(log: tuple[Event, ...]) -> list[SchedulePlanned]:
-    """The plans of a log."""
     return [event for event in log if isinstance(event, SchedulePlanned)]
 
 
 def test_a_plan_that_is_better_is_followed() -> None:
-    """With as many models as workers the run that is planned beside ends earlier, and every invariant holds."""
+    """With as many models as workers, the run with a planner finishes earlier and keeps all invariants."""
     times, size, epochs = narrow(5), 5, 3
     alone = simulated(times, size, epochs=epochs, helper=None)
     helped = simulated(times, size, epochs=epochs, helper=InlineHelper(plan_s=0.1, solve_s=0.2))
@@ -95,8 +94,8 @@ def test_a_plan_that_is_better_is_followed() -> None:
 
 
 def test_a_plan_is_asked_for_again_once_priorities_no_longer_differ() -> None:
-    """While they do, sub-epochs go by them; a priority that was taken back, or of a model that is done, changes
-    nothing."""
+    """Different priorities override plans. A withdrawn priority, or one of a finished model, has no
+    effect."""
     size, helper = 3, InlineHelper(plan_s=0.1, solve_s=0.3)
     scenario = Scenario(replicas=own_partition(size), sub_epoch_time=lambda body, worker: 10.0)
     simulation = Simulation(scenario, request(size, 4), plan(size, size), helper)
@@ -115,7 +114,7 @@ def test_a_plan_is_asked_for_again_once_priorities_no_longer_differ() -> None:
 
 
 def test_a_plan_is_void_when_a_worker_is_lost() -> None:
-    """What was planned for other workers is forgotten; dispatch goes on and a new plan is looked for."""
+    """The old plan is discarded, dispatch takes over, and a new plan is requested."""
     helper = InlineHelper(plan_s=0.1, solve_s=0.1)
     outage = WorkerOutage(worker="worker-2", start=80.0, length=60.0)
     simulation = simulated(narrow(5), 5, epochs=4, helper=helper, outages=(outage,))
@@ -130,7 +129,7 @@ def test_a_plan_is_void_when_a_worker_is_lost() -> None:
 
 
 def test_the_log_decides_the_same_again() -> None:
-    """A controller that starts from the log in the middle of a planned run goes on with the same decisions."""
+    """A controller that starts from the log during a planned run makes the same decisions."""
     simulation = simulated(narrow(6), 6, epochs=2, helper=InlineHelper(plan_s=0.1, solve_s=0.3))
     assert any(event.order for event in plans(simulation.log))
     kept = Core(simulation.store.experiment(EXPERIMENT))
@@ -146,7 +145,7 @@ def test_the_log_decides_the_same_again() -> None:
 @settings(deadline=None, max_examples=10)
 @given(st.frozensets(st.integers(0, 200), min_size=1, max_size=12))
 def test_a_planned_run_survives_its_controller(crash_before: frozenset[int]) -> None:
-    """Wherever the controller dies, before or after a write, the run ends complete and no invariant is broken."""
+    """A crash before or after any write still gives a complete run without violations."""
     times, size, epochs = narrow(5, seed=4), 5, 2
     helper = InlineHelper(plan_s=0.1, solve_s=0.1)
     simulation = simulated(times, size, epochs=epochs, helper=helper, crash_before=crash_before)
@@ -159,9 +158,8 @@ def test_a_planned_run_survives_its_controller(crash_before: frozenset[int]) -> 
 def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
     models: int, workers: int, epochs: int, seed: int
 ) -> None:
-    """Whenever a planner is asked, and whatever runs then: all that is left is in the question up to the epoch that all
-    models reach, with the next one where less than half of an epoch is left. Only where fewer than two sub-epochs of
-    that are left nothing is asked."""
+    """The question has all sub-epochs up to the next common epoch, plus the following epoch if less than half
+    an epoch remains. With fewer than two sub-epochs left, no plan is requested."""
     times = random.Random(seed)
     scenario = Scenario(
         replicas=own_partition(workers), sub_epoch_time=lambda body, worker: times.uniform(1.0, 4.0)
@@ -192,7 +190,7 @@ def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_process_answers_and_is_gone_after_rest() -> None:
-    """The real helper: a question, its answer, a question that is given up for another, and no process left."""
+    """A real planner process: a question and its answer, a replaced question, and no process afterwards."""
     simulation = simulated(narrow(3), 3, epochs=2, helper=None)
     core = Core(simulation.store.experiment(EXPERIMENT))
     asked = None
@@ -204,7 +202,7 @@ def test_a_process_answers_and_is_gone_after_rest() -> None:
     helper = ChildHelper()
     message = {"ask": "plan", "problem": to_json(asked.problem), "present": asked.present, "sigma": 0.0}
     helper.ask(message)
-    helper.ask(message)  # gives the first up
+    helper.ask(message)  # replaces the first question
     answer = helper.wait(300.0)
     assert answer["planned_s"] <= answer["dispatch_s"] * (1 + 1e-9)
     helper.ask({"ask": "plan", "problem": {}, "sigma": 0.0})

@@ -1,4 +1,4 @@
-"""What a requested run will do, and the errors of those that cannot be done: each names what is wrong."""
+"""Plans of requested runs, and error messages for impossible requests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def fit(*models: dict[str, Any], **changes: Any) -> FitRequest:
 
 @pytest.fixture
 def story() -> Story:
-    """Ten training rows at each of two workers, four rows to validate at each."""
+    """Two workers with ten training rows and four validation rows each."""
     story = Story()
     story.etl(splits={"train": 10, "valid": 4, "test": 6})
     return story
 
 
 def test_a_fit_needs_training_rows() -> None:
-    """A data set of test rows alone is named as what it is."""
+    """The error says that the data set has only test rows."""
     story = Story()
     story.etl(splits={"test": 10})
     with pytest.raises(DataError, match="no training rows"):
@@ -51,7 +51,7 @@ def test_a_fit_needs_training_rows() -> None:
     ],
 )
 def test_a_batch_size_that_cannot_be_used_is_named(story: Story, size: object, match: str) -> None:
-    """With its model, its value and what would do."""
+    """The error names the model, its value and a valid value."""
     bad = {} if size is None else {"batch_size": size}
     with pytest.raises(SearchSpaceError, match=match) as caught:
         plan_fit(story.state, fit({"batch_size": 10}, bad), {})
@@ -70,7 +70,7 @@ def test_a_batch_size_that_cannot_be_used_is_named(story: Story, size: object, m
 def test_a_search_that_can_draw_no_batch_that_fits_is_refused(
     story: Story, among: Distribution, size: int
 ) -> None:
-    """Each of its models would be; one whose least batch fits is begun."""
+    """A search with one valid batch size is accepted."""
     search = SearchRequest(procedure=Random(), space={"batch_size": among}, hours=1)
     if not size:
         assert plan_fit(story.state, fit(search=search), {}).models == {}
@@ -81,17 +81,17 @@ def test_a_search_that_can_draw_no_batch_that_fits_is_refused(
 
 
 def test_an_unknown_scheduler_is_named_with_those_there_are(story: Story) -> None:
-    """Rather than falling back to another."""
+    """There is no fallback to another scheduler."""
     with pytest.raises(SearchSpaceError, match=r"'best'.*random"):
         plan_fit(story.state, fit({"batch_size": 1}, scheduler="best"), {})
 
 
-# --- test and prediction runs ------------------------------------------------------------------------
+# --- Test and prediction runs ---
 
 
 @pytest.fixture
 def fitted(story: Story) -> Story:
-    """Two models with two epochs; the best is m01 after its first."""
+    """Two models with two epochs; the best is m01 after its first epoch."""
     story.fit(models=3)
     for model, losses in (("m00", (5.0, 4.0)), ("m01", (1.0, 2.0))):
         for epoch, loss in enumerate(losses, start=1):
@@ -105,7 +105,7 @@ def evaluate(**given: Any) -> EvaluateRequest:
 
 
 def test_without_names_the_best_model_is_taken_at_its_best_epoch(fitted: Story) -> None:
-    """Over every partition of the split."""
+    """The plan covers each partition of the split."""
     plan = plan_evaluation(fitted.state, evaluate())
     assert plan.models == {"m01": 1}
     assert plan.partitions == {0: 6, 1: 6}
@@ -119,7 +119,7 @@ def test_without_names_the_best_model_is_taken_at_its_best_epoch(fitted: Story) 
 def test_a_test_meets_the_whole_split_where_a_worker_can_read_it(
     fitted: Story, kind: str, split: str, is_whole: bool
 ) -> None:
-    """Training data lies on the workers' own volumes; predictions of parts are put together, not averaged."""
+    """Training data is on the workers' own volumes, and metrics are computed from combined predictions."""
     assert plan_evaluation(fitted.state, evaluate(kind=kind, split=split)).is_whole == is_whole
 
 
@@ -136,16 +136,16 @@ def test_a_test_meets_the_whole_split_where_a_worker_can_read_it(
 def test_an_evaluation_that_cannot_be_done_says_why(
     fitted: Story, request_: EvaluateRequest, error: type[CerebroError], match: str
 ) -> None:
-    """And what there is instead."""
+    """The error suggests alternatives."""
     with pytest.raises(error, match=match):
         plan_evaluation(fitted.state, request_)
 
 
-# --- ways ---------------------------------------------------------------------------------------------
+# --- Parallel plans ---
 
 
 def labels(devices: dict[str, int], **changes: Any) -> list[str]:
-    """The ways of a fit on such workers."""
+    """Return the labels of a fit's parallel plans on these workers."""
     story = Story()
     story.etl(splits={"train": 10})
     return [
@@ -160,7 +160,7 @@ def labels(devices: dict[str, int], **changes: Any) -> list[str]:
 def test_offloading_is_chosen_only_where_a_device_has_memory_of_its_own(
     kinds: list[Any], is_offloaded: bool
 ) -> None:
-    """It goes on working on a CPU for who names it. Of a worker whose devices are not known it may help."""
+    """A user may request it on a CPU. Unknown devices may benefit, so it is included."""
     story = Story(workers=0)
     for number, kind in enumerate(kinds):
         device = None if kind is None else DeviceKind(kind=kind, name="one")
@@ -179,7 +179,7 @@ def test_offloading_is_chosen_only_where_a_device_has_memory_of_its_own(
 
 
 def test_the_automatic_parallel_plans_are_parallel_plans_of_the_techniques() -> None:
-    """With parameters that these have, on devices that they can use, in as many processes as they say."""
+    """Their parameters are valid, with suitable devices and the stated number of processes."""
     story = Story()
     story.etl(splits={"train": 10})
     for gpus in ([1, 2, 4], [2, 4]):
@@ -198,7 +198,7 @@ def test_the_automatic_parallel_plans_are_parallel_plans_of_the_techniques() -> 
 
 
 def test_a_partition_on_a_worker_with_too_few_devices_is_told() -> None:
-    """Instead of a run that waits for ever."""
+    """Otherwise the run would wait forever."""
     with pytest.raises(
         SpecError, match=r"partition 1 .* fewer than 2 devices \(worker-1: 1\).* such as 'single'"
     ):
@@ -208,6 +208,6 @@ def test_a_partition_on_a_worker_with_too_few_devices_is_told() -> None:
 
 
 def test_a_fit_that_no_worker_has_the_devices_for_is_refused() -> None:
-    """In the client's words, which asks the same."""
+    """The client checks the same and gives the same message."""
     with pytest.raises(SpecError, match=r"gpus names 4, .* choose at most 2\. .*: worker-0: 2"):
         labels({"worker-0": 2}, gpus=[2, 4])

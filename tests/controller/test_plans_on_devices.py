@@ -1,4 +1,4 @@
-"""Plans for workers with several devices: what is told of the devices, and that a plan is followed there."""
+"""Plans for workers with several devices."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ WORKERS, DEVICES = 4, 2
 @pytest.mark.parametrize("models", [8, 9, 11])
 @pytest.mark.parametrize("at", [1.3, 2.3])
 def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
-    """Made in the middle of a run, while its devices are busy: without noise its sub-epochs end when it says, within
-    half a per cent."""
+    """A plan made during a run with busy devices is exact within 0.5 % without noise."""
     times = Random(models)
     seconds = [times.uniform(8.5, 11.5) for _ in range(models)]
     speeds = [times.uniform(0.95, 1.05) for _ in range(WORKERS)]
@@ -76,6 +75,6 @@ def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
     assert_complete(state, epochs=3, partitions=WORKERS)
     assert_exclusive(simulation)
     visits = {(m.id, v.epoch, v.partition): v.ended for m in run.models.values() for v in m.visits}
-    # A plan reaches as many epochs ahead as the model that is farthest has.
+    # A plan covers as many epochs as the most advanced model has.
     reached = max(visits[planned.model, planned.epoch, planned.partition] for planned in event.order)
     assert reached - asked.now == pytest.approx(event.makespan_s, rel=0.005)

@@ -1,4 +1,5 @@
-"""Preemption by priority score: a running sub-epoch makes room for a much better model, and continues later."""
+"""Preemption by priority score: a running sub-epoch makes room for a much better model, and continues
+later."""
 
 from __future__ import annotations
 
@@ -57,9 +58,7 @@ def fast_and_slow(
     """Let m00, which learns fast, wait for a slow worker that trains m01, which hardly learns.
 
     A sub-epoch takes 100 s on worker-0 and 20 s on worker-1. Preemption is possible from 140 s to 190 s.
-
-    Args:
-        priority: the user's priority for m01.
+    `priority` is the user's priority for m01.
     """
     scenario = Scenario(
         replicas=own_partition(2),
@@ -91,7 +90,8 @@ def test_a_much_better_model_gets_the_device_at_the_next_savepoint(policy: str) 
 
 
 def test_a_preempted_model_continues_before_it_trains_on_another_partition() -> None:
-    """Another worker that becomes free holds both partitions; the savepoint is only valid for one of them."""
+    """Another worker that becomes free holds both partitions; the savepoint is valid for only one
+    partition."""
     seconds = {"worker-0": 50.0, "worker-1": 100.0, "worker-2": 100.0}
     scenario = Scenario(
         replicas={"worker-0": [0, 1], "worker-1": [1, 2], "worker-2": [2, 0]},
@@ -133,7 +133,7 @@ def test_nothing_is_preempted_beside_other_runs() -> None:
 
 
 def preemptions(log: Iterable[Event]) -> list[tuple[TaskAsked, TaskAssigned | None]]:
-    """Each preemption, and the next assignment to the freed device."""
+    """Return each preemption with the next assignment to the freed device."""
     devices: dict[str, tuple[int, ...]] = {}
     ended: list[tuple[TaskAsked, TaskAssigned | None]] = []
     waiting: dict[tuple[str, tuple[int, ...]], TaskAsked] = {}
@@ -167,8 +167,9 @@ def test_preemption_keeps_every_promise(  # type: ignore[no-untyped-def]
 ) -> None:
     """Each model visits each partition once per epoch, each sub-epoch is committed once, and no work is lost.
 
-    A preempted attempt has always saved, so sub-epochs progress however often they are preempted. The freed device
-    goes to another model. The preempted model continues that sub-epoch before it trains on another partition.
+    A preempted attempt has always saved, so sub-epochs make progress after any number of preemptions. The
+    freed device goes to another model. The preempted model continues that sub-epoch before it trains on
+    another partition.
     """
     models, workers, epochs = shape
 

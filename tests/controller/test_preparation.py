@@ -1,4 +1,4 @@
-"""Preparing an ETL run: the same arguments give the same data set and write nothing; other arguments another one."""
+"""Preparation of ETL runs: equal arguments give the same data set without new files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WEIGHTS = {"worker-0": 1.0, "worker-1": 2.0}
 
 
 class Bench:
-    """Metadata files in a folder, and the call with all its defaults."""
+    """Metadata files in a folder, and `prepare_etl` with default arguments."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -57,7 +57,7 @@ class Bench:
         return prepare_etl(self.record(), known, request, weights, self.volumes)
 
     def rows(self, plan: EtlPlan, split: str) -> list[list[str]]:
-        """Ids per partition, as they were written."""
+        """Return the stored ids of each partition."""
         found = []
         for part in plan.splits[split]:
             with pa.OSFile(str(self.volumes.metadata(plan.dataset, split, part.partition))) as source:
@@ -65,7 +65,7 @@ class Bench:
         return found
 
     def files(self) -> dict[Path, tuple[int, int]]:
-        """Every file, with what would change if it were written again."""
+        """Return all files with attributes that a rewrite would change."""
         return {
             path: (path.stat().st_mtime_ns, path.stat().st_ino)
             for path in (self.root / "volumes").rglob("*")
@@ -79,7 +79,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_every_row_of_every_split_is_in_one_partition(bench: Bench) -> None:
-    """Shuffled, and in proportion to the workers' weights; the plan says how many."""
+    """Rows are shuffled and divided by worker weight; the plan has the counts."""
     plan = bench.prepare()
     parts = bench.rows(plan, "train")
     assert sorted(row for part in parts for row in part) == sorted(f"r{n}" for n in range(31))
@@ -90,7 +90,7 @@ def test_every_row_of_every_split_is_in_one_partition(bench: Bench) -> None:
 
 
 def test_the_same_arguments_give_the_same_data_set(bench: Bench) -> None:
-    """Asked again before anything was made of it: the same plan, the same files' content, no leftovers."""
+    """A second call before ETL gives the same plan and files, without leftovers."""
     first = bench.prepare()
     rows = bench.rows(first, "train")
     second = bench.prepare()
@@ -100,7 +100,7 @@ def test_the_same_arguments_give_the_same_data_set(bench: Bench) -> None:
 
 
 def test_a_data_set_the_experiment_has_is_not_written_again(bench: Bench) -> None:
-    """Its partitions stay where they are, even when the workers are others by now."""
+    """Its partitions stay in place, even with other workers."""
     first = bench.prepare()
     story = Story()
     story.tell(
@@ -115,7 +115,7 @@ def test_a_data_set_the_experiment_has_is_not_written_again(bench: Bench) -> Non
 
 @pytest.mark.parametrize("change", ["metadata", "locators", "archive", "name"])
 def test_other_data_or_helpers_give_another_data_set(bench: Bench, change: str) -> None:
-    """A metadata file that was edited in place, a split more, another archive, another experiment."""
+    """A changed metadata file, another split, another code archive, or another experiment."""
     first = bench.prepare()
     if change == "metadata":
         bench.write("train", 31, first=1)
@@ -129,7 +129,7 @@ def test_other_data_or_helpers_give_another_data_set(bench: Bench, change: str) 
 
 
 def test_a_fraction_takes_that_share_of_each_split(bench: Bench) -> None:
-    """Rounded; drawn by the seed."""
+    """The number is rounded, and the seed selects the rows."""
     plan = bench.prepare(fraction=0.5)
     assert {split: sum(p.rows for p in parts) for split, parts in plan.splits.items()} == {
         "train": 16,
@@ -138,7 +138,7 @@ def test_a_fraction_takes_that_share_of_each_split(bench: Bench) -> None:
 
 
 def test_fewer_training_rows_than_workers_are_refused(bench: Bench) -> None:
-    """With both numbers; other splits may be smaller than that."""
+    """The error has both numbers; other splits may be smaller."""
     bench.write("test", 1)
     weights = {f"worker-{n}": 1.0 for n in range(4)}
     plan = bench.prepare(weights)
@@ -148,7 +148,8 @@ def test_fewer_training_rows_than_workers_are_refused(bench: Bench) -> None:
 
 
 def test_metadata_that_cannot_be_used_is_named(bench: Bench) -> None:
-    """Missing file, no column `id`, no rows: each with the split or the path, and nothing is written."""
+    """A missing file, no column `id`, or no rows: the error names the split or path, and no file is
+    written."""
     bench.write("test", 7, column="key")
     with pytest.raises(MetadataError, match=r"'test'.*no column 'id'"):
         bench.prepare()
@@ -162,7 +163,7 @@ def test_metadata_that_cannot_be_used_is_named(bench: Bench) -> None:
 
 
 def _tables(root: Path, rows: int) -> dict[str, str]:
-    """The same rows in files of several kinds and orders; their locators."""
+    """Write the same rows to files of several kinds and orders; return their locators."""
     for name in ("parts", "parquet", "shuffled"):
         (root / name).mkdir()
     table = pa.table({"id": range(rows), "label": [n % 3 for n in range(rows)], "word": ["w"] * rows})
@@ -197,7 +198,7 @@ def _tables(root: Path, rows: int) -> dict[str, str]:
 def test_the_same_rows_are_cut_the_same_parallel_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
 ) -> None:
-    """However they are read: one file or many, CSV or Parquet, in any order, in memory or by files."""
+    """One file or many, CSV or Parquet, any order, in memory or on disk."""
     if is_streamed:
         monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 100)
         monkeypatch.setattr("controller.preparation.bucket_sort.CHUNK_BYTES", 500)
@@ -214,7 +215,7 @@ def test_the_same_rows_are_cut_the_same_parallel_plan(
 
 @pytest.mark.parametrize("broken", ["runs", "add"])
 def test_a_failure_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    """Neither scratch files nor half of a data set; the next attempt makes it whole."""
+    """Neither scratch files nor a partial data set remain; the next attempt succeeds."""
 
     def fail(*given: object) -> None:
         raise StorageFullError("no room")
@@ -231,7 +232,7 @@ def test_a_failure_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch,
 def test_two_cuts_leave_the_rows_of_the_later_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Wherever the earlier one is when the later one begins, and with whatever workers: it puts nothing in place."""
+    """The earlier call replaces no files, wherever it is when the later call starts."""
     owner, name = {
         "digest": (TableFiles, "digest"),
         "cut": (SortedMetadata, "write"),
@@ -259,7 +260,7 @@ def test_two_cuts_leave_the_rows_of_the_later_one(
 def test_tables_that_change_while_they_are_read_are_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their digest would be that of other rows."""
+    """Their digest would not match the rows."""
     digest = TableFiles.digest
 
     def changed(files: TableFiles) -> str:
@@ -283,7 +284,7 @@ def test_tables_that_change_while_they_are_read_are_refused(
     ],
 )
 def test_rows_that_cannot_be_used_are_named(bench: Bench, content: str, expected: str) -> None:
-    """Which ids, which row of which file."""
+    """The error has the ids, the file and the row."""
     (bench.root / "train.csv").write_text(content)
     with pytest.raises(MetadataError, match=expected):
         bench.prepare()

@@ -1,4 +1,4 @@
-"""Preparing in another process: the same plan and the same errors as in this one."""
+"""Preparation in another process gives the same plan and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prepared(record: ExperimentRecord, volumes: Volumes) -> EtlPlan:
 
 @pytest.mark.slow
 def test_the_plan_is_the_same(record: ExperimentRecord, volumes: Volumes) -> None:
-    """And the files are where it says."""
+    """The plan's files exist."""
     plan = prepared(record, volumes)
     assert plan == preparation.prepare_etl(record, {}, REQUEST, WEIGHTS, volumes)
     assert all(volumes.metadata(plan.dataset, "train", p.partition).is_file() for p in plan.splits["train"])
@@ -64,7 +64,7 @@ process.main()
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_halfway_leaves_nothing(tmp_path: Path, volumes: Volumes) -> None:
-    """The next attempt removes what it left, and cuts the same rows for the same workers."""
+    """The next attempt removes the leftovers and gives the same partitions."""
     lines = "".join(f"r{n},{'x' * 100}\n" for n in range(5000))
     (tmp_path / "train.csv").write_text(f"id,word\n{lines}")
     train = Locator(metadata=str(tmp_path / "train.csv"))
@@ -88,7 +88,7 @@ def test_a_process_that_is_killed_halfway_leaves_nothing(tmp_path: Path, volumes
 
 @pytest.mark.slow
 def test_errors_keep_their_type_and_words(record: ExperimentRecord, volumes: Volumes, tmp_path: Path) -> None:
-    """The user reads them as if nothing lay between."""
+    """The user sees no difference."""
     (tmp_path / "train.csv").write_text("key\n1\n2\n")
     with pytest.raises(MetadataError, match="no column 'id'"):
         prepared(record, volumes)
@@ -101,7 +101,7 @@ def test_errors_keep_their_type_and_words(record: ExperimentRecord, volumes: Vol
 def test_what_nobody_foresaw_is_told(
     record: ExperimentRecord, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Type and words to the caller, the traceback to the log."""
+    """The caller gets type and message; the log gets the traceback."""
     (tmp_path / "volumes").write_text("a file where a folder should be")
     with pytest.raises(RuntimeError, match="NotADirectoryError"):
         prepared(record, Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}))
@@ -111,7 +111,7 @@ def test_what_nobody_foresaw_is_told(
 def test_an_end_by_force_names_memory(
     record: ExperimentRecord, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel says nothing when it ends a process for its memory."""
+    """The kernel gives no reason when it kills a process for memory."""
     _replace(monkeypatch, f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
     with pytest.raises(MetadataError, match=r"exit code -9\. .*controller\.resources\.limits\.memory"):
         prepared(record, volumes)
@@ -120,7 +120,7 @@ def test_an_end_by_force_names_memory(
 def test_a_process_that_nobody_wants_is_ended(
     record: ExperimentRecord, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, and what it left is removed."""
+    """It exits at once, and its files are removed."""
     left = volumes.scratch / ".scratch-of-it"
     _replace(monkeypatch, "import time; time.sleep(600)")
     preparation = preparation_process.Preparation(record, {}, REQUEST, WEIGHTS, volumes)
@@ -133,7 +133,7 @@ def test_a_process_that_nobody_wants_is_ended(
 
 
 def _replace(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Let the process run another program."""
+    """Run another program in the process."""
     monkeypatch.setattr(
         preparation_process, "with_parent_death_signal", lambda _: [sys.executable, "-c", script]
     )

@@ -1,4 +1,4 @@
-"""What models are worth, as the controller learns it from their sub-epochs."""
+"""Priority scores, learned from sub-epochs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.state.stories import Story
 
 
 def curve(model: str, sub_epoch: int, seconds: float) -> Curve:
-    """A loss that falls the more slowly, the higher the model's number; one model diverges in its third sub-epoch."""
+    """A loss that falls more slowly for higher model numbers; m01 diverges in its third sub-epoch."""
     half = 2.0 + int(model[1:])
     if model == "m01" and sub_epoch >= 2:
         return Curve(name="loss", points=(), has_diverged=True)
@@ -56,8 +56,7 @@ def curve(model: str, sub_epoch: int, seconds: float) -> Curve:
     times=st.randoms(use_true_random=False),
 )
 def test_priority_scores_follow_the_log(name, shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
-    """Whatever is lost, fails or is done again: who saw every sub-epoch end, who made the dispatch state anew, and who
-    only read the log know the same priority scores."""
+    """After losses, failures and re-executions, incremental, rebuilt and replayed scores are equal."""
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times)
     scenario.curve = lambda body, seconds: curve(body.model, body.sub_epoch, seconds)
@@ -72,7 +71,7 @@ def test_priority_scores_follow_the_log(name, shape, outages, faults, times) -> 
 def started(
     scheduler: str = "promising", *, metric: str = "loss", mode: str = "min", models: int = 5
 ) -> Story:
-    """A run by that policy."""
+    """A run with this policy."""
     story = Story()
     story.fit(models=models, metric=metric, mode="max" if mode == "max" else "min")
     story.tell(SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ada"))
@@ -80,7 +79,7 @@ def started(
 
 
 def train(story: Story, model: str, partition: int, *losses: float, name: str = "loss") -> None:
-    """A sub-epoch of two seconds that reported so; without losses, nothing that was finite."""
+    """Commit a sub-epoch of two seconds with these losses; no losses mean no finite value."""
     points = tuple(CurvePoint(2.0 * (n + 0.5) / len(losses), loss, 10) for n, loss in enumerate(losses))
     key = TaskKey(run="fit-1", kind="train", model=model, epoch=1, partition=partition)
     result = TaskResult(
@@ -94,12 +93,12 @@ def train(story: Story, model: str, partition: int, *losses: float, name: str = 
 
 
 def priority_scores(story: Story) -> list[float]:
-    """By the policy of the run."""
+    """Return the scores by the run's policy."""
     return PriorityScores().of(story.state, story.run, POLICIES[story.run.scheduler])
 
 
 def test_hermes_sees_the_losses_of_sub_epochs() -> None:
-    """Section 3.3, a sub-epoch being a quantum: 40 losses each."""
+    """Section 3.3 with a sub-epoch as quantum: 40 losses each."""
     story = started("hermes", models=3)
     train(story, "m00", 0, 7.0, 6.0, 5.0, 5.0)
     train(story, "m01", 0, 7.0, 6.0, 5.0, 5.0)
@@ -109,7 +108,7 @@ def test_hermes_sees_the_losses_of_sub_epochs() -> None:
 
 @pytest.mark.parametrize("scheduler", ["promising", "hermes", "slaq"])
 def test_who_has_diverged_goes_after_all_others(scheduler: str) -> None:
-    """In its first sub-epoch or in a later one, however good it was before; until its losses are finite again."""
+    """Earlier good losses do not matter, and finite losses end the penalty."""
     story = started(scheduler, models=6)
     train(story, "m00", 0)
     train(story, "m01", 0, 7.0, 5.0, 3.0)
@@ -127,7 +126,7 @@ def test_who_has_diverged_goes_after_all_others(scheduler: str) -> None:
 @settings(deadline=None)
 @given(losses=st.lists(st.floats(0, sys.float_info.max), min_size=5, max_size=10))
 def test_a_finite_value_can_be_compared_however_large(losses: list[float]) -> None:
-    """A perplexity is one soon: the exponential of a loss that grows."""
+    """A perplexity, the exponential of a growing loss, is soon large."""
     for scheduler in ("promising", "hermes", "slaq"):
         story = started(scheduler, models=5)
         for number, loss in enumerate(losses):
@@ -136,7 +135,7 @@ def test_a_finite_value_can_be_compared_however_large(losses: list[float]) -> No
 
 
 def test_who_is_added_or_may_train_longer_is_compared_at_once() -> None:
-    """As by who has read the log; a clone has shown what its parent did before it."""
+    """Scores equal the replayed ones; a clone inherits its parent's losses."""
     story, known = started(models=4), PriorityScores()
     for model in range(4):
         train(story, f"m0{model}", 0, 7.0, 7.0 - model)
@@ -157,7 +156,7 @@ def test_who_is_added_or_may_train_longer_is_compared_at_once() -> None:
 
 
 def test_a_controller_decides_by_priority_score() -> None:
-    """The model that falls goes on where it can; no planner is asked."""
+    """The model with the falling loss trains next, without a planner."""
     story = started(models=4)
     for model in range(4):
         train(story, f"m0{model}", 0, 7.0, 7.0 - 1.5 * (model == 2), 7.0 - 2.5 * (model == 2))
@@ -172,8 +171,8 @@ def test_a_controller_decides_by_priority_score() -> None:
 
 @pytest.mark.parametrize("procedure", [ASHA(eta=2), PBT(population=4)])
 def test_a_search_is_dispatched_by_priority_score(procedure: ProcedureChoice) -> None:
-    """The search says who goes on, the policy who is next: models that appear, that may train longer and that go on
-    from others are known the same way by all who know the log."""
+    """The search grants epochs and the policy orders models; scores of new, extended and cloned models equal
+    the replayed ones."""
     simulation = searches.simulation(searches.search_of(procedure, samples=8), epochs=4)
     change = SchedulerChanged(run="fit-1", scheduler="promising", planner=False, by="ada")
     searches.ask(simulation, 0.5, change)

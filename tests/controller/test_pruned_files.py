@@ -1,4 +1,4 @@
-"""Pruned checkpoints on a disk: what goes, what stays, and that any interruption is made good."""
+"""Removal of pruned checkpoints from disk, also after interruptions."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def closed() -> Iterator[None]:
 
 @lru_cache
 def log() -> tuple[Event, ...]:
-    """Of a search that has ended."""
+    """Return the log of a finished search."""
     made = simulation(search_of(ASHA(eta=2), samples=6, keep=2), epochs=2)
     fit_of(made)
     return made.log
 
 
 class Disk:
-    """A search that has ended, and its models' files as sub-epochs have left them: some are based on frozen weights."""
+    """A finished search with its models' files; some need frozen-weights files."""
 
     def __init__(self, folder: Path) -> None:
         self.run: Run = fold(SIMULATED, log()).runs["fit-1"]
@@ -64,7 +64,7 @@ class Disk:
             self._fill(model.id)
 
     def _named(self, model: str, simulated: str) -> str:
-        """As a worker names it."""
+        """Return the file name that a worker would use."""
         sub_epoch, attempt = simulated.split("/")[1].split("-")
         return f"{EXPERIMENT}/fit-1/{model}/u{int(sub_epoch[1:]):05d}-e001-p0000-{attempt}.pt"
 
@@ -80,36 +80,36 @@ class Disk:
                 base=bases[number == len(found.visits) - 1], size=5, ranges=(Range(start=0, size=5, at=0),)
             )
             self.volumes.checkpoint(visit.file).write_bytes(layout.encoded())
-        # What attempts that came to nothing have left.
+        # A savepoint of a failed attempt.
         (folder / f"u{len(found.visits):05d}-e001-p0000-a1.s000004.pt").touch()
         (folder / f".u{len(found.visits):05d}-e001-p0000-a2.pt.7-1a.aside").touch()
 
     def files(self, model: str) -> set[str]:
-        """Names of what is in a model's folder."""
+        """Return the file names in a model's folder."""
         folder = self.volumes.model_checkpoints(EXPERIMENT, "fit-1", model)
         return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
     def all_files(self) -> dict[str, set[str]]:
-        """Model -> names, of those that have any."""
+        """Map models to their files, without empty folders."""
         return {model: found for model in self.run.models if (found := self.files(model))}
 
     def pruned(self, leads: Callable[[int], bool] = lambda term: True, **more: Any) -> PrunedFiles:
-        """As a controller that has just begun to lead has it."""
+        """Return the file remover of a new leader."""
         MADE.append(PrunedFiles(self.volumes, leads, **more))
         return MADE[-1]
 
     def tend(self, files: PrunedFiles) -> None:
-        """And wait until all is done that was handed over."""
+        """Remove pruned files and wait for completion."""
         files.tend(EXPERIMENT, self.run, 1)
         self.wait(files)
 
     def wait(self, files: PrunedFiles) -> None:
-        """Until all is done that was handed over."""
-        files._thread.submit(lambda: None).result()  # it does one thing after another
+        """Wait until all submitted removals are done."""
+        files._thread.submit(lambda: None).result()  # the thread executes one task after another
 
 
 def test_of_the_best_models_stays_what_they_are_kept_for_with_its_base(tmp_path: Path) -> None:
-    """Of the others nothing, not even a folder: no checkpoint, savepoint or base, nor what dead writers have left."""
+    """The other models lose all files and folders: checkpoints, savepoints, frozen weights and leftovers."""
     disk = Disk(tmp_path)
     best = disk.run.best_models(2)
     disk.tend(disk.pruned())
@@ -119,7 +119,7 @@ def test_of_the_best_models_stays_what_they_are_kept_for_with_its_base(tmp_path:
         kept = {Path(name).name for name in disk.run.kept_checkpoints(model)}
         checkpoints = {name for name in found[model.id] if name.endswith("-a1.pt") or name in kept}
         assert {name for name in checkpoints if not name.startswith(".")} == kept
-        # It may be trained on: frozen weights and savepoints are left to the next commit.
+        # The model may continue, so its frozen weights and savepoints stay until the next commit.
         assert any(name.startswith("frozen-") for name in found[model.id])
     others = [model.id for model in disk.run.models.values() if model not in best]
     assert others
@@ -127,7 +127,7 @@ def test_of_the_best_models_stays_what_they_are_kept_for_with_its_base(tmp_path:
 
 
 def test_a_base_stays_with_the_one_checkpoint_that_names_it(tmp_path: Path) -> None:
-    """Of a model that is trained no further and whose best epoch a test still reads."""
+    """A test still reads the best epoch of this finished model."""
     disk = Disk(tmp_path)
     model = next(each for each in disk.run.models.values() if each.is_pruned)
     read = model.visits[-2].file
@@ -143,7 +143,7 @@ def test_a_base_stays_with_the_one_checkpoint_that_names_it(tmp_path: Path) -> N
 def test_a_removal_that_ends_anywhere_is_made_good_by_the_next_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between any two files."""
+    """The controller may crash between any two files."""
     whole = Disk(tmp_path / "whole")
     whole.tend(whole.pruned())
     expected, unlink = whole.all_files(), Path.unlink
@@ -164,19 +164,19 @@ def test_a_removal_that_ends_anywhere_is_made_good_by_the_next_controller(
 
 
 def _without_draws(found: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The end of a base's name is drawn."""
+    """Drop the random suffix of frozen-weights files."""
     return {model: {name.rpartition("-")[0] for name in names} for model, names in found.items()}
 
 
 def test_who_leads_no_more_removes_nothing(tmp_path: Path) -> None:
-    """A new experiment of the same name may have made these files. Whoever leads then removes them."""
+    """A new experiment with the same name may own the files. The next leader removes them."""
     disk = Disk(tmp_path)
     before = disk.all_files()
     leading: list[int] = []
     files = disk.pruned(lambda term: term in leading)
     disk.tend(files)
     assert disk.all_files() == before
-    # The run does not end on it.
+    # The run waits for the removal.
     assert files.is_busy(EXPERIMENT, "fit-1")
     leading.append(1)
     disk.tend(files)
@@ -187,7 +187,7 @@ def test_who_leads_no_more_removes_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_removed_stops_neither_the_others_nor_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried again as long as the run is open."""
+    """The controller retries while the run is open."""
     disk = Disk(tmp_path)
     best = {model.id for model in disk.run.best_models(2)}
     stuck = next(each.id for each in disk.run.models.values() if each.is_pruned)
@@ -204,7 +204,7 @@ def test_what_cannot_be_removed_stops_neither_the_others_nor_the_run(
 
 
 def test_the_end_of_the_run_waits_for_what_was_pruned_while_other_files_were_removed(tmp_path: Path) -> None:
-    """Nobody hands it over after the end."""
+    """After the run's end no removal would be submitted."""
     disk, gate = Disk(tmp_path), Gate()
     best = {model.id for model in disk.run.best_models(2)}
     files = disk.pruned(lambda term: gate.wait(HANG_S))
@@ -223,8 +223,8 @@ def test_the_end_of_the_run_waits_for_what_was_pruned_while_other_files_were_rem
 
 
 def test_a_run_that_has_ended_is_looked_after_no_more(tmp_path: Path) -> None:
-    """As soon as its last files are done: until then a deletion can end their removal. Open again, it is gone through
-    anew."""
+    """It happens once its last files are removed; before that, a deletion can cancel the removal. A reopened
+    run is checked again."""
     disk, gate, runs = Disk(tmp_path), Gate(), {(EXPERIMENT, "fit-1")}
     files = disk.pruned(lambda term: gate.wait(HANG_S))
     files.tend(EXPERIMENT, disk.run, 1)
@@ -243,12 +243,12 @@ def test_a_run_that_has_ended_is_looked_after_no_more(tmp_path: Path) -> None:
 
 
 def test_the_loop_forgets_runs_that_have_ended(tmp_path: Path) -> None:
-    """It would ask for all that ever lost checkpoints, at each turn."""
+    """Otherwise the loop would check all past runs at each turn."""
     disk = Disk(tmp_path)
     settings = Settings(server="-", token="-", holder="me", tick_s=0, volumes=disk.volumes)
     controller = Controller(cast(KvsClient, VirtualStore(lambda: 0.0)), settings, Nobody(), ChildHelper())
     MADE.append(controller._pruned)
-    controller._admit()  # it begins to lead
+    controller._admit()  # start to lead
     disk.tend(controller._pruned)
     assert controller._pruned._runs
     controller._admit()
@@ -258,7 +258,7 @@ def test_the_loop_forgets_runs_that_have_ended(tmp_path: Path) -> None:
 def test_the_end_of_the_run_waits_as_long_as_files_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However slow the volume is; but not for one that hangs."""
+    """A slow volume may take any time, but a hanging volume is abandoned."""
     disk, unlink = Disk(tmp_path), Path.unlink
     now, was_busy = [0.0], list[bool]()
 
@@ -287,7 +287,7 @@ def test_the_end_of_the_run_waits_as_long_as_files_go(
 
 
 def test_what_a_waiting_clone_begins_with_stays_when_its_epoch_is_archived(tmp_path: Path) -> None:
-    """The clone alone still knows that sub-epoch: it is in the middle of an epoch that its parent has long left."""
+    """Only the clone still refers to that sub-epoch, in the middle of an old epoch of its parent."""
     run = fold(SIMULATED, log()).runs["fit-1"]
     partitions = tuple(sorted(run.fit_rows))
     parent = trained("m00", partitions, epochs=1, more=1)
@@ -308,7 +308,7 @@ def test_what_a_waiting_clone_begins_with_stays_when_its_epoch_is_archived(tmp_p
 
 
 def trained(name: str, partitions: tuple[int, ...], *, epochs: int, more: int = 0) -> Model:
-    """A model after so many epochs, and so many sub-epochs of the next."""
+    """A model after `epochs` epochs and `more` sub-epochs of the next."""
     model = Model(id=name, hyperparams={"batch_size": 1}, epochs=6, partitions=partitions)
     for sub_epoch in range(epochs * len(partitions) + more):
         model.add(

@@ -1,4 +1,4 @@
-"""What users can do with a model whose checkpoints a search has removed, and what they are told."""
+"""User commands for models with pruned checkpoints, and their error messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GONE = r"the checkpoints of m\d+ were removed, because fit-1 keeps those of its 
 
 @lru_cache
 def log() -> tuple[Event, ...]:
-    """Of a search that has ended; a user has stopped a model on its way."""
+    """The log of a finished search in which a user stopped a model."""
     made = simulation(search_of(ASHA(eta=2), samples=8, keep=1), epochs=4)
     ask(made, 2.5, ModelStopRequested(run="fit-1", model="m01", by="ada"))
     fit_of(made)
@@ -47,18 +47,18 @@ def log() -> tuple[Event, ...]:
 
 
 def state_before(event: Event) -> ExperimentState:
-    """All that the log says before it."""
+    """Return the state before the event."""
     return fold(EXPERIMENT, log()[: event.seq - 1])
 
 
 def tell(state: ExperimentState, *events: Event) -> None:
-    """What is written next instead."""
+    """Apply other events instead."""
     for event in events:
         state.apply(event.model_copy(update={"seq": state.seq + 1}))
 
 
 def pruned(state: ExperimentState, *, is_stopped: bool) -> Model:
-    """A model that lost its checkpoints: one that a user has stopped, or one that the search let go no further."""
+    """Return a model with pruned checkpoints: stopped by a user, or dropped by the search."""
     models = state.runs["fit-1"].models.values()
     return next(
         each for each in models if each.is_pruned and (each.state is ModelState.STOPPED) is is_stopped
@@ -66,7 +66,7 @@ def pruned(state: ExperimentState, *, is_stopped: bool) -> Model:
 
 
 def test_a_model_whose_checkpoints_were_removed_does_not_go_on_and_says_why() -> None:
-    """It cannot be resumed or extended, nor cloned with its weights, nor tested; it can be cloned cold."""
+    """It cannot be resumed, extended, warm cloned or tested; a cold clone is possible."""
     state = fold(EXPERIMENT, log())
     run = state.runs["fit-1"]
     for model, kind in (
@@ -87,7 +87,7 @@ def test_a_model_whose_checkpoints_were_removed_does_not_go_on_and_says_why() ->
 
 
 def test_what_comes_after_the_removal_is_late() -> None:
-    """Whoever asked on what he saw before."""
+    """The user saw an older state."""
     state = fold(EXPERIMENT, log())
     stopped, finished = pruned(state, is_stopped=True), pruned(state, is_stopped=False)
     new = NewModel(hyperparams={"lr": 0.1, "batch_size": 1}, epochs=9, origin=Origin(model=finished.id))
@@ -102,7 +102,7 @@ def test_what_comes_after_the_removal_is_late() -> None:
 
 
 def test_a_removal_that_comes_after_a_user_had_the_model_go_on_is_without_effect() -> None:
-    """The order of the log decides: what is in use by then stays."""
+    """The log's order decides, and checkpoints in use stay."""
     events = [event for event in log() if isinstance(event, CheckpointsPruned)]
     (event,) = [event for event in events if "m01" in event.files]
     assert event.files.keys() - {"m01"}
@@ -118,7 +118,7 @@ def test_a_removal_that_comes_after_a_user_had_the_model_go_on_is_without_effect
 
 
 def _stop_test(state: ExperimentState, name: str, done: tuple[str, ...], *left: str) -> Run:
-    """A test of these models is stopped on its way."""
+    """Stop a test of these models before it has finished."""
     best = fold(EXPERIMENT, log()).runs["fit-1"]
     models = {each: best.best_epoch(best.models[each]) or 0 for each in (*done, *left)}
     request = EvaluateRequest(kind="test", fit="fit-1", models=tuple(models), split="test")
@@ -138,7 +138,7 @@ def _stop_test(state: ExperimentState, name: str, done: tuple[str, ...], *left: 
 
 
 def test_a_stopped_test_does_not_go_on_once_what_it_has_left_to_read_is_removed() -> None:
-    """Its task would fail as if a checkpoint were damaged. One that has done with the model goes on."""
+    """Its task would fail as with a damaged checkpoint. A test that has already read the model continues."""
     event = next(each for each in log() if isinstance(each, CheckpointsPruned) and "m00" in each.files)
     state = state_before(event)
     lost = _stop_test(state, "test-1", (), "m00", "m06")
@@ -156,7 +156,7 @@ def test_a_stopped_test_does_not_go_on_once_what_it_has_left_to_read_is_removed(
 
 
 def test_the_end_of_the_run_is_not_written_before_the_last_removal() -> None:
-    """Nobody looks after a run that has ended; and a model of no run is an event that does not fit."""
+    """After that, no controller would remove files. An unknown model is an illegal event."""
     kinds = [type(event) for event in log()]
     assert CheckpointsPruned not in kinds[kinds.index(RunFinished) :]
     state = state_before(next(event for event in log() if isinstance(event, RunFinished)))

@@ -1,4 +1,4 @@
-"""Checkpoints of searches: what nothing needs goes, and nothing goes that anything needs."""
+"""Pruning of a search's checkpoints: unnecessary files disappear, required files stay."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ from tests.controller.test_searching import SEARCHES
 
 
 class _WithTests(Simulation):
-    """Tests of models are planned when it is their turn, and runs that a late command has put into the queue leave it,
-    as the controller's loop does."""
+    """Plan tests when they become active and drop obsolete queued runs, as the controller's loop does."""
 
     def _decide_all(self) -> bool:
         if super()._decide_all():
@@ -90,7 +89,7 @@ def _disk(made: Simulation, **how: Any) -> PrunedDisk:
 
 
 def _may_have_files(disk: PrunedDisk) -> set[str]:
-    """Models whose checkpoints are to be there when the run has ended."""
+    """Return the models that may keep checkpoints after the run."""
     run = disk.run
     found = {model.id for model in run.best_models(run.keep or 0)}
     found |= disk.read
@@ -103,7 +102,7 @@ def _may_have_files(disk: PrunedDisk) -> set[str]:
 
 
 def _check_end(disk: PrunedDisk) -> None:
-    """No other model has files."""
+    """Check that other models have no files."""
     may_have = _may_have_files(disk)
     for model in disk.run.models.values():
         if not disk.run.is_open and model.id not in may_have:
@@ -113,7 +112,7 @@ def _check_end(disk: PrunedDisk) -> None:
 @pytest.mark.parametrize("keep", [1, 3])
 @pytest.mark.parametrize("name", SEARCHES)
 def test_of_a_search_that_is_over_the_best_models_have_checkpoints(name: str, keep: int) -> None:
-    """Those of their best epochs and their newest ones; of no other model is any file left."""
+    """They keep their best and newest epochs; other models have no files."""
     procedure, samples, epochs = SEARCHES[name]
     made = simulation(search_of(procedure, samples=samples, keep=keep), epochs=epochs, is_validated=True)
     assert fit_of(made).state is RunState.FINISHED
@@ -141,7 +140,7 @@ def _clone(model: str, *, priority: int = 0) -> ModelsAdded:
 
 
 def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
-    """Two that were stopped before they had sub-epochs of their own do not keep it for each other."""
+    """Two clones stopped before their first sub-epoch do not keep it for each other."""
     made = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
     for name in ("m06", "m07"):
         ask(made, 4, _clone("m01"))
@@ -156,7 +155,7 @@ def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
 
 
 def test_an_origin_stays_as_long_as_a_clone_of_a_clone_may_begin_with_it() -> None:
-    """Its owner is not the model that was cloned last, which has gone on meanwhile and reads it no more."""
+    """The clone's parent has moved past the checkpoint and does not need it."""
     made = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
     ask(made, 3, _clone("m03", priority=1000))
     ask(made, 3.001, _clone("m06", priority=-1000))
@@ -193,11 +192,8 @@ def _draw_command(data: st.DataObject, number: int) -> ClientEvent:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_needed_checkpoint_is_ever_removed(data: st.DataObject) -> None:
-    """Of drawn searches. Workers go and come, sub-epochs fail, checkpoints are lost, the controller dies, users steer
-    and
-    test models at any time, and files go at once or later: each task finds what it reads, who may go on has its newest
-    state, what is said to be there is there. In the end only the best models have files, those that a user may let go
-    on, and those of whom others go on."""
+    """Workers leave, sub-epochs fail, checkpoints are lost, controllers crash and users steer: each task
+    finds its files, and in the end only the best, resumable and cloned models have files."""
     procedure, samples, epochs = SEARCHES[data.draw(st.sampled_from(sorted(SEARCHES)))]
     failing = {f"m{n:02}" for n in data.draw(st.sets(st.integers(0, 12), max_size=3))}
     loses = data.draw(st.sets(st.tuples(st.integers(0, 8), st.integers(1, 6)), max_size=1))

@@ -1,4 +1,4 @@
-"""What makes a plan worth looking for again: each occasion by itself, and nothing else. No planner runs here."""
+"""Occasions for a new plan, each tested alone without a real planner."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DDP = ParallelPlan(technique="ddp", size=2)
 
 
 class Listening:
-    """A helper that notes what it is asked, and finds nothing better; `is_mute`: it has not answered yet."""
+    """A planner process that records questions and never finds a better plan; with `is_mute`, it does not
+    answer."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.is_mute = False
 
     def ask(self, message: Mapping[str, Any]) -> None:
-        """Note the question."""
         self.asked.append(message["ask"])
 
     def answer(self) -> dict[str, Any] | None:
-        """Nothing better, and nothing better is to be found."""
+        """Report that no better plan exists."""
         if self.is_mute:
             return None
         times = {"planned_s": 10.0, "dispatch_s": 10.0, "followed_s": None, "lower_bound": 1.0}
@@ -39,7 +39,7 @@ class Listening:
 
 
 class Watched:
-    """A run on two workers of two devices, its core, and the planner process that is asked after each event."""
+    """A run on two workers with two devices each, its core, and the planner process."""
 
     def __init__(self, *, models: int = 2, parallel_plans: tuple[ParallelPlan, ...] = ()) -> None:
         self.story = Story(workers=0)
@@ -52,11 +52,10 @@ class Watched:
 
     @property
     def plans(self) -> int:
-        """How often a plan was asked for."""
+        """Return the number of requested plans."""
         return self.helper.asked.count("plan")
 
     def tell(self, *events: Event) -> None:
-        """Tell, and advise."""
         self.story.tell(*events)
         self.advise()
 
@@ -69,7 +68,7 @@ class Watched:
         seconds: float = 2.0,
         parallel_plan: ParallelPlan | None = None,
     ) -> None:
-        """A sub-epoch that takes so long."""
+        """Run a sub-epoch of this duration."""
         key = sub_epoch(epoch, partition, model)
         self.story.start(key, partition, (0, 1) if parallel_plan else (0,), parallel_plan)
         made = CheckpointRef(name=f"{key}", checksum="-", size=1)
@@ -80,7 +79,7 @@ class Watched:
         self.advise()
 
     def advise(self) -> None:
-        """The core takes in what is new, and the planner process goes on until it has nothing to do."""
+        """Update the core and let the planner process finish."""
         for event in self.story.log[self.told :]:
             self.core.apply(event)
         self.told = len(self.story.log)
@@ -89,7 +88,7 @@ class Watched:
 
 
 def begun(*, models: int = 2, parallel_plans: tuple[ParallelPlan, ...] = ()) -> Watched:
-    """All models have run once, and a first plan was looked for."""
+    """All models have run once, and a first plan was requested."""
     watched = Watched(models=models, parallel_plans=parallel_plans)
     for model in range(models):
         assert not watched.plans, "nothing is known of the last model"
@@ -99,14 +98,14 @@ def begun(*, models: int = 2, parallel_plans: tuple[ParallelPlan, ...] = ()) -> 
 
 
 def test_nothing_new_is_no_occasion() -> None:
-    """Asked again and again, a planner process of a run in which nothing happened asks for nothing."""
+    """Repeated calls without events request no plan."""
     watched = begun()
     watched.advise()
     assert watched.plans == 1
 
 
 def test_a_lost_worker_is_an_occasion_even_while_a_question_is_open() -> None:
-    """What was asked was about other workers: the question is put anew."""
+    """The open question assumes the lost worker, so it is replaced."""
     watched = begun()
     watched.helper.is_mute = True
     watched.tell(lost(1))
@@ -116,7 +115,7 @@ def test_a_lost_worker_is_an_occasion_even_while_a_question_is_open() -> None:
 
 
 def test_a_parallel_plan_that_is_ruled_out_is_planned_without_once_its_successor_has_run() -> None:
-    """Of the next way nothing is known: nothing is asked until a sub-epoch has shown how long it takes."""
+    """The next parallel plan has no known time until one sub-epoch has run."""
     watched = begun(parallel_plans=(SINGLE, DDP))
     watched.tell(ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up"))
     assert watched.plans == 1
@@ -125,7 +124,7 @@ def test_a_parallel_plan_that_is_ruled_out_is_planned_without_once_its_successor
 
 
 def test_a_sub_epoch_that_takes_far_longer_than_known_is_an_occasion() -> None:
-    """Where there is a choice of ways; one that takes what was expected is none."""
+    """The run must have several parallel plans; an expected duration is no occasion."""
     watched = begun(parallel_plans=(SINGLE, DDP))
     watched.tell(ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up"))
     watched.run(1, 1, "m00", seconds=2.0, parallel_plan=DDP)

@@ -1,4 +1,4 @@
-"""Clusters that give their workers back while nobody uses them, and take them again."""
+"""Clusters that scale to zero while unused, and scale up again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rested(
     least: int = 0,
     crash_before: frozenset[int] = frozenset(),
 ) -> Simulation:
-    """Workers with a partition each, that are there again after so long; a fit, and another one at a time."""
+    """Workers with a partition each and these start times; one fit, and another at time `at`."""
     workers = len(join_s)
     again = plan(3, workers).model_copy(update={"run": "fit-2"})
     simulation = Simulation(
@@ -71,7 +71,7 @@ def rested(
 
 
 def assert_as_before(simulation: Simulation, workers: int) -> None:
-    """Both fits have ended well, and each partition was made once: by the ETL run."""
+    """Check that both fits finished and that each partition was made once, by the ETL run."""
     state = fold(EXPERIMENT, simulation.log)
     for name in ("fit-1", "fit-2"):
         run = state.runs[name]
@@ -86,7 +86,7 @@ def assert_as_before(simulation: Simulation, workers: int) -> None:
 
 
 def test_to_none_and_back() -> None:
-    """Within fifteen seconds of the request, and of the first worker's start, the first sub-epoch runs."""
+    """The first sub-epoch starts within fifteen seconds of the first worker."""
     simulation = rested(join_s=[40.0, 70.0, 200.0, 45.0], at=1000.0)
     ended = next(e.time for e in simulation.log if isinstance(e, RunFinished) and e.run == "fit-1")
     asked = next(e.time for e in simulation.log if isinstance(e, RunRequested) and e.run == "fit-2")
@@ -109,7 +109,7 @@ def test_to_none_and_back() -> None:
 def test_nothing_is_made_anew_for_a_rest(
     join_s: list[float], at: float, least: int, crash_before: frozenset[int]
 ) -> None:
-    """Whenever the next run comes, however long nodes take, one after the other, and also if the controller dies."""
+    """For any request time, start times, and controller crashes."""
     simulation = rested(join_s=join_s, at=at, least=least, crash_before=crash_before)
     assert_as_before(simulation, len(join_s))
     asked = next(e.time for e in simulation.log if isinstance(e, RunRequested) and e.run == "fit-2")
@@ -118,7 +118,7 @@ def test_nothing_is_made_anew_for_a_rest(
     assert all(size in (least, len(join_s)) for _, size in simulation.sizes)
 
 
-# --- when ---------------------------------------------------------------------------------------
+# --- Idle time ---
 
 
 def rest(*, least: int = 0, most: int = 0, before: int = 0) -> Rest:
@@ -139,7 +139,7 @@ def look(
 
 
 def test_workers_are_given_back_after_a_while_without_a_run() -> None:
-    """Not before, not while one is open, not below the fewest, and not within an hour of a person's choice."""
+    """Not earlier, not during a run, not below the minimum, and not within an hour of a user's choice."""
     it = rest(least=1)
     assert look(it, 0.0, 4, is_used=True) is None
     assert look(it, 10.0, 4, is_used=False) is None
@@ -154,13 +154,13 @@ def test_workers_are_given_back_after_a_while_without_a_run() -> None:
     ("bounds", "most", "expected"), [(None, 0, 4), ((6, 12), 0, 6), ((1, 2), 0, 2), (None, 3, 3)]
 )
 def test_a_run_wakes_as_many_as_there_were(bounds: tuple[int, int] | None, most: int, expected: int) -> None:
-    """Within what it asks for, and what may be asked for; also of a controller that has taken over."""
+    """The number respects the run's and the cluster's limits, also after a change of leader."""
     it = rest(before=4, most=most)
     assert look(it, 0.0, 0, is_used=True, bounds=bounds) == Wish(expected, "a run is requested")
 
 
 def test_a_run_behind_a_paused_one_uses_nothing() -> None:
-    """Nor one behind that. Once the first goes on, or has ended, they do; the newest of them counts."""
+    """When the first run resumes or finishes, the newest waiting run counts."""
     story = Story()
     story.etl()
     story.fit()
@@ -174,7 +174,7 @@ def test_a_run_behind_a_paused_one_uses_nothing() -> None:
     assert use().is_used
     story.tell(RunPaused(run="fit-1", reason="no workers are wanted"))
     assert use() == Use(is_used=False, wished_at=-math.inf)
-    assert use(queued=4).is_used  # a run of another experiment, of which nothing is known yet
+    assert use(queued=4).is_used  # an unread run of another experiment
     story.tell(RunResumed(run="fit-1"))
     assert (use().is_used, use().wished_at) == (True, story.time)
     story.tell(RunRequested(run="fit-4", request=behind))
@@ -185,7 +185,7 @@ def test_a_run_behind_a_paused_one_uses_nothing() -> None:
 
 @pytest.mark.parametrize("least", [0, 1])
 def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
-    """Who else would tell that there is space? Once the run goes on, all of them come back."""
+    """That worker reports when space is available; then all workers return."""
     it = rest(least=least)
     full = Use(is_used=False, is_full=True)
     for now in (0.0, 2 * IDLE_S, 2 * IDLE_S + 1):
@@ -200,7 +200,7 @@ def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
 
 
 def test_a_run_that_waits_for_space_has_one_worker_come_back() -> None:
-    """Of a cluster that rests; not where a person wanted none since."""
+    """An idle cluster gets one worker, unless a user requested zero later."""
     it = rest(before=4)
     full = Use(is_used=False, is_full=True, wished_at=5.0)
     assert it.look(0.0, size=0, use=full, emptied_at=6.0) is None
@@ -209,7 +209,7 @@ def test_a_run_that_waits_for_space_has_one_worker_come_back() -> None:
     assert look(it, 2.0, 1, is_used=True) == Wish(4, "a run is requested")
 
 
-# --- who is on the way --------------------------------------------------------------------------
+# --- Starting workers ---
 
 
 def statuses(*numbers: int, kinds: tuple[str, ...] = ("train", "etl")) -> list[WorkerStatus]:
@@ -232,13 +232,13 @@ def statuses(*numbers: int, kinds: tuple[str, ...] = ("train", "etl")) -> list[W
 
 
 def fleet(*numbers: int, size: int, pending: tuple[int, ...] = (), **fields: Any) -> Fleet:
-    """Pods of these numbers and of `pending`, which no node fits; further fields of the fleet."""
+    """Pods with these numbers, and unschedulable pods with the `pending` numbers."""
     stuck = {f"w-{n}": Pod(uid=f"u{n}", trouble="no node fits: 0/3", is_pending=True) for n in pending}
     return Fleet(pods={f"w-{n}": Pod(uid=f"u{n}") for n in numbers} | stuck, size=size, **fields)
 
 
 def test_data_is_cut_for_all_that_were_asked_for() -> None:
-    """Plans of ETL wait until both containers of each pod are there, and ten minutes at most."""
+    """ETL plans wait until both containers of each pod have registered, for ten minutes at most."""
     it = Arrivals()
     half = [*statuses(0), *statuses(1, kinds=("train",))]
     seen = [(statuses(0), fleet(0, size=1), 0.0)]
@@ -261,8 +261,8 @@ def test_data_is_cut_for_all_that_were_asked_for() -> None:
 def test_what_is_away_is_not_made_anew_while_a_cluster_wakes(
     is_waking: bool, patience_s: float, is_known: bool
 ) -> None:
-    """For ten minutes, also while nodes are made, and by a controller that has just taken over; else for one, and only
-    for pods that have a node."""
+    """The grace period is ten minutes, also for new nodes and new leaders; otherwise one minute, for
+    scheduled pods only."""
     it = Arrivals()
     if is_known:
         it.see(statuses(0), fleet(0, size=1), 0.0)
@@ -275,7 +275,7 @@ def test_what_is_away_is_not_made_anew_while_a_cluster_wakes(
     assert not it.is_filling
 
 
-# --- what is asked of the cluster manager --------------------------------------------------------
+# --- Requests to the cluster manager ---
 
 
 def watched(store: VirtualStore, manager: Manager, **rules: object) -> Membership:
@@ -284,7 +284,7 @@ def watched(store: VirtualStore, manager: Manager, **rules: object) -> Membershi
 
 
 def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
-    """As the loop does."""
+    """Do one turn, as the loop does."""
     watcher.tend(now)
     watcher.snapshot(now)
     watcher.rest(Use(is_used=is_used))
@@ -292,7 +292,7 @@ def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
 
 
 def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store keeps how many there were, also while it is away; the page shows that the cluster rests."""
+    """The store keeps the number of workers; the page shows that the cluster is scaled to zero."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     watcher = watched(store, manager, least=0)
     for now in (0.0, 10.0, HOLD_S + 1):
@@ -315,7 +315,7 @@ def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(store, "troubles", troubles)
     heir.take_over()
     with pytest.raises(StoreUnavailableError):
-        heir.tend()  # before anything is told anew
+        heir.tend()  # before it reports again
     turn(heir, HOLD_S + 3, is_used=True)
     assert manager.sizes == [0, 2]
     manager.pods = fleet(0, size=2)
@@ -332,7 +332,7 @@ def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("is_by_request", [True, False])
 def test_a_choice_holds_for_an_hour_whoever_leads(*, is_by_request: bool) -> None:
-    """By `cerebro scale` or by the cluster manager's own tools, and no longer than an hour from then."""
+    """The choice may come from `cerebro scale` or the cluster manager, and expires after an hour."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     watcher = watched(store, manager, least=1)
     turn(watcher, 0.0, is_used=False)
@@ -356,7 +356,7 @@ def test_a_choice_holds_for_an_hour_whoever_leads(*, is_by_request: bool) -> Non
 def test_a_size_that_the_autoscaler_asked_for_is_no_choice_to_the_next_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first controller dies between the cluster manager's call and the removal of the request."""
+    """The first controller crashes between the scaling and the removal of the request."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     first = watched(store, manager, least=1)
     turn(first, 0.0, is_used=False)
@@ -376,14 +376,14 @@ def test_a_size_that_the_autoscaler_asked_for_is_no_choice_to_the_next_controlle
 
 
 def installing(store: VirtualStore, manager: Manager, number: int) -> Membership:
-    """A controller that has just taken over; `number` is the chart's `worker.replicas`."""
+    """A new leader; `number` is the chart's `worker.replicas`."""
     made = Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0, installed=number)
     made.take_over()
     return made
 
 
 def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
-    """The controller scales each new set once, and does not count that as a person's choice."""
+    """Each new set is scaled once, which does not count as a user's choice."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1, set_uid="a"))
     first = installing(store, manager, 2)
     turn(first, 10.0, is_used=False)
@@ -401,7 +401,7 @@ def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
 
 
 def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
-    """The request for none is taken back if it has not been handed on."""
+    """A pending request for zero workers is withdrawn."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     watcher = watched(store, manager, least=0)
     for now in (0.0, HOLD_S):
@@ -417,7 +417,7 @@ def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
 
 @pytest.mark.parametrize(("requested", "wakes"), [(15.0, False), (40.0, True)])
 def test_who_has_all_workers_go_is_not_overruled_by_older_runs(requested: float, wakes: bool) -> None:
-    """From the moment at which that was asked for, though pods go later."""
+    """The choice counts from the request, although pods stop later."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     watcher = watched(store, manager, least=0)
     used = Use(is_used=True, wished_at=requested)
@@ -448,7 +448,7 @@ class _DiedError(Exception):
 def test_who_leads_next_knows_that_a_person_wants_none(
     monkeypatch: pytest.MonkeyPatch, *, dies: str, requested: float, wakes: bool
 ) -> None:
-    """Whenever its predecessor died: older runs wake nobody, and one that is requested later does."""
+    """After any crash of the previous leader, older runs start no workers and a later run does."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     store.set_troubles(Troubles(before_rest=2))
     first = watched(store, manager, least=0)
@@ -483,7 +483,7 @@ def test_who_leads_next_knows_that_a_person_wants_none(
 
 
 def test_a_choice_of_none_that_no_longer_holds_is_forgotten() -> None:
-    """Somebody had workers come while no controller led: that they go again is news."""
+    """A user started workers while no controller led."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     store.set_troubles(Troubles(before_rest=2, emptied_at=5.0))
     watcher = watched(store, manager, least=0)
@@ -494,7 +494,7 @@ def test_a_choice_of_none_that_no_longer_holds_is_forgotten() -> None:
 
 
 def test_runs_are_paused_before_their_workers_go() -> None:
-    """The request waits until none of them is under way."""
+    """The request waits until no run is active."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     watcher = watched(store, manager)
     store.request_size(SizeRequest(workers=0, by="ann", pause=True))
@@ -505,7 +505,7 @@ def test_runs_are_paused_before_their_workers_go() -> None:
 
 
 def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wish falls to what runs, for the scheduler's reason, and stays there for an hour."""
+    """The request shrinks to the running workers for an hour, with the scheduler's reason."""
     clock = [0.0]
     set_monotonic(monkeypatch, lambda: clock[0], membership)
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=2, pending=(1,)))

@@ -1,4 +1,4 @@
-"""Folders of scratch files: gone when their process is, however it ended."""
+"""Scratch folders are removed after their process ends, normally or not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with scratch_folder(Path(sys.argv[1])) as folder:
 
 
 def test_a_folder_is_removed_at_the_end(tmp_path: Path) -> None:
-    """Also if something fails."""
+    """An exception in the block changes nothing."""
 
     def fail() -> None:
         with scratch_folder(tmp_path / "made") as folder:
@@ -35,7 +35,7 @@ def test_a_folder_is_removed_at_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    """But not what another process still holds."""
+    """Folders of other live processes stay."""
     command = [sys.executable, "-c", _HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None

@@ -1,4 +1,4 @@
-"""Questions of searches in the controller: who is asked, when, and who waits for the answer."""
+"""Questions of searches: assignment to workers, timing and waiting runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.search.own_procedures import Halving
 
 
 def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
-    """In a pod to the container for ETL; without pods into the lane of a worker, beside its sub-epochs."""
+    """They go to ETL containers in pods, or else to a worker's executor without a device."""
     for has_pods in (False, True):
         made = searched(scenario={"has_pods": has_pods})
         fit_of(made)
@@ -40,7 +40,7 @@ def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
 
 
 def test_what_a_run_waits_for_is_told() -> None:
-    """For a worker that runs searches, or for the orders of the procedure."""
+    """The run waits for a worker that runs searches, or for the procedure's orders."""
     made = searched()
     for each in made._workers._workers.values():
         each.kinds = tuple(kind for kind in each.kinds if kind != "search")
@@ -54,7 +54,7 @@ def test_what_a_run_waits_for_is_told() -> None:
 
 
 def test_a_worker_that_dies_is_asked_again_elsewhere() -> None:
-    """Whatever the number of the attempt, the answer is the same."""
+    """The answer does not depend on the attempt."""
     outages = [WorkerOutage(worker=f"worker-{n}", start=2.0 + 9 * n, length=20) for n in range(3)]
     made = searched(scenario={"outages": outages, "search_s": 3.0})
     run = fit_of(made)
@@ -66,7 +66,7 @@ def test_a_worker_that_dies_is_asked_again_elsewhere() -> None:
 
 
 def test_values_are_drawn_by_workers_where_the_controller_lacks_the_library() -> None:
-    """They are those that the controller would have had drawn; none is drawn twice, also if it dies."""
+    """They equal the controller's own suggestions, and none is drawn twice, even after a crash."""
     draws: dict[str, Any] = {"drawable": frozenset({"random"})}
     search = search_of(ASHA(eta=2, sampler=TPE(startup=3)), samples=8)
     undisturbed = simulation(search, epochs=4, **draws)
@@ -79,7 +79,7 @@ def test_values_are_drawn_by_workers_where_the_controller_lacks_the_library() ->
 
 
 def test_a_question_does_not_wait_for_other_experiments() -> None:
-    """It takes none of the devices that they share: it is asked at once, or as soon as the one before is answered."""
+    """It uses no shared device, so it starts at once or after the previous question."""
 
     def metrics(body: Any) -> Mapping[str, float]:
         return loss(body) if "lr" in body.hyperparams else {"loss": 1.0}
@@ -99,7 +99,7 @@ def test_a_question_does_not_wait_for_other_experiments() -> None:
 
 
 def busy(draw_s: float) -> float:
-    """Share of the workers' time, until the last new model, in which they train; a sub-epoch takes a second."""
+    """Return the workers' training share of time until the last new model; a sub-epoch takes a second."""
     search = search_of(Random(sampler=TPE()), samples=16)
     made = simulation(search, epochs=8, drawable=frozenset({"random"}), search_s=draw_s)
     run = fit_of(made)
@@ -109,13 +109,13 @@ def busy(draw_s: float) -> float:
 
 
 def test_no_worker_waits_for_a_draw_that_takes_as_long_as_a_sub_epoch() -> None:
-    """Devices are as busy as with draws that take no time, but for 3 %: the worker that draws trains meanwhile."""
+    """Utilisation falls by less than 3 %, because the worker trains at the same time."""
     assert busy(0.0) == pytest.approx(1.0)
     assert busy(1.0) >= 0.97
 
 
 def test_failures_of_a_worker_are_tried_again_before_the_run_pauses() -> None:
-    """A process that crashed is no mistake of the procedure's."""
+    """A crashed process is not the procedure's fault."""
     crash = Failure(kind=FailureKind.CRASH, message="killed")
 
     def outcome(body: Any, attempt: int, _worker: str) -> Failure | None:
@@ -128,7 +128,7 @@ def test_failures_of_a_worker_are_tried_again_before_the_run_pauses() -> None:
 
 
 def test_a_controller_sleeps_while_a_search_is_paused() -> None:
-    """One that has just begun to lead could be told all answers, and is told none until somebody resumes the run."""
+    """A new leader would otherwise replay all answers; it waits until a user resumes the run."""
     made = searched(raising)
     with pytest.raises(RuntimeError, match="no end after 60 steps"):
         made.run(limit=60)

@@ -1,5 +1,4 @@
-"""What readers tell of a fit that searches, whatever is in its log by then: models that are not there yet, grants that
-differ, visits that are another model's."""
+"""Readers of a fit with a search handle each prefix of its log."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
 
 @cache
 def told(name: str) -> tuple[Event, ...]:
-    """The log of a search that has ended."""
+    """Return the log of a finished search."""
     procedure, samples, epochs = SEARCHES[name]
     made = simulation(search_of(procedure, samples=samples), epochs=epochs)
     made.run(limit=20_000)
@@ -72,7 +71,7 @@ def run_of(name: str) -> Run:
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_every_reader_bears_every_prefix_of_a_search(name: str) -> None:
-    """A run without models, models at rungs, models that go on from others: numbers agree with the events."""
+    """Runs without models, models at rungs and clones give numbers that match the events."""
     state, meter, sub_epochs = ExperimentState(name=EXPERIMENT), ThroughputMeter(), 0
     for event in told(name):
         meter.see(state, event)
@@ -122,7 +121,7 @@ def _each_model_is_at_one_rung(run: Run) -> None:
 
 
 def test_the_rungs_of_a_stopping_search_name_the_value_and_the_reason() -> None:
-    """Those that went on come first: a rung's table reads from the best to the worst."""
+    """The table lists promoted models first, from best to worst."""
     run = run_of("stopping")
     assert run.search is not None
     lowest = rungs.rungs(run)[-1]
@@ -143,7 +142,7 @@ def test_the_rungs_of_a_stopping_search_name_the_value_and_the_reason() -> None:
 
 
 def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
-    """Population-based training: `m04` goes on from `m00`."""
+    """In population-based training `m04` is a clone of `m00`."""
     run = run_of("pbt")
     clones = [model for model in run.models.values() if model.inherited]
     assert clones
@@ -176,7 +175,7 @@ def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
 
 
 def test_tests_wait_for_models_that_a_search_may_train_on() -> None:
-    """Those at the last rung, or stopped, stay as they are."""
+    """Stopped models and models at the last rung no longer change."""
     state = ExperimentState(name=EXPERIMENT)
     for event in told("promotion"):
         state.apply(event)
@@ -197,7 +196,7 @@ def test_tests_wait_for_models_that_a_search_may_train_on() -> None:
 
 
 def test_a_grid_to_which_models_are_added_tells_no_share_of_epochs() -> None:
-    """Epochs are not those of all models any more; a stopped run says how far it was."""
+    """Models have different numbers of epochs; a stopped run reports its progress."""
     models: tuple[dict[str, Any], ...] = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 0.1))
     made = simulation(None, epochs=3, models=models)
     new = NewModel(hyperparams=models[1], epochs=5, origin=Origin(model="m00"))

@@ -1,4 +1,4 @@
-"""Searches in the controller: each ends, and a controller that is rebuilt from the log goes on with the same one."""
+"""Searches in the controller finish, and a controller rebuilt from the log continues them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("is_validated", [False, True])
 def test_a_search_ends_with_every_grant_used_up(name: str, is_validated: bool) -> None:
-    """Each model is trained for as many epochs as it was granted, or was stopped by name; the run finishes."""
+    """Each model trains for its grant or is stopped by name."""
     procedure, samples, epochs = SEARCHES[name]
     run = fit_of(simulation(search_of(procedure, samples=samples), epochs=epochs, is_validated=is_validated))
     assert run.state is RunState.FINISHED
@@ -62,7 +62,8 @@ def test_a_search_ends_with_every_grant_used_up(name: str, is_validated: bool) -
 
 @pytest.mark.parametrize("is_made", [True, False])
 def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
-    """Though its hours go on: a specification that raises, or a batch that no partition has, is not tried for ever."""
+    """It fails before its time limit: an error in user code, or an impossible batch size, is not retried
+    forever."""
     search = search_of(Random(), hours=1e6)
     too_large = {**search.space, "batch_size": ChoiceOf(values=(4096,))}
     failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")
@@ -82,7 +83,7 @@ def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
 
 
 def test_a_population_inherits_what_a_user_changed() -> None:
-    """The search is told of the change: a clone's learning rate is made of the one that its parent has now."""
+    """A clone's learning rate derives from its parent's current one."""
     choice = PBT(population=2, quantile=0.5, perturb={"lr": (0.5, 2.0)})
     made = simulation(search_of(choice), epochs=2)
     for model in ("m00", "m01"):
@@ -94,7 +95,7 @@ def test_a_population_inherits_what_a_user_changed() -> None:
 
 
 def check_deaths(name: str, *, every: int) -> None:
-    """Of the controller, before and after writes, `every` apart: models, ids, values, orders are the same each time."""
+    """Check that crashes at writes `every` apart leave models, ids, values and orders unchanged."""
     procedure, samples, epochs = SEARCHES[name]
     search = search_of(procedure, samples=samples and 6)
     undisturbed = simulation(search, epochs=epochs)
@@ -106,23 +107,22 @@ def check_deaths(name: str, *, every: int) -> None:
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_controller_that_dies_leaves_the_search_as_it_is(name: str) -> None:
-    """Another one is rebuilt from the log."""
+    """Another controller is rebuilt from the log."""
     check_deaths(name, every=29)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_controller_that_dies_at_any_write_leaves_the_search_as_it_is(name: str) -> None:
-    """The same, at every write."""
+    """The same test at each write."""
     check_deaths(name, every=1)
 
 
 @settings(deadline=None)
 @given(data=st.data())
 def test_a_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
-    """Workers go and come, sub-epochs fail for good, the controller dies, a user stops models and adds some, warm ones
-    too: the run ends, no model has trained more than it was granted, and a warm model began with its parent's
-        checkpoint."""
+    """Workers leave, sub-epochs fail, controllers crash, users stop and add models: the run finishes, no
+    model exceeds its grant, and each warm clone starts from its parent's checkpoint."""
     procedure, samples, epochs = SEARCHES[data.draw(st.sampled_from(sorted(SEARCHES)))]
     failing = data.draw(st.sets(st.integers(0, 12), max_size=3))
     failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")
@@ -167,20 +167,20 @@ def test_a_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
 
 
 def test_orders_that_differ_from_the_log_pause_the_run() -> None:
-    """As when its code has changed: the order is named."""
+    """The procedure's code may have changed; the message names the order."""
     run = fit_of(simulation(search_of(ASHA(), samples=6), epochs=4))
     assert run.search is not None
     number = next(each.number for each in run.search.decisions if each.extend)
     changed = run.search.decisions[number].model_copy(update={"extend": (), "stop": {"m00": "it is worse"}})
     run.search.decisions[number] = changed
-    run.search.finish = None  # as if it had not ended yet
+    run.search.finish = None  # as in an unfinished search
     (paused,) = Searching(run).steps(run)
     assert isinstance(paused, RunPaused)
     assert f"decision {number} of the search is another one in the log" in paused.reason
 
 
 def test_stop_rules_act_on_models_that_are_listed() -> None:
-    """A grid with a rule: who no longer improves is stopped, the others are trained to the end."""
+    """A grid with a rule: models without progress stop, the others finish."""
     models = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 1.0))
     search = SearchRequest(procedure=FixedProcedure(), stop=(Plateau(epochs=1, least=0.08),))
     run = fit_of(simulation(search, epochs=9, models=models))
@@ -192,8 +192,7 @@ def test_stop_rules_act_on_models_that_are_listed() -> None:
 
 
 def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
-    """Of population-based training: the first sub-epoch of a clone is given the file of its parent's last one
-    before."""
+    """A clone's first sub-epoch reads its parent's last checkpoint."""
     made = simulation(search_of(PBT(population=4)), epochs=3)
     run = fit_of(made)
     clones = [model for model in run.models.values() if model.inherited]
@@ -207,7 +206,7 @@ def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
 
 
 def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
-    """A user stops the run in its middle, and later adds a model: the run is open again for that one alone."""
+    """The run is open again for the added model only."""
     made = simulation(search_of(Random(), samples=30), epochs=2)
     ask(made, 4.0, RunStopRequested(run="fit-1", by="ada"))
     before = set(fit_of(made).models)
@@ -222,7 +221,7 @@ def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
 
 
 def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_on() -> None:
-    """Whatever a model's grant is when a sub-epoch is trained: its place among all steps never goes back."""
+    """The position among all steps never decreases, for any grant."""
     made = simulation(search_of(ASHA(), samples=8), epochs=4)
     run = fit_of(made)
     model = next(model for model in run.models.values() if model.completed_epochs == 4)
@@ -233,7 +232,7 @@ def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_
 
 
 def test_an_interrupted_sub_epoch_keeps_its_place_before_models_of_a_higher_priority() -> None:
-    """It goes first whatever its priority. Were it taken back for them, it would be queued again, for ever."""
+    """Otherwise it would be revoked and queued repeatedly."""
     made = simulation(
         search_of(Hyperband(eta=2)),
         epochs=4,
@@ -247,7 +246,7 @@ def test_an_interrupted_sub_epoch_keeps_its_place_before_models_of_a_higher_prio
 
 
 def test_a_model_that_the_search_stopped_at_its_grant_says_so_and_what_to_do() -> None:
-    """It used up its epochs, so it can be extended and not resumed."""
+    """It used all its epochs, so it can be extended but not resumed."""
     made = simulation(search_of(ASHA(eta=2), samples=8), epochs=4)
     fit_of(made)
     state = fold(EXPERIMENT, made.log)

@@ -1,4 +1,4 @@
-"""Several runs on one cluster, in simulation: every promise of each of them, and none at the cost of another."""
+"""Several runs on one simulated cluster keep their invariants."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.state.stories import SHA, Story, etl_plan
 def test_every_run_keeps_its_promises(
     fits: Fits, outages: list[tuple[int, float, float]], most_open: int
 ) -> None:
-    """Whoever else is there, whatever happens to workers, wherever the controller dies: each run is complete."""
+    """With other runs, worker losses and controller crashes, each run is complete."""
     simulation = fits.simulated(outages=outages, most_open=most_open)
     for name, epochs in fits.epochs.items():
         state = fold(name, simulation.store.events(name))
@@ -66,15 +66,14 @@ def test_every_run_keeps_its_promises(
 def test_partitions_are_made_one_after_the_other_beside_every_run(
     fits: Fits, removed: list[tuple[int, float]]
 ) -> None:
-    """Before, and again where a disk is lost: in lanes, in which attempts of any runs take turns."""
+    """Attempts of all runs alternate in the executors without a device, also to rebuild lost partitions."""
     simulation = fits.simulated(most_open=4, has_pods=True, removed=removed)
     assert assert_apart(simulation) >= WORKERS * len(fits.epochs)
 
 
 @pytest.mark.parametrize("seed", [47, 48, 89, 242])
 def test_what_is_taken_back_is_not_queued_again_but_given_to_the_idle_device(seed: int) -> None:
-    """Validations that wait behind others while a device becomes idle: in each of these draws there is one, and it is
-    taken back once."""
+    """Each seed has one queued validation next to an idle device; it is revoked once."""
     draw = Random(seed)
     others = [
         (draw.randint(1, 5), draw.randint(1, 2), draw.uniform(0, 20)) for _ in range(draw.randint(1, 2))
@@ -98,7 +97,7 @@ def test_what_is_taken_back_is_not_queued_again_but_given_to_the_idle_device(see
 
 
 def test_one_open_run_is_what_there_was_before() -> None:
-    """With one at a time a run's log is that of a run that has the cluster to itself, and the next one begins then."""
+    """With a limit of one, a run's log equals a run alone, and the next run starts afterwards."""
     scenario = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
     alone = Simulation(scenario, request(4, 2), plan(4, WORKERS))
     alone.run()
@@ -115,7 +114,7 @@ def test_one_open_run_is_what_there_was_before() -> None:
 
 @pytest.mark.parametrize("at", [0.0, 3.0])
 def test_to_stop_one_run_does_not_touch_another(at: float) -> None:
-    """The other's log has nothing of it: no attempt is taken back, and none is done twice."""
+    """The other log has no revoked and no repeated attempt."""
     scenario = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
     simulation = Simulation(
         scenario, request(4, 2), plan(4, WORKERS), neighbours=[neighbour("other", 4, 2, at=at)]
@@ -136,7 +135,7 @@ def test_to_stop_one_run_does_not_touch_another(at: float) -> None:
 
 @pytest.mark.parametrize("is_taken_back", [False, True])
 def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, is_taken_back: bool) -> None:
-    """An answer of the store tells of it. Only a run that has just taken something back queues nothing."""
+    """The store's answer contains the commit. Only a run that has just revoked a task queues none."""
     story, other = Story(), Story()
     asked = EtlRequest(code=SHA, code_fingerprint=SHA)
     planned = etl_plan(2, {"train": 4, "valid": 4})
@@ -160,7 +159,7 @@ def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, 
 
 
 def test_a_priority_that_is_changed_changes_the_shares() -> None:
-    """From then on: a run of high priority has four times what one of normal priority has."""
+    """A run of high priority has four times the share of a normal run."""
     scenario = Scenario(replicas=own_partition(4), sub_epoch_time=lambda body, worker: 120.0, lease_s=3600)
     simulation = Simulation(
         scenario, request(12, 4), plan(12, 4), neighbours=[neighbour("other", 12, 4, workers=4)]
@@ -195,8 +194,8 @@ def test_a_priority_that_is_changed_changes_the_shares() -> None:
 def test_models_of_high_priority_take_nothing_from_other_runs(
     changes: list[tuple[str, int, int, float]],
 ) -> None:
-    """Whatever priorities the models of two runs have, and whenever they are changed: while both want more than they
-    have each has half of the sub-epochs, no worker is idle, and both are complete."""
+    """With any changing model priorities, two busy runs have half of the sub-epochs each, and no worker is
+    idle."""
     scenario = Scenario(replicas=own_partition(3), sub_epoch_time=lambda body, worker: 60.0, lease_s=3600)
     simulation = Simulation(
         scenario, request(8, 2), plan(8, 3), neighbours=[neighbour("other", 8, 2, workers=3)]
@@ -215,6 +214,7 @@ def test_models_of_high_priority_take_nothing_from_other_runs(
         assert_complete(state, epochs=2, partitions=3)
         visits = [visit for model in state.runs["fit-1"].models.values() for visit in model.visits]
         begun[name] = sum(visit.started < 1500 for visit in visits)
-    # At most two sub-epochs per worker: a model with priority may wait for a worker while the other run uses its turns.
+    # At most two sub-epochs per worker: a model with priority may wait for a worker while the other run
+    # uses its turns.
     assert abs(begun[EXPERIMENT] - begun["other"]) <= 2 * 3
     assert sum(begun.values()) == 3 * 1500 / 60

@@ -1,4 +1,4 @@
-"""A run whose log is cut short all the time, by a controller that may die anywhere, is what it would have been."""
+"""A run whose log is always truncated, under controller crashes, equals a normal run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tests.controller.test_core import assert_complete, assert_exclusive, own_pa
 def short(
     crash_before: frozenset[int] = frozenset(), *, epochs: int = 2, every: int = 12, **more: object
 ) -> Simulation:
-    """A run of three models on two workers, of which snapshots are made each so many events. What was cut off cannot be
-    read while it goes on: whoever starts again needs none of it."""
+    """Return a run of three models on two workers with a snapshot each `every` events.
+
+    Truncated events are unreadable during the run, so a restarted controller must not need them.
+    """
     scenario = Scenario(replicas=own_partition(2), crash_before=crash_before, keeps_every=every, **more)  # type: ignore[arg-type]
     simulation = Simulation(scenario, request(3, epochs), plan(3, 2))
     simulation.store.files_are_lost = True
@@ -33,7 +35,8 @@ def log_of(simulation: Simulation) -> list[Event]:
 
 
 def known_to(simulation: Simulation) -> ExperimentState:
-    """What the controller knows, once it has read on: it may have died at its last write."""
+    """Return the controller's state after the rest of the log, because it may have crashed at its last
+    write."""
     state = simulation.core.state
     for event in simulation.store.events(EXPERIMENT, state.seq):
         state.apply(event)
@@ -41,7 +44,7 @@ def known_to(simulation: Simulation) -> ExperimentState:
 
 
 def test_the_log_is_that_of_a_controller_that_cuts_nothing() -> None:
-    """Event by event; and most of it is in files."""
+    """The events are equal, and most are in files."""
     cut = short()
     whole = Simulation(Scenario(replicas=own_partition(2)), request(3, 2), plan(3, 2))
     whole.run()
@@ -52,7 +55,7 @@ def test_the_log_is_that_of_a_controller_that_cuts_nothing() -> None:
 
 
 def test_the_controller_may_die_at_any_write_of_snapshots_and_segments() -> None:
-    """Sweep: for each write of a run whose log is cut short, before it and before its answer; no segment is read."""
+    """The crash is before each write or before its answer; no segment is read."""
     undisturbed = short()
     assert undisturbed.writes > 15
     for write in range(undisturbed.writes + 1):
@@ -66,8 +69,7 @@ def test_the_controller_may_die_at_any_write_of_snapshots_and_segments() -> None
 
 @pytest.mark.slow
 def test_a_controller_whose_fold_archives_may_die_at_any_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same sweep with archived visits in snapshots and folds: who begins with a snapshot and who folds the whole
-    log archive the same."""
+    """The same test with compacted visits: snapshots and complete folds compact the same."""
     monkeypatch.setattr("cerebro.state.experiment.ARCHIVE_AFTER", 0)
     undisturbed = short(epochs=4)
     for write in range(undisturbed.writes + 1):
@@ -83,8 +85,8 @@ def test_a_controller_whose_fold_archives_may_die_at_any_write(monkeypatch: pyte
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_any_run_survives_short_logs(data: st.DataObject) -> None:
-    """With workers that go away, sub-epochs that fail and lose their checkpoints, and a controller that dies some
-    times: what its core holds at the end is the fold of the whole log."""
+    """Workers leave, sub-epochs fail, checkpoints are lost and controllers crash; the core's state equals the
+    complete fold."""
     kinds = (FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY)
     failing = data.draw(
         st.dictionaries(st.integers(0, 30), st.sampled_from(kinds), max_size=4), label="failing"

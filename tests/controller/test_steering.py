@@ -1,4 +1,4 @@
-"""Commands on a run that the core works on: any of them at any time, wherever the controller dies."""
+"""User commands on an active run, at any time and with controller crashes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.controller.test_fit_dispatch import told_step_by_step
 
 
 class Steered(Simulation):
-    """A simulated fit with commands of users; `commands`: (seconds, event)."""
+    """A simulated fit with user commands (seconds, event)."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Steered(Simulation):
             self.at(time, event)
 
     def at(self, time: float, event: ClientEvent) -> None:
-        """Give the command."""
+        """Give the command at this time."""
         self._at(time, lambda: self._wish(event) if not self._has_ended else None)
 
     def go_on(self, *events: ClientEvent) -> None:
-        """Commands on a run that has ended, and what they do; commands that were to come later are dropped."""
+        """Give commands after the run has ended; drop later scheduled ones."""
         self._has_ended = True
         for event in events:
             self._wish(event)
@@ -85,13 +85,12 @@ def retry(model: str) -> ClientEvent:
 
 
 def states(simulation: Simulation) -> dict[str, str]:
-    """Model -> state, as a new fold of the log says."""
+    """Map models to their states, by a new fold of the log."""
     return {m.id: m.state.value for m in fold(EXPERIMENT, simulation.log).runs["fit-1"].models.values()}
 
 
 def test_a_stopped_model_frees_its_worker_at_once() -> None:
-    """Its open sub-epoch is given back at its next batch, and the worker begins with another model in the same
-    moment."""
+    """The worker releases its sub-epoch at the next batch and starts another model at once."""
     simulation = Steered(Scenario(replicas=own_partition(2), sub_epoch_time=lambda b, w: 10.0), [])
     simulation.at(1.0, stop("m00"))
     simulation.run()
@@ -111,7 +110,7 @@ def test_a_stopped_model_frees_its_worker_at_once() -> None:
 
 
 def test_a_worker_that_gives_nothing_back_is_waited_for_half_a_minute() -> None:
-    """Then the attempt is revoked, and the worker, whose process is ended, begins with another model."""
+    """Then the attempt is revoked, and the worker's restarted process begins another model."""
     replicas, deaf = own_partition(2), frozenset({"worker-0", "worker-1"})
     simulation = Steered(Scenario(replicas=replicas, sub_epoch_time=lambda b, w: 100.0, deaf=deaf), [])
     simulation.at(1.0, stop("m00"))
@@ -124,7 +123,7 @@ def test_a_worker_that_gives_nothing_back_is_waited_for_half_a_minute() -> None:
 
 
 def test_a_stopped_model_goes_on_in_the_middle_of_its_sub_epoch() -> None:
-    """What it had trained of the sub-epoch is not trained again, and the sub-epoch is committed whole."""
+    """Batches before the stop are not repeated, and the whole sub-epoch is committed."""
     scenario = Scenario(replicas=own_partition(2), sub_epoch_time=lambda b, w: 100.0, saves=True)
     simulation = Steered(scenario, [(60.0, stop("m00")), (61.0, resume("m00"))], epochs=1)
     simulation.run()
@@ -141,7 +140,7 @@ def test_a_stopped_model_goes_on_in_the_middle_of_its_sub_epoch() -> None:
 
 
 def test_a_sub_epoch_that_crashed_goes_on_before_its_model_goes_elsewhere() -> None:
-    """Its worker is busy with another model then: the sub-epoch is next there, and its model waits for it."""
+    """Its worker is busy with another model; the sub-epoch is next there."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_hit = isinstance(body, TrainTask) and (body.model, body.sub_epoch, attempt) == ("m00", 0, 2)
@@ -162,8 +161,8 @@ def test_a_sub_epoch_that_crashed_goes_on_before_its_model_goes_elsewhere() -> N
 def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained(
     away_s: float, resumed: int
 ) -> None:
-    """Its only holder ends after a minute of the sub-epoch. Back within a minute, it goes on; later, the model has gone
-    to the other partition and begins this one anew."""
+    """Its only holder stops after a minute of the sub-epoch. If it returns within a minute, the model
+    continues; otherwise it trains on the other partition and restarts this one."""
     scenario = Scenario(
         replicas=own_partition(2),
         sub_epoch_time=lambda body, worker: 100.0 if isinstance(body, TrainTask) else 1.0,
@@ -182,7 +181,7 @@ def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained
 
 
 def test_a_retried_model_goes_on_from_where_it_failed() -> None:
-    """What it had trained is not trained again; its attempts count anew."""
+    """Completed sub-epochs stay, and attempts count from zero."""
     is_broken = [True]
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -224,8 +223,8 @@ moments = st.lists(
 def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-untyped-def]
     commands, shape, outages, faults, times, devices
 ) -> None:
-    """Models visit each partition once per epoch, one worker each; the dispatch state says what the state says; nothing
-    is left in the queue, and models that were stopped or failed in the end can go on to their end."""
+    """Models visit each partition once per epoch on one worker at a time, the dispatch state is correct, the
+    queue empties, and stopped or failed models can finish later."""
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times, devices=devices)
     scenario.saves = True
@@ -240,7 +239,7 @@ def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-un
         elif model.state is ModelState.FAILED:
             simulation.go_on(retry(model.id))
     assert told_step_by_step(simulation)
-    if FailureKind.CHECKPOINT not in faults.values():  # else a sub-epoch may be committed again
+    if FailureKind.CHECKPOINT not in faults.values():  # otherwise a sub-epoch may be committed twice
         assert_exclusive(simulation)
     state = fold(EXPERIMENT, simulation.log)
     assert_complete(state, epochs=epochs, partitions=workers)
@@ -248,7 +247,7 @@ def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-un
 
 
 def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
-    """Sweep: crash before and after each write, while models are stopped, resumed and retried."""
+    """Crash before and after each write while models stop, resume and retry."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_hit = isinstance(body, TrainTask) and body.model == "m02" and body.sub_epoch == 1 and attempt == 1
@@ -274,8 +273,7 @@ def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
 
 
 def test_what_a_user_has_just_resumed_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command comes between the controller's decision that the run is over and its writing: it is refused, the run
-    goes on."""
+    """The command arrives between the decision to finish the run and its write, which is then refused."""
     simulation = Steered(Scenario(replicas=own_partition(2)), [(0.5, stop("m01"))])
     decide = simulation.store.decide
     resumed: list[int] = []
@@ -305,8 +303,7 @@ def test_what_a_user_has_just_resumed_is_not_ended(monkeypatch: pytest.MonkeyPat
 def test_a_queued_sub_epoch_is_not_taken_back_for_who_cannot_have_it(
     outages: list[tuple[int, float, float]],
 ) -> None:
-    """A model is bound to the holder of its interrupted sub-epoch: an idle worker without it does not claim it for
-    ever."""
+    """The model must wait for the holder of its savepoint, so an idle worker without it must not claim it."""
     scenario = Scenario(
         replicas=own_partition(4),
         sub_epoch_time=lambda body, worker: 3.0,

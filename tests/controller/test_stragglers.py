@@ -1,4 +1,4 @@
-"""Workers whose sub-epochs take much longer than the others': labelled, and not for ever; nobody else is."""
+"""Labels of slow workers: when they appear and when they disappear."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def labelled(factor: float, host: str = "", name: str = "worker-0") -> HealthAns
 
 
 def took(*factors: float, sub_epochs: int = 9) -> dict[str, tuple[float, int]]:
-    """What one run has shown: `factors` of worker-0, worker-1 and so on."""
+    """Return the slowness of worker-0, worker-1 and so on, as one run measured it."""
     return {f"worker-{number}": (math.log(factor), sub_epochs) for number, factor in enumerate(factors)}
 
 
 def test_a_worker_on_another_machine_is_judged_by_what_it_does_there() -> None:
-    """Sub-epochs of before the move say nothing of it, until there are as many new ones as a label needs."""
+    """Sub-epochs before the move do not count, until enough new ones have run."""
     before, moved = labelled(3.0, "node-a"), there(3, "node-b")
     assert [*label([took(3.0, 1.0, 1.0)], moved, before)] == []
     assert [*label([took(3.0, 1.0, 1.0, sub_epochs=9 + SUB_EPOCHS - 1)], moved, before)] == []
@@ -49,13 +49,13 @@ def test_a_worker_on_another_machine_is_judged_by_what_it_does_there() -> None:
 
 @pytest.mark.slow
 def test_a_slow_worker_is_labelled_and_loses_the_label_with_its_cause() -> None:
-    """By what its sub-epochs show, in words that status and page have; dispatch and copies rest on the same."""
+    """Status and page show the label; dispatch and replicas use the same measurement."""
     rng, slow = Random(0), 6
 
     def sub_epoch_time(body: TaskBody, name: str) -> float:
         nonlocal slow
         if isinstance(body, EtlTask):
-            return 3000.0  # a copy takes longer than it saves
+            return 3000.0  # a replica takes longer than it saves
         is_slow = name == "worker-2" and slow > 0
         slow -= is_slow
         return 60.0 * (3.0 if is_slow else 1.0) * rng.lognormvariate(0, 0.1)
@@ -75,7 +75,7 @@ def test_a_slow_worker_is_labelled_and_loses_the_label_with_its_cause() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.floats(0.3, 6.0), min_size=2, max_size=6), st.integers(0, SUB_EPOCHS + 2))
 def test_only_who_has_shown_enough_is_labelled(factors: list[float], sub_epochs: int) -> None:
-    """More than 1.5 times the median of the others, by five sub-epochs of its own, against others with as many."""
+    """The threshold is 1.5 times the median of the others, with five sub-epochs each."""
     found = list(label([took(*factors, sub_epochs=sub_epochs)], there(len(factors)), HealthAnswer()))
     if sub_epochs < SUB_EPOCHS:
         assert found == []
@@ -91,21 +91,21 @@ def test_only_who_has_shown_enough_is_labelled(factors: list[float], sub_epochs:
 @settings(max_examples=50)
 @given(st.lists(st.floats(WELL + 0.01, SLOW - 0.01), max_size=20), st.booleans())
 def test_between_the_borders_nothing_changes(factors: list[float], had: bool) -> None:
-    """Whoever has the label keeps it, and nobody gets it: it does not flicker."""
+    """Labels stay and none appear, which avoids flicker."""
     health = labelled(1.6) if had else HealthAnswer()
     for factor in factors:
         assert all(each.is_slow and had for each in label([took(factor, 1.0, 1.0)], there(3), health))
 
 
 def test_one_worker_alone_is_not_slow() -> None:
-    """Nor is one that was, once the others are gone. What is not known changes nothing."""
+    """A label disappears when the other workers are gone. Unknown workers keep theirs."""
     assert list(label([took(9.0)], there(1), HealthAnswer())) == []
     assert list(label([took(9.0, 1.0)], there(1), labelled(9.0))) == [Paced(worker="worker-0", is_slow=False)]
     assert list(label([], there(3), labelled(9.0))) == []
 
 
 def test_a_label_is_of_the_machine_that_it_was_found_on() -> None:
-    """A pod on another node is not told of what its predecessor did there."""
+    """A pod on another node does not inherit the label."""
     statuses = there(1, "node-b")
     assert health_words(statuses, labelled(2.1, "node-b"), 0.0) == {"worker-0": "slow: 2.1 x the others"}
     assert health_words(statuses, labelled(2.1, "node-a"), 0.0) == {"worker-0": ""}

@@ -1,4 +1,4 @@
-"""What a controller that starts over learns from the sub-epochs that its fold has."""
+"""Sub-epoch times that a restarted controller learns from its fold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.state.archived_runs import archived
 def test_of_very_many_sub_epochs_the_newest_are_learned_from(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the order in which they ended, as if they had come one by one."""
+    """It learns them in order of completion, as in normal operation."""
     monkeypatch.setattr(sub_epoch_times, "_AT_START", most)
     run = archived(0).run
     kept = sorted(

@@ -1,4 +1,4 @@
-"""What others had of a run's devices is told in its log: all of it, nothing else, and its numbers are fair then."""
+"""The log records the use of a run's devices by other runs, and reports account for it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.controller.test_core import own_partition, plan, request
 from tests.state.stories import Story, sub_epoch
 
 _NEW_S = 1.0
-"""What is so new need not be told, and so short a time between two tasks of others is theirs."""
+"""Newer spans need no report, and shorter gaps between foreign tasks count as foreign."""
 
 Spans = dict[tuple[str, int], list[tuple[float, float]]]
 
 
 def had(run: Run) -> Spans:
-    """When a run's attempts had which device, in order."""
+    """Return the run's own use of each device, in order."""
     found: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     for each in busy(run, run.ended):
         for device in each.devices:
@@ -41,7 +41,7 @@ def had(run: Run) -> Spans:
 
 
 def told(run: Run) -> Spans:
-    """What its log tells that others had."""
+    """Return the recorded use by other runs."""
     found: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     for spans in run.taken.values():
         for span in spans:
@@ -60,7 +60,7 @@ def states(simulation: Simulation) -> dict[str, ExperimentState]:
 @settings(deadline=None, max_examples=15)
 @given(fits=FITS)
 def test_all_that_others_had_is_told_and_nothing_else(fits: Fits) -> None:
-    """Never while the run itself has the device, wherever the controller dies; and no run beats its bound."""
+    """The record never overlaps the run's own use, also after crashes; no run beats its bound."""
     simulation = fits.simulated(most_open=4)
     runs = {name: (state, state.runs["fit-1"]) for name, state in states(simulation).items()}
     for name, (state, run) in runs.items():
@@ -90,7 +90,7 @@ def test_all_that_others_had_is_told_and_nothing_else(fits: Fits) -> None:
 
 
 def shared(sub_epoch_s: float, *, models: int, others: int, workers: int = 4, epochs: int = 3) -> Simulation:
-    """A fit, alone or beside another one of so many models; sub-epochs differ by up to a fifth."""
+    """A fit, alone or with another fit of `others` models; sub-epoch times vary by up to a fifth."""
     scenario = Scenario(
         replicas=own_partition(workers),
         sub_epoch_time=lambda body, worker: sub_epoch_s * Random(f"{body.key} {worker}").uniform(0.9, 1.1),
@@ -117,7 +117,7 @@ def gap_of(events: Sequence[Event]) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(("models", "others"), [(4, 8), (8, 8)])
 def test_the_gap_beside_another_run_is_that_of_the_devices_it_had(models: int, others: int) -> None:
-    """Within noise what it is alone. Were the others' time not told, it would look as if half of the time was lost."""
+    """Without the record, half of the time would seem lost."""
     beside, alone = (shared(10.0, models=models, others=count) for count in (others, 0))
     bare = [
         event.model_copy(update={"seq": 0}) for event in beside.log if not isinstance(event, DevicesTaken)
@@ -129,8 +129,7 @@ def test_the_gap_beside_another_run_is_that_of_the_devices_it_had(models: int, o
 
 @pytest.mark.parametrize("event", [RunFinished(run="fit-1", outcome="finished"), "epoch"])
 def test_a_run_is_judged_also_where_each_write_takes_long(event: ControllerEvent | str) -> None:
-    """It is told once of what others had, and then judged, although they have had more meanwhile; what else it decides
-    does not wait for that."""
+    """The run is reported and judged once, although more foreign use follows; other decisions do not wait."""
     story, other = Story(), Story()
     story.fit(models=2)
     other.fit(models=2)

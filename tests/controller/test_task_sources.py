@@ -40,7 +40,7 @@ def two_devices_each() -> Simulation:
 
 
 def a_broken_machine() -> Simulation:
-    """A worker is quarantined; another one makes its partition."""
+    """A worker is quarantined and another makes its partition."""
     scenario = Scenario(replicas=own_partition(3), outcome=test_machines.at("worker-1"))
     return test_machines.simulate(scenario, models=8)
 
@@ -64,7 +64,7 @@ SOURCES: dict[type[TaskSource], Callable[[], Any]] = {
 def test_a_source_proposes_tasks_that_can_be_assigned(
     kind: type[TaskSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pending, needed, and on an alive worker's free slots that no exclusion closes."""
+    """Pending, needed, and on an alive worker's free slots without an exclusion."""
     proposed, accept = 0, AssignmentDraft.accept
 
     def checked(source: TaskSource, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
@@ -78,7 +78,9 @@ def test_a_source_proposes_tasks_that_can_be_assigned(
             assert view.exclusions.feasible(key, worker, devices) is None
             assert key.kind in source.kinds
             assert source.is_still_needed(Task(key=key))
-            if not isinstance(source, Measurements | Training):  # they also take the first devices to end
+            if not isinstance(
+                source, Measurements | Training
+            ):  # these sources also take the next devices to become free
                 assert all(view.places.count(worker, device) < offer.depth for device in devices)
             yield proposal
 

@@ -1,4 +1,4 @@
-"""Volumes that are full or away: no failure counts against a model, and the run resumes by itself."""
+"""Volumes that are full or unavailable: no failure counts against a model, and the run resumes by itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def simulated(broken_s: float, failure_of_task: Callable[[TaskBody], Failure | N
 @pytest.mark.parametrize("failure", [AWAY, FULL, NEEDS], ids=["away", "full", "full checkpoints"])
 @pytest.mark.parametrize("broken_s", [2.0, 40.0, 400.0])
 def test_a_run_survives_a_volume_that_is_away(failure: Failure, broken_s: float) -> None:
-    """Every model finishes, each sub-epoch is committed once, and the run resumes by itself."""
+    """Each model finishes, each sub-epoch is committed once, and the run resumes by itself."""
     made = simulated(broken_s, lambda body: failure)
     state = fold(EXPERIMENT, made.log)
     assert_complete(state, epochs=2, partitions=2)

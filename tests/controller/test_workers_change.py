@@ -1,4 +1,4 @@
-"""Workers that change in a run, with two in each pod: lost, preempted, removed for good, joined without data."""
+"""Workers in two-worker pods that are lost, preempted, removed or added during a run."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ SUB_EPOCH_S = 3.0
 
 
 def at_speed(etl_s: float = ETL_S, sub_epoch_s: float = SUB_EPOCH_S) -> SubEpochTime:
-    """So many seconds for making a partition, and for a sub-epoch."""
+    """Fixed times for ETL and for sub-epochs."""
     return lambda body, worker: etl_s if isinstance(body, EtlTask) else sub_epoch_s
 
 
 def simulate(
     scenario: Scenario, *, models: int = 3, epochs: int = 2, partitions: int | None = None
 ) -> Simulation:
-    """A finished run in pods."""
+    """Return a finished run in pods."""
     scenario.has_pods = True
     count = partitions or len({p for held in scenario.replicas.values() for p in held})
     simulation = Simulation(scenario, request(models, epochs), plan(models, count))
@@ -60,7 +60,7 @@ def simulate(
 
 
 def remade(log: Sequence[Event]) -> list[tuple[str, str]]:
-    """(partition, worker) of partitions made within the fit run."""
+    """Return (partition, worker) of partitions rebuilt within the fit."""
     return [
         (event.task.removeprefix("fit-1/etl/train/"), event.worker)
         for event in log
@@ -69,7 +69,7 @@ def remade(log: Sequence[Event]) -> list[tuple[str, str]]:
 
 
 def trained_by(state: ExperimentState) -> dict[int, set[str]]:
-    """Partition -> workers that trained on it."""
+    """Map partitions to the workers that trained on them."""
     found: dict[int, set[str]] = {}
     for model in state.runs["fit-1"].models.values():
         for visit in model.visits:
@@ -77,11 +77,11 @@ def trained_by(state: ExperimentState) -> dict[int, set[str]]:
     return found
 
 
-# --- two workers in a pod ----------------------------------------------------------------------------
+# --- Two workers in a pod ---
 
 
 def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:
-    """The cluster manager knows; nobody waits for a lease, and nothing counts as a failure."""
+    """The cluster manager reports it, so no lease wait and no charged failure occur."""
     scenario = Scenario(
         replicas=own_partition(2),
         sub_epoch_time=at_speed(),
@@ -100,7 +100,7 @@ def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:
 
 
 def test_a_worker_that_is_asked_to_end_gives_back_what_it_has() -> None:
-    """What it ran is free at once, nothing is given to it any more, and it is there again afterwards."""
+    """Its tasks are released at once, it gets no others, and it returns later."""
     notice = ETL_S + 1
     scenario = Scenario(
         replicas={"worker-0": [0], "worker-1": [1], "worker-2": []},
@@ -116,11 +116,11 @@ def test_a_worker_that_is_asked_to_end_gives_back_what_it_has() -> None:
     assert (lost.time, lost.reason) == (notice, "its node is being drained")
 
 
-# --- gone for good -----------------------------------------------------------------------------------
+# --- Removed workers ---
 
 
 def test_a_partition_that_only_a_removed_worker_held_is_made_anew() -> None:
-    """On a pod that trains, by its worker for ETL, within the run that needs it; the run ends as it would have."""
+    """The ETL worker of a training pod rebuilds it within the run, which finishes normally."""
     scenario = Scenario(
         replicas=own_partition(3), sub_epoch_time=at_speed(), removals={"worker-1": ETL_S + SUB_EPOCH_S + 1}
     )
@@ -138,7 +138,7 @@ def test_a_partition_that_only_a_removed_worker_held_is_made_anew() -> None:
 
 
 def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:
-    """The run does not wait for ever for a partition that nobody can make."""
+    """The run must not wait forever."""
     boom = Failure(kind=FailureKind.USER_ERROR, message="row 7: no such image")
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -157,7 +157,7 @@ def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:
 
 
 def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
-    """The run that needs it asks for it; one on another split needs none, whatever is lost."""
+    """Only a run that reads the partition requests it."""
     story = Story(workers=2)
     story.etl(splits={"train": 10, "test": 4})
     story.fit(models=1, epochs=1)
@@ -174,17 +174,17 @@ def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
         places = Places(story.state.workers.values())
         made = story.state.runs[run]
         asked[split] = [str(key) for _, key in making(story.state, made, None, places, Exclusions())]
-        # Whoever is on the way may bring it.
+        # A starting worker may bring it.
         assert making(story.state, made, None, places, Exclusions(), is_filling=True) == []
         story.tell(RunFinished(run=run, outcome="stopped"))
     assert asked == {"train": ["test-1/etl/train/p1"], "test": []}
 
 
-# --- joined without data -----------------------------------------------------------------------------
+# --- Workers without data ---
 
 
 def test_a_worker_that_joins_without_data_gets_a_copy_and_trains() -> None:
-    """Of as many partitions as pay, one after the other; the run ends sooner than without it."""
+    """It gets one useful replica after another, and the run finishes earlier."""
     replicas: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
     short = {"worker-0": [0], "worker-1": [1]}
     without = simulate(Scenario(replicas=short, sub_epoch_time=at_speed()), models=6, epochs=3)
@@ -198,7 +198,7 @@ def test_a_worker_that_joins_without_data_gets_a_copy_and_trains() -> None:
     assert with_it.now < 0.85 * without.now
 
 
-# --- anything ----------------------------------------------------------------------------------------
+# --- Random changes ---
 
 happenings = st.lists(
     st.tuples(
@@ -223,7 +223,7 @@ happenings = st.lists(
 def test_any_change_of_workers_every_sub_epoch_is_done_once(  # type: ignore[no-untyped-def]
     shape, events, joined, crashes, etl_s, devices
 ) -> None:
-    """Any losses, preemptions, removals (of all but the first pod) and joins, with a controller that dies."""
+    """Losses, preemptions, removals (except of the first pod), joins and controller crashes."""
     models, workers, epochs = shape
     replicas: dict[str, Sequence[int]] = dict(own_partition(workers))
     joins = {f"worker-{workers + number}": at for number, at in enumerate(joined)}

@@ -1,4 +1,4 @@
-"""Inspections and trials beside training: given where there is a choice, never to the cost of the run."""
+"""Inspections and trials during training: only with a choice of plans, and at no cost to the run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DDP = ParallelPlan(technique="ddp", size=2)
 
 
 def inspection(models: int, *, groups: int = 1) -> Inspection:
-    """Models that are alike, or in so many groups; by `single` or on two devices."""
+    """Models in `groups` groups, with parallel plans for one and two devices."""
     names = [f"m{number:02}" for number in range(models)]
     return Inspection(
         groups=tuple(
@@ -50,7 +50,7 @@ def inspection(models: int, *, groups: int = 1) -> Inspection:
 
 
 def seconds(*, inspect: float = 3.0, trial: float = 15.0, sub_epoch: float = 100.0) -> SubEpochTime:
-    """How long tasks take."""
+    """Fixed times for inspections, trials and sub-epochs."""
 
     def sub_epoch_time(body: TaskBody, worker: str) -> float:
         return {"inspect": inspect, "trial": trial}.get(body.kind, sub_epoch)
@@ -68,7 +68,10 @@ def simulate(
     asked_for: tuple[ClientEvent, ...] = (),
     **changes: Any,
 ) -> Simulation:
-    """A finished run; workers can measure. `asked_for`: by a user, once it has begun."""
+    """Return a finished run with workers that can measure.
+
+    `asked_for` has a user's commands, sent after one second.
+    """
     scenario = Scenario(
         replicas=own_partition(len(devices)),
         devices=several_devices(*devices),
@@ -88,12 +91,11 @@ def simulate(
 
 
 def run_of(simulation: Simulation) -> Run:
-    """The fit."""
     return fold(EXPERIMENT, simulation.log).runs["fit-1"]
 
 
 def measured(simulation: Simulation) -> list[TaskAssigned]:
-    """What was given out to be measured."""
+    """Return the assigned inspections and trials."""
     return [
         event
         for event in simulation.log
@@ -102,7 +104,8 @@ def measured(simulation: Simulation) -> list[TaskAssigned]:
 
 
 def test_where_a_chain_is_long_models_are_inspected_and_a_parallel_plan_is_tried_between_sub_epochs() -> None:
-    """One model on two devices: the inspection takes none of them, the trial both, and what it shows is known."""
+    """One model on two devices: the inspection uses neither, the trial uses both, and its result is
+    stored."""
     simulation = simulate(2, models=1)
     first, second = measured(simulation)
     assert (first.task, first.devices) == ("fit-1/inspect", ())
@@ -118,7 +121,7 @@ def test_where_a_chain_is_long_models_are_inspected_and_a_parallel_plan_is_tried
 def test_where_there_is_no_choice_nothing_is_measured(
     devices: tuple[int, ...], models: int, trials: str
 ) -> None:
-    """Workers of one device; twice as many like models as devices; a user who wants no trials."""
+    """One device per worker, twice as many equal models as devices, or a user without trials."""
     simulation = simulate(*devices, models=models, trials=trials)
     assert measured(simulation) == []
     assert run_of(simulation).inspection is None
@@ -126,7 +129,7 @@ def test_where_there_is_no_choice_nothing_is_measured(
 
 
 def test_a_changed_model_is_not_tried_for_those_that_were_like_it() -> None:
-    """Another one of its group is; of a model that is alone none."""
+    """Another model of its group is tried; a model alone in its group has no trial."""
     changed = ModelChanged(run="fit-1", model="m00", hyperparams={"batch_size": 2})
     tried: list[str] = []
 
@@ -144,7 +147,7 @@ def test_a_changed_model_is_not_tried_for_those_that_were_like_it() -> None:
 
 
 def test_a_sub_epoch_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_device() -> None:
-    """There are ways that need less."""
+    """Other parallel plans may need less memory."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_first = isinstance(body, TrainTask) and attempt == 1 and body.sub_epoch == 0
@@ -159,7 +162,7 @@ def test_a_sub_epoch_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_d
 @pytest.mark.parametrize("kind", [InspectTask, TrialTask])
 @pytest.mark.parametrize("failure", [FailureKind.CRASH, FailureKind.HANG, FailureKind.OUT_OF_MEMORY])
 def test_what_comes_to_nothing_is_known_and_the_run_goes_on(kind: type, failure: FailureKind) -> None:
-    """It is not tried again, and no model fails."""
+    """It is not repeated, and no model fails."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         return Failure(kind=failure, message="gone") if isinstance(body, kind) else None
@@ -178,7 +181,7 @@ def test_what_comes_to_nothing_is_known_and_the_run_goes_on(kind: type, failure:
 
 
 def test_a_trial_whose_worker_is_lost_is_done_by_another_one() -> None:
-    """And the outcome is there once."""
+    """The result is stored once."""
     simulation = simulate(
         2,
         2,
@@ -192,7 +195,7 @@ def test_a_trial_whose_worker_is_lost_is_done_by_another_one() -> None:
 
 
 def test_the_end_of_a_run_waits_for_no_trial() -> None:
-    """Once nothing is left to train, what is open to be measured is taken back."""
+    """After the last sub-epoch, open measurements are revoked."""
     simulation = simulate(2, models=1, epochs=2, sub_epoch_time=seconds(inspect=1000.0))
     run = run_of(simulation)
     assert run.state is RunState.FINISHED
@@ -201,7 +204,7 @@ def test_the_end_of_a_run_waits_for_no_trial() -> None:
 
 
 def test_trials_of_several_groups_are_on_different_workers_at_once() -> None:
-    """One at a time on each."""
+    """One trial at a time on each worker."""
     simulation = simulate(
         2,
         2,
@@ -216,7 +219,7 @@ def test_trials_of_several_groups_are_on_different_workers_at_once() -> None:
 
 
 def by(parallel_plan: float, single: float) -> SubEpochTime:
-    """Sub-epochs take so long by two devices, and by one."""
+    """Sub-epoch times on two devices and on one."""
 
     def sub_epoch_time(body: TaskBody, worker: str) -> float:
         if isinstance(body, TrainTask):
@@ -230,7 +233,7 @@ def by(parallel_plan: float, single: float) -> SubEpochTime:
 def test_what_a_trial_has_shown_decides_by_which_parallel_plan_sub_epochs_run(
     batch_s: float, is_used: bool
 ) -> None:
-    """A model alone on two devices takes both from the sub-epoch after the trial, if that is faster; else it stays."""
+    """A model alone on two devices uses both after the trial if that is faster."""
     simulation = simulate(
         2,
         models=1,
@@ -251,7 +254,7 @@ def test_what_a_trial_has_shown_decides_by_which_parallel_plan_sub_epochs_run(
 def test_unverified_parallel_plans_are_not_planned_with_but_for_those_that_the_user_has_named(
     is_verified: bool, is_named: bool, is_known: bool
 ) -> None:
-    """Also of those that a model may go on to when memory runs out; a controller that takes over knows the same."""
+    """This includes alternatives for memory shortage; a new controller decides the same."""
     outcome = TrialOutcome(batch_s=0.1, is_verified=is_verified)
     scenario = Scenario(
         replicas=own_partition(1),

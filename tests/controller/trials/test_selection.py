@@ -1,4 +1,4 @@
-"""Trials are done only where they may gain something, and no way is left out that would fit."""
+"""Selection of trials: only useful ones, without loss of a plan that fits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GIB = 1 << 30
 def parallel_plan(
     technique: str, size: int, *, reason: str = "", device_bytes: int | None = None
 ) -> KnownParallelPlan:
-    """A way as an inspection tells of it."""
+    """A parallel plan as an inspection reports it."""
     identity = technique if size == 1 else f"{technique}-{size}"
     made = ParallelPlan(technique=technique, size=size)
     return KnownParallelPlan(id=identity, parallel_plan=made, reason=reason, device_bytes=device_bytes)
@@ -52,7 +52,7 @@ def situation(
     memory: int | None = None,
     outcomes: Mapping[tuple[str, str], TrialOutcome] | None = None,
 ) -> Situation:
-    """Groups of so many models each."""
+    """Return groups with these numbers of models."""
     names = [[f"m{group:02}{number:03}" for number in range(count)] for group, count in enumerate(models)]
     return Situation(
         inspection=Inspection(
@@ -69,7 +69,7 @@ def situation(
 
 
 def wanted(given: Situation) -> list[tuple[str, str]]:
-    """What would be tried, in order."""
+    """Return the selected trials in order."""
     return [(trial.key.group, trial.key.parallel_plan) for trial in trials(given)]
 
 
@@ -77,7 +77,7 @@ def wanted(given: Situation) -> list[tuple[str, str]]:
 def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
     models: int, devices: list[int]
 ) -> None:
-    """Their chains are half of the load at most; with fewer models than devices they are longer than it."""
+    """Each chain is at most half of the load; with fewer models than devices it is longer."""
     is_many = models >= 2 * sum(devices)
     given = situation([models], devices=devices)
     if is_many:
@@ -89,8 +89,8 @@ def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
 
 
 def test_numbers_of_devices_are_tried_as_they_double_and_no_further_than_it_pays() -> None:
-    """Two devices first, then four once two have shown a speed-up; where two gain nothing, eight are still hoped for,
-    but only what four could bring is asked for next."""
+    """First two devices, then four after a speed-up. Without one, eight remain possible, but four are tried
+    first."""
     alone = situation([1])
     assert wanted(alone) == [("g00", "ddp-2")]
     good = {("g00", "ddp-2"): TrialOutcome(batch_s=0.55, is_verified=True)}
@@ -102,15 +102,15 @@ def test_numbers_of_devices_are_tried_as_they_double_and_no_further_than_it_pays
 
 
 def test_a_parallel_plan_whose_gradient_was_found_wrong_is_not_tried_on_more_devices() -> None:
-    """Nor one that was found not to apply; one that crashed may go well elsewhere."""
+    """The same applies to inapplicable plans; a crash may be specific to two devices."""
     for cause, left in (("gradient", []), ("not_applicable", []), ("failure", [("g00", "ddp-4")])):
         struck = TrialOutcome.model_validate({"reason": "no", "cause": cause})
         assert wanted(situation([1], outcomes={("g00", "ddp-2"): struck})) == left
 
 
 def test_whether_a_parallel_plan_fits_is_found_out_by_sub_epochs_and_not_by_trials() -> None:
-    """Of a model that runs out of memory on one device, nothing is tried until a sub-epoch has found a way. Then what
-    is tried is faster ways, where the chain is long."""
+    """A model that ran out of memory has no trial until a sub-epoch finds a plan that fits. Then trials look
+    for faster plans."""
     parallel_plans = (*PARALLEL_PLANS[:2], parallel_plan("offload", 1), *PARALLEL_PLANS[2:])
     given = replace(situation([1], parallel_plans=parallel_plans), struck={("g00", "single")})
     assert wanted(given) == []
@@ -129,12 +129,12 @@ def test_parallel_plans_that_the_user_has_not_named_are_not_tried_and_those_that
     assert wanted(replace(given, wanted={"single", "fsdp"})) == [("g00", "fsdp-2")]
 
 
-# --- no false pruning -----------------------------------------------------------------------------
+# --- No valid plan is dropped ---
 
 
 @dataclass(frozen=True)
 class TrueModel:
-    """What a model takes in truth, bytes; `told` is the share of its state that techniques' bounds tell."""
+    """Actual memory of a model in bytes; `told` is the share of its state in the techniques' bounds."""
 
     state: int
     optimizer: int
@@ -142,7 +142,7 @@ class TrueModel:
     told: float
 
     def peak(self, known: KnownParallelPlan) -> float:
-        """Of each device."""
+        """Return the peak memory of each device."""
         technique, size = known.parallel_plan.technique, known.parallel_plan.size
         whole = self.state + self.optimizer
         if technique == "fsdp":
@@ -151,7 +151,7 @@ class TrueModel:
         return whole + kept * self.activations / size
 
     def parallel_plans(self) -> tuple[KnownParallelPlan, ...]:
-        """With bounds of which the optimizer's state, and some more, is missing."""
+        """Return plans whose bounds omit the optimizer's state and more."""
         made = []
         for technique, size in (
             ("single", 1),
@@ -182,13 +182,13 @@ class TrueModel:
 def test_no_parallel_plan_that_would_fit_is_left_out_for_its_memory(
     truth: TrueModel, memory: int, tried: set[int]
 ) -> None:
-    """Over models, limits and what has been tried: what the bounds and the trials' peaks conclude holds in truth."""
+    """For any models, limits and trials, conclusions from bounds and peaks are true."""
     parallel_plans, outcomes = truth.parallel_plans(), {}
     for number in tried:
         known = parallel_plans[number]
         if truth.peak(known) <= FULL * memory:
             peak = int(truth.peak(known))
-            # The state as a checkpoint has it: of what bounds tell nothing of, nothing is in it either.
+            # A checkpoint's state omits the same parts as the bounds.
             outcomes["g00", known.id] = TrialOutcome(
                 batch_s=1.0, device_bytes=peak, state_bytes=truth.optimizer, is_verified=True
             )
@@ -201,7 +201,7 @@ def test_no_parallel_plan_that_would_fit_is_left_out_for_its_memory(
             assert may_fit(given, group, known), known.id
 
 
-# --- times ------------------------------------------------------------------------------------------
+# --- Times ---
 
 
 @given(
@@ -211,7 +211,7 @@ def test_no_parallel_plan_that_would_fit_is_left_out_for_its_memory(
 def test_the_least_makespan_of_one_parallel_plan_each_is_the_chain_or_the_load(
     left: list[float], devices: int
 ) -> None:
-    """Whichever is longer; a further way never makes it longer."""
+    """The longer one counts; an additional plan never increases it."""
     parallel_plans = {f"m{number}": [(1, seconds)] for number, seconds in enumerate(left)}
     found = lower_s(parallel_plans, devices)
     assert found == pytest.approx(max(*left, sum(left) / devices), rel=1e-6)
@@ -226,7 +226,7 @@ def test_the_least_makespan_of_one_parallel_plan_each_is_the_chain_or_the_load(
 def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
     batches: float, batch_s: float | None, is_tried: bool
 ) -> None:
-    """Fewer batches than a trial has, or fewer seconds than processes take to start."""
+    """Fewer batches than a trial uses, or less time than process start-up."""
     given = situation([1], batches=batches)
     given = replace(given, batch_s={} if batch_s is None else {"m00000": batch_s})
     assert bool(wanted(given)) is is_tried
@@ -244,7 +244,7 @@ def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
 def test_the_bound_is_the_least_limit_that_is_enough(
     parallel_plans: dict[str, list[tuple[int, float]]], devices: int
 ) -> None:
-    """By its definition: a little less is not enough, and the bound itself is."""
+    """A slightly smaller limit is not enough."""
 
     def is_enough(limit: float) -> bool:
         cheap = [

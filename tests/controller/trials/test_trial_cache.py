@@ -1,4 +1,4 @@
-"""Outcomes of trials are kept once and taken over by later runs; nothing that does not fit is."""
+"""Trial results are stored once and reused by later runs if they apply."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OUTCOME = TrialOutcome(batch_s=0.5, is_verified=True)
 
 
 class Memory:
-    """A store in memory; an older one refuses."""
+    """A store in memory; an older one refuses trials."""
 
     def __init__(self, *, is_older: bool = False) -> None:
         self.records: dict[str, TrialRecord] = {}
@@ -52,13 +52,11 @@ class Memory:
         self._is_older = is_older
 
     def trials(self, keys: Sequence[str]) -> tuple[TrialRecord, ...]:
-        """See `KvsClient.trials`."""
         if self._is_older:
             raise BadRequestError("no such route")
         return tuple(self.records[key] for key in keys if key in self.records)
 
     def keep_trial(self, record: TrialRecord) -> None:
-        """See `KvsClient.keep_trial`."""
         if self._is_older:
             raise BadRequestError("no such route")
         self.writes += 1
@@ -66,7 +64,7 @@ class Memory:
 
 
 def inspected(outcome: TrialOutcome | None = None) -> Story:
-    """A run whose models were inspected, and perhaps a way tried."""
+    """An inspected run, with a trial if `outcome` is given."""
     story = Story(devices=2)
     story.fit()
     named = started(story, INSPECT)
@@ -78,7 +76,7 @@ def inspected(outcome: TrialOutcome | None = None) -> Story:
 
 
 def test_what_a_run_has_measured_another_one_takes_over_without_a_trial() -> None:
-    """Told in its log, once."""
+    """Its log records the reuse once."""
     store = Memory()
     TrialCache(store).keep("one", inspected(OUTCOME).run)
     later, cache = inspected(), TrialCache(store)
@@ -102,7 +100,7 @@ def test_what_a_run_has_measured_another_one_takes_over_without_a_trial() -> Non
     ],
 )
 def test_why_a_parallel_plan_was_ruled_out_is_kept_if_it_would_be_so_again(cause: str, is_kept: bool) -> None:
-    """A crash, or a machine whose memory others used, may have been bad luck."""
+    """A crash, or memory used by other programs, may not happen again."""
     store = Memory()
     struck = TrialOutcome.model_validate({"reason": "no", "cause": cause})
     TrialCache(store).keep("one", inspected(struck).run)
@@ -110,7 +108,7 @@ def test_why_a_parallel_plan_was_ruled_out_is_kept_if_it_would_be_so_again(cause
 
 
 def test_a_record_of_another_version_of_torch_is_not_taken_over() -> None:
-    """Though its key should say so, too."""
+    """The key should already differ."""
     store = Memory()
     store.records[KEYS["ddp-2"]] = TrialRecord(key=KEYS["ddp-2"], outcome=OUTCOME, torch="1.0")
     event = TrialCache(store).recalled(inspected().run)
@@ -118,7 +116,7 @@ def test_a_record_of_another_version_of_torch_is_not_taken_over() -> None:
 
 
 def test_a_store_that_refuses_is_done_without() -> None:
-    """Trials run again then."""
+    """Trials then run again."""
     cache = TrialCache(Memory(is_older=True))
     assert cache.recalled(inspected().run) == TrialsRecalled(run="fit-1")
     cache.keep("one", inspected(OUTCOME).run)
