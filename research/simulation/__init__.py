@@ -1,1 +1,1 @@
-"""The controller's own core in virtual time: for studies of schedules, property-based tests and crash sweeps."""
+"""Run the controller's core in virtual time, for scheduling studies, property-based tests and crash sweeps."""

@@ -1,8 +1,7 @@
-"""Simulated workers, and the controller's core driven against them in virtual time.
+"""Simulated workers, and the controller's core that drives them in virtual time.
 
-Deterministic: the same arguments give the same log. Workers take the time of a sub-epoch from a function, may fail, go
-away and come back as the scenario says. The controller may crash between any two of its steps: it is then rebuilt
-from the log.
+Deterministic: the same arguments give the same log. A function gives the time of each sub-epoch; the scenario says when
+workers fail, leave and return. The controller may crash between any two writes and is then rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -57,19 +56,20 @@ from research.simulation.virtual_workers import VirtualWorkers
 _HOLDER, _LEASE_S = "controller#0", 1e9
 
 _MOST_ROUNDS = 500
-"""Of decisions at one moment: more of them would never end."""
+"""Maximum decisions at one moment; more would mean an endless loop."""
 
 
 class Simulation:
-    """A fit run under a scenario, the ETL run before it where there is one, and perhaps other experiments beside it;
+    """A simulated fit run under a scenario, with its ETL run if any, and optional other runs.
+
     `run` returns the final state.
 
     Args:
-        helper: plans beside dispatch, if the request wants a planner; dispatch alone without it.
-        autoscaler: looks ahead for the run; what it asks for is `asked_for`'s to do.
-        neighbours: runs of other experiments that share the workers, and further runs of the first one.
-        most_open: so many runs are worked on at once; others wait in the queue.
-        sharing: who decides next; a new one by default.
+        helper: planner used in addition to dispatch, if the request wants one; otherwise dispatch alone.
+        autoscaler: forecasts the run; its size requests go to `asked_for`.
+        neighbours: runs of other experiments on the same workers, and further runs of the first experiment.
+        most_open: maximum number of attended runs; others wait in the queue.
+        sharing: chooses the next run to decide; a new `Sharing` by default.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Simulation:
         self._scenario, self._plan, self._autoscaler = scenario, plan, autoscaler
         self.seen = Seen()
         self.asked_for: Callable[[int], None] = lambda _: None
-        """Is told how many workers the autoscaler asks for."""
+        """Callback that gets the number of workers the autoscaler requests."""
         asked = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
         self._plans = {(each.name, each.plan.run): each.plan for each in asked}
         self._most_open, self._new_sharing = most_open, sharing
         self.sizes: list[tuple[float, int]] = []
-        """(when, how many workers) of each change of their number by the controller."""
+        """(time, number of workers) of each change of size by the controller."""
         self.now = 0.0
         self.writes = 0
         self.store = VirtualStore(lambda: self.now)
@@ -117,11 +117,11 @@ class Simulation:
 
     @property
     def log(self) -> tuple[Event, ...]:
-        """The event log of the first experiment so far."""
+        """The event log of the first experiment."""
         return self.store.events(EXPERIMENT)
 
     def run_whole(self) -> ExperimentState:
-        """`run`, with all sub-epochs at hand, also those that a fold archives."""
+        """Run the simulation and return a state with all sub-epochs, including compacted ones."""
         state = self.run()
         if any(run.archived_until for run in state.runs.values()):
             return fold(state.name, self.log, keeps_archived=True)
@@ -131,10 +131,10 @@ class Simulation:
         """Simulate until the run has ended.
 
         Args:
-            is_begun: the run had ended before, and was opened again.
+            is_begun: True if the run had ended before and was reopened.
 
         Raises:
-            RuntimeError: nothing can happen any more, or more than `limit` things did.
+            RuntimeError: no further event can happen, or more than `limit` events did.
         """
         if not is_begun:
             self._workers.begin()
@@ -154,8 +154,11 @@ class Simulation:
         raise RuntimeError(f"no end after {limit} steps")
 
     def resize(self, count: int, *, join_s: float | Callable[[str], float]) -> None:
-        """Make the cluster as many pods: those that are to come are there after `join_s` seconds, each after its own
-        where that is asked by name."""
+        """Resize the cluster to this many pods.
+
+        Args:
+            join_s: seconds until a new pod is ready, or a function of its name.
+        """
         self._workers.resize(count, join_s=join_s)
 
     def _request(self, asked: Neighbour) -> None:
@@ -177,7 +180,7 @@ class Simulation:
 
     @property
     def core(self) -> Core:
-        """Of the first experiment."""
+        """The core of the first experiment."""
         return self.cores[EXPERIMENT]
 
     @core.setter
@@ -185,7 +188,7 @@ class Simulation:
         self.cores[EXPERIMENT] = core
 
     def _start_controller(self) -> None:
-        """A controller that knows nothing: it will read the logs."""
+        """Start a controller without state: it reads the logs."""
         drawable = self._scenario.drawable
         self.cores = {
             name: Core(record, drawable=drawable, state=restored(self.store, name))
@@ -205,7 +208,7 @@ class Simulation:
         self._draws = Draws(InlineSampler())
 
     def _open(self) -> dict[str, Core]:
-        """Those that are worked on."""
+        """Return the cores of attended runs."""
         kept, before = self.experiments, self.experiments.attended()
         waiting = {RunRef(name, run) for name, each in kept.opened.items() for run in each.core.waiting()}
         admitted = kept.admitted(self.store.queued(), self.now, waiting)
@@ -227,7 +230,7 @@ class Simulation:
         raise RuntimeError(f"the controller writes and writes at {self.now:g} s: {newest}")
 
     def _decide_all(self) -> bool:
-        """One round; whether anything has changed."""
+        """Decide once for each run; return True if any state has changed."""
         cores, has_changed = self._open(), False
         for core in cores.values():
             name = core.state.name
@@ -259,7 +262,7 @@ class Simulation:
         return has_changed
 
     def _rest_or_wake(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
-        """As the loop has it; whether the number of workers has changed."""
+        """Scale to zero or up like the controller's loop; return True if the number of workers has changed."""
         open_runs = [run for core in cores.values() for run in core.open_runs()]
         use = use_of((core.state for core in cores.values()), open_runs, len(self.store.queue()))
         size = self._workers.fleet().size
@@ -294,7 +297,7 @@ class Simulation:
         return self.cluster_log.tend(self._term, snapshot, ending=ending, busy=busy)
 
     def _keep(self) -> bool:
-        """Make snapshots of logs that have grown, and cut off what is in them; false if the controller died."""
+        """Make snapshots of grown logs and cut the logs; return False if the controller died."""
         for name, core in self.cores.items() if self._scenario.keeps_every else ():
             made = self.store.segments(name).snapshots
             known = made[0].seq if made else 0
@@ -329,7 +332,7 @@ class Simulation:
         return not self.dies()
 
     def dies(self) -> bool:
-        """Whether the controller dies now, between two writes."""
+        """True if the controller dies now, between two writes."""
         if self.writes not in self._scenario.crash_before:
             return False
         self.writes += 1
@@ -350,7 +353,7 @@ class Simulation:
             started = self._plans.get((core.state.name, run.id))
             steps = [api.Note(event=started or self._etl_started())]
         if not any(isinstance(step, api.Note) for step in steps):
-            # The first call asks; the values are there at once.
+            # The first call sends the request, the second one finds the values.
             steps += self._draws.steps(core, run) or self._draws.steps(core, run)
         return steps
 
@@ -377,9 +380,9 @@ class Simulation:
         self.writes += 1
         request = api.DecideRequest(term=self._term, after=core.state.seq, steps=tuple(steps))
         answer = self.store.decide(core.state.name, request)
-        self._workers.deliver()  # they wait on the store, whoever decides
+        self._workers.deliver()  # workers read the store, whichever controller leads
         if self.dies():
-            # After the write, before its answer: the same.
+            # Dying after the write, before its answer, has the same effect.
             self._start_controller()
             return True
         self._fold(core, answer.events)
@@ -390,7 +393,7 @@ class Simulation:
             core.apply(event, is_news=is_news)
 
     def snapshot(self) -> ClusterSnapshot:
-        """The workers as the controller sees them now."""
+        """Return the controller's present view of the workers."""
         fleet = self._workers.fleet() if self._scenario.has_pods else None
         statuses, health = self.store.workers(), self.store.workers_health()
         is_waking = fleet is not None and self.rest.is_waking(fleet.size)
@@ -422,7 +425,7 @@ class Simulation:
         return RunStarted(run="etl-1", plan=EtlPlan(dataset=DATASET, splits={"train": tuple(parts)}))
 
     def _tick(self) -> None:
-        """Heartbeats, and a look at the snapshot, five times a lease."""
+        """Send heartbeats and read the snapshot five times per lease."""
         self._workers.beat()
         self._at(self.now + self._scenario.lease_s / 5, self._tick)
 
@@ -432,36 +435,36 @@ class Simulation:
 
 
 class _DiedError(Exception):
-    """The controller has died at a write."""
+    """The controller died at a write."""
 
 
 class _Resizes:
-    """The cluster manager as `MemoryLimits` has it."""
+    """The cluster manager's interface for `MemoryLimits`."""
 
     def __init__(self, workers: VirtualWorkers) -> None:
         self._workers = workers
 
     def resize(self, pod: str, container: str, memory: Memory) -> None:
-        """Give a pod more memory."""
+        """Raise a pod's memory."""
         self._workers.resize_memory(pod, memory)
 
 
 class _Mortal:
-    """The store as the controller's `ClusterLog` has it: to write is to die, if the scenario says so."""
+    """The store's interface for the controller's `ClusterLog`, which may crash the controller at a write."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
 
     def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
-        """As the store has it."""
+        """Return the store's answer."""
         return self._simulation.store.cluster_log(after, wait_s=wait_s)
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
-        """As the store has it."""
+        """Return the store's answer."""
         return self._simulation.store.snapshot(experiment, of_format)
 
     def write_cluster_log(self, request: api.ClusterLogRequest) -> api.ClusterLogAnswer:
-        """As the store does; before it, or before its answer, the controller may die."""
+        """Write to the store; the controller may die before the write or before its answer."""
         simulation = self._simulation
         if simulation.dies():
             raise _DiedError

@@ -1,4 +1,4 @@
-"""The history that simulated runs leave, for those that are simulated after them."""
+"""History of simulated runs, as input for later simulations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controller.projections.history import shown
 def history_of(
     log: Iterable[Event], known: Mapping[str, SubEpochHistory] | None = None
 ) -> dict[str, SubEpochHistory]:
-    """What the events of a log have shown, put to what was known."""
+    """Return the known history plus the results in a log."""
     state, rows = ExperimentState(name="simulated"), dict(known or {})
     for event in log:
         state.apply(event)

@@ -1,4 +1,4 @@
-"""The store in memory, its part on the history."""
+"""The history part of the in-memory store."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from research.simulation.machine_store import VirtualMachineStore
 
 
 class VirtualHistoryStore(VirtualMachineStore):
-    """The methods of `cerebro.runtime.kvs.history_calls.HistoryCalls`, with the same meaning; nothing makes rows go."""
+    """The methods of `cerebro.runtime.kvs.history_calls.HistoryCalls`, with the same meaning; rows never expire."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(now)
         self._sub_epochs: dict[str, SubEpochHistory] = {}
         self._counted: dict[str, int] = {}
-        """Experiment -> number of the newest event of its log that is counted."""
+        """Experiment -> number of the newest counted event."""
 
     def experiment(self, name: str) -> ExperimentRecord:
-        """The record of one experiment."""
+        """Return the record of an experiment."""
         raise NotImplementedError
 
     def history(self) -> History:
-        """All that is known."""
+        """Return the whole history."""
         return History(sub_epochs=dict(self._sub_epochs))
 
     def count_history(self, request: HistoryRequest) -> HistoryAnswer:
-        """Count what events have shown, unless they are counted already."""
+        """Count the results of events, each event once."""
         self.experiment(request.experiment)
         self._require_term(request.term)
         upto = self._counted.get(request.experiment, 0)
@@ -47,5 +47,5 @@ class VirtualHistoryStore(VirtualMachineStore):
         return forgotten
 
     def code(self, sha256: str) -> CodeRecord:
-        """Code by its hash: there is none in a simulation."""
+        """Raise: a simulation has no code."""
         raise NotFoundError(f"no user code {sha256[:12]} in the store")

@@ -1,4 +1,4 @@
-"""The store in memory, its part on workers' machines: checks, quarantine, incidents."""
+"""The part of the in-memory store on workers' machines: checks, quarantine, incidents."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class VirtualMachineStore(VirtualWorkerStore):
     """The methods of `cerebro.runtime.kvs.machine_calls.MachineCalls`, with the same meaning."""
 
     def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
-        """Forget a worker, and what is known of its machine."""
+        """Remove a worker and the state of its machine."""
         super().remove_worker(worker, incarnation)
         left = {name: each for name, each in self._health.workers.items() if name != worker}
         self._health = self._health.model_copy(update={"workers": left})
 
     def workers_health(self) -> HealthAnswer:
-        """All that is known."""
+        """Return the state of all machines."""
         return self._health
 
     def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
-        """Give a worker nothing more."""
+        """Quarantine a worker."""
         self._require_term(request.term)
         return self._keep_health(
             worker,
@@ -42,13 +42,13 @@ class VirtualMachineStore(VirtualWorkerStore):
         )
 
     def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
-        """Give a worker tasks again."""
+        """Release a worker from quarantine."""
         self._require_term(request.term)
         change = quarantine.released(worker, request, self.workers(), self._health, self._now())
         return self._keep_health(worker, change)
 
     def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
-        """Have a worker check its machine."""
+        """Request a node check from a worker."""
         self._require_term(request.term)
         before = self._health.of(worker)
         change = quarantine.check_asked(worker, request, self.workers(), self._health, self._now())
@@ -60,18 +60,18 @@ class VirtualMachineStore(VirtualWorkerStore):
         return self._keep_health(worker, change)
 
     def report_check(self, worker: str, result: CheckResult) -> None:
-        """What a worker found."""
+        """Store the result of a worker's node check."""
         quarantine.found(worker, self.workers())
         self._keep_health(worker, quarantine.check_told(worker, result, self._health, self._now()))
 
     def report_pace(self, worker: str, request: PaceRequest) -> None:
-        """How long its sub-epochs take."""
+        """Store the pace of a worker's sub-epochs."""
         self._require_term(request.term)
         change = quarantine.paced(worker, request, self.workers(), self._health, self._now())
         self._keep_health(worker, change)
 
     def report_incident(self, request: IncidentRequest) -> None:
-        """Something that people are to know."""
+        """Store an incident."""
         self._require_term(request.term)
         self._tell(quarantine.told(request, self._health, self._now()))
 

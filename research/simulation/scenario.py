@@ -1,4 +1,4 @@
-"""What a simulation is of: workers, their speed, and everything that befalls them."""
+"""The input of a simulation: workers, their speed and their failures."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DATASET = "simulated"
 SubEpochTime = Callable[[TaskBody, str], float]
 """(task, worker) -> seconds."""
 Outcome = Callable[[TaskBody, int, str], Failure | None]
-"""(task, attempt, worker) -> why the attempt fails, or `None`."""
+"""(task, attempt, worker) -> failure of the attempt, or `None`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOutage:
-    """A worker's process is gone from `start` for `length` seconds; it comes back with the partitions it had."""
+    """A worker's process is away from `start` for `length` seconds and returns with its partitions."""
 
     worker: str
     start: float
@@ -35,15 +35,15 @@ class WorkerOutage:
 
 @dataclass(frozen=True, kw_only=True)
 class Preemption(WorkerOutage):
-    """The same with notice: asked to end, it gives back what it has, and ends. In pods only."""
+    """An outage with notice: the worker releases its tasks, then ends. For pods only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbour:
-    """A run that is requested at some time: of another experiment, or a further one of the same."""
+    """A run that starts at some time, of another experiment or of the same one."""
 
     name: str
-    """Of the experiment."""
+    """Name of the experiment."""
     request: FitRequest | EvaluateRequest
     plan: RunStarted
     at: float = 0.0
@@ -51,33 +51,32 @@ class Neighbour:
 
 @dataclass(kw_only=True)
 class Scenario:
-    """What is simulated.
+    """The input of a simulation.
 
     Attributes:
-        replicas: worker -> partitions it holds, or is to make if there is ETL.
-        sub_epoch_time: how long a task takes.
-        fixed_s: of that, what a sub-epoch takes whatever its rows, as its worker tells; without, a worker tells no
-            parts.
-        outcome: which attempts fail.
-        check: what a worker finds wrong with its machine.
-        curve: what a sub-epoch that is to tell its curve has reported, given its seconds.
-        outages: workers that go away for a while.
-        joins: worker -> when it is there for the first time, if not from the beginning.
-        removals: worker -> when it goes for good, with its disk.
-        devices: worker -> how many it has; one if it is left out.
-        device_kind: of all of them.
-        memory, device_memory: worker -> bytes that it, or each of its devices, has for itself; not known if left out.
-        most_memory: bytes that the former may be raised to; 0: it stays as it is.
-        unresized: workers that get no more although that was granted.
-        has_pods: each worker is a pod with two containers, one that trains and ``NAME-etl``, which share the pod's
-            volume; the partitions are made by an ETL run before; a cluster manager tells of the pods. Otherwise a
-            worker is a process that finds its partitions, does no ETL, and is lost by its silence.
-        rest: whether pods are given back while no run is open.
-        join_s: pod -> until it is there again, once it is wanted.
-        lease_s: silence after which a worker is lost.
+        replicas: worker -> partitions it holds, or has to build in an ETL run.
+        sub_epoch_time: function that gives a task's seconds.
+        fixed_s: seconds of a sub-epoch that do not depend on its rows, as its worker reports; `None` for no report.
+        outcome: function that gives an attempt's failure.
+        check: function that gives the fault a worker finds in its machine.
+        curve: function that gives the reported curve of a sub-epoch from its seconds.
+        outages: temporary losses of workers.
+        joins: worker -> time of its first registration, if later than the start.
+        removals: worker -> time of its permanent loss, with its disk.
+        devices: worker -> number of devices; 1 by default.
+        device_kind: kind of all devices.
+        memory, device_memory: worker -> bytes of the worker, or of each of its devices; unknown by default.
+        most_memory: bytes that `memory` may be raised to; 0 for no increase.
+        unresized: workers that get no more memory although the request was granted.
+        has_pods: True if each worker is a pod with two containers, one for training and ``NAME-etl``, on one volume. An
+            ETL run builds the partitions, and a cluster manager reports the pods. Otherwise a worker is a process that
+            has its partitions, does no ETL, and is lost by silence.
+        rest: settings of scale to zero, for times without an open run.
+        join_s: function of a pod's name that gives the seconds until a requested pod is ready.
+        lease_s: seconds of silence after which a worker is lost.
         crash_before: numbers of the controller's writes before which it dies and is rebuilt from the log.
-        keeps_every: after so many events a snapshot is made, and what is in it is cut off the log: writes, too.
-            0: never.
+        keeps_every: number of events between two snapshots, each of which cuts the log; these are writes too. 0 for no
+            snapshots.
     """
 
     replicas: Mapping[str, Sequence[int]]
@@ -85,19 +84,18 @@ class Scenario:
     fixed_s: SubEpochTime | None = None
     outcome: Outcome = lambda body, attempt, worker: None
     check: Callable[[str], str] = lambda worker: ""
-    """What a worker's check of its machine finds wrong; empty: nothing."""
     curve: Callable[[TrainTask, float], Curve | None] = lambda body, seconds: None
     state_of: Callable[[TaskBody, int, str], str] = lambda body, attempt, worker: "-"
-    """(task, attempt, worker) -> what training leaves: texts that are equal where the states are, to the bit."""
+    """(task, attempt, worker) -> text of the trained state; equal texts mean equal bits."""
     metrics: Callable[[TaskBody], Mapping[str, float]] = lambda body: {"loss": 1.0}
-    """What the function of a sub-epoch or a validation returns."""
+    """Metrics that a sub-epoch or a validation returns."""
     peak_bytes: Callable[[TaskBody], int] = lambda body: 0
-    """The most memory that a task was seen to take; 0: not known."""
+    """Peak memory of a task in bytes; 0 if unknown."""
     outages: Sequence[WorkerOutage] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     removals: Mapping[str, float] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
-    """Workers that are not there until the cluster is made larger (`Simulation.resize`)."""
+    """Workers that join only when the cluster grows (`Simulation.resize`)."""
     devices: Mapping[str, int] = field(default_factory=dict)
     device_kind: Literal["gpu", "cpu"] = "gpu"
     memory: Mapping[str, int] = field(default_factory=dict)
@@ -106,27 +104,27 @@ class Scenario:
     unresized: frozenset[str] = frozenset()
     has_pods: bool = False
     saves: bool = False
-    """Whether sub-epochs have savepoints, in batches of one row: at notice, and when they are asked for."""
+    """True if sub-epochs have savepoints, in batches of one row, at notice and on request."""
     saves_every_s: float = 0.0
-    """Seconds between two savepoints of a running sub-epoch, where `saves` is set; 0: none by the clock."""
+    """Seconds between two savepoints of a running sub-epoch, if `saves` is set; 0 for none by time."""
     deaf: frozenset[str] = frozenset()
-    """Workers whose sub-epochs come to no batch: they give nothing back that they are asked for."""
+    """Workers whose sub-epochs reach no batch, so they release nothing on request."""
     inspection: Inspection | None = None
-    """What an inspection finds; `None`: no worker inspects, so none tries."""
+    """Result of an inspection; `None` if no worker inspects, and so none runs trials."""
     is_apart: bool = False
-    """Whether workers train with no others."""
+    """True if workers cannot train in gangs."""
     trial: Callable[[TrialTask], TrialOutcome] = lambda body: TrialOutcome(batch_s=1.0, is_verified=True)
-    """What a trial shows."""
+    """Result of a trial."""
     procedure: Callable[[], Procedure] | None = None
-    """Makes a search's own procedure at the worker that is asked; `None`: no worker runs one."""
+    """Factory of a search's own procedure on the requested worker; `None` if no worker runs one."""
     search_s: float = 0.5
-    """How long an answer takes."""
+    """Seconds until a worker answers a search request."""
     drawable: frozenset[str] = EVERYWHERE
-    """Kinds of samplers by which the controller has values drawn. Workers draw by others."""
+    """Kinds of samplers that the controller can run; workers run the others."""
     rest: RestRules = field(default_factory=RestRules)
     join_s: Callable[[str], float] = lambda pod: 0.0
     history: Mapping[str, SubEpochHistory] | None = None
-    """What earlier runs have shown (`research.simulation.history`); `None`: runs ask nothing of it."""
+    """History of earlier runs (`research.simulation.history`); `None` for runs without a history."""
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()
     keeps_every: int = 0

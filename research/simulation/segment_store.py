@@ -1,4 +1,4 @@
-"""The store in memory, its part on the older part of logs: what is moved out, and folds that are kept."""
+"""The part of the in-memory store on segments and snapshots of logs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _OVER = ("committed", "failed", "revoked")
 class VirtualSegmentStore(VirtualHistoryStore):
     """The methods of `cerebro.runtime.kvs.segment_calls.SegmentCalls`, with the same meaning.
 
-    What was moved out of a log is read as before, unless the files are said to be lost (`Tables.files_are_lost`).
+    Segments are read like the rest of a log, unless `Tables.files_are_lost`.
     """
 
     def cut(self, experiment: str, request: SegmentRequest) -> SegmentAnswer:
-        """Move the oldest entries of a log into a segment."""
+        """Move the oldest events of a log into a segment."""
         self._require(experiment, request.term, request.created)
         known = self._segments[experiment]
         after = known[-1].last if known else 0
@@ -47,7 +47,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
         return SegmentAnswer(moved=segment, remaining=len(own) - len(moved))
 
     def segments(self, experiment: str) -> SegmentsAnswer:
-        """What of a log is in files."""
+        """Return the segments and snapshots of a log."""
         snapshots = tuple(snapshot for snapshot, _ in self._snapshots[experiment])
         remaining = sum(event.seq > self._floor(experiment) for event in self._own(experiment))
         return SegmentsAnswer(
@@ -57,7 +57,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
     def keep_snapshot(
         self, experiment: str, seq: int, of_format: str, term: int, content: bytes, *, created: float = 0.0
     ) -> Snapshot:
-        """Keep the fold of a log."""
+        """Store the state of a log."""
         self._require(experiment, term, created)
         found = Snapshot(
             seq=seq, format=of_format, time=self._now(), size=len(content), sha256="0" * 64, file=f"{seq}"
@@ -66,7 +66,7 @@ class VirtualSegmentStore(VirtualHistoryStore):
         return found
 
     def snapshot(self, experiment: str, of_format: str) -> bytes | None:
-        """The newest fold of a log that was made by this format."""
+        """Return the newest state of a log in this format."""
         found = (content for each, content in self._snapshots[experiment] if each.format == of_format)
         return next(found, None)
 
@@ -77,12 +77,12 @@ class VirtualSegmentStore(VirtualHistoryStore):
             raise ConflictError(f"leadership term {term} has ended")
 
     def _floor(self, experiment: str) -> int:
-        """The last number of a log that was moved out."""
+        """Return the number of the last event in a segment."""
         moved = self._segments[experiment]
         return moved[-1].last if moved else 0
 
     def _own(self, experiment: str) -> list[Event]:
-        """Events of a log that are its own."""
+        """Return the experiment's own events of a log."""
         if not experiment:
             return [*self._cluster_log]
         return [event for event in self._log(experiment) if event.seq in self._numbers[experiment]]

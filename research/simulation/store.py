@@ -1,6 +1,6 @@
-"""A store in memory with the rules of kvs_api, for simulation. It passes the same contract suite as the real one.
+"""An in-memory store with the rules of kvs_api; it passes the same contract suite as the real one.
 
-Time is given by the simulation. Not thread-safe; nothing blocks: a read returns what is there.
+The simulation sets the time. Not thread-safe. No call blocks: a read returns the present data.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class VirtualStore(VirtualSegmentStore):
     """The methods of `cerebro.runtime.kvs.client.KvsClient` that a simulation needs, with the same meaning.
 
     Args:
-        now: the clock, seconds.
+        now: clock in seconds.
     """
 
     # --- experiments -----------------------------------------------------------------------------
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
-        """Create, or find again the same experiment."""
+        """Create an experiment, or return the existing equal one."""
         if record.name in self._deleting:
             raise ConflictError(f"experiment {record.name!r} is being deleted")
         known = self._records.setdefault(record.name, record)
@@ -60,13 +60,13 @@ class VirtualStore(VirtualSegmentStore):
         return known
 
     def experiment(self, name: str) -> ExperimentRecord:
-        """The record of one experiment."""
+        """Return the record of an experiment."""
         if name not in self._records:
             raise NotFoundError(f"no experiment {name!r}")
         return self._records[name]
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
-        """All experiments, newest event first."""
+        """Return all experiments, newest event first."""
         found = []
         for name, record in self._records.items():
             newest = self._newest[name]
@@ -83,7 +83,7 @@ class VirtualStore(VirtualSegmentStore):
         return tuple(sorted(found, key=lambda summary: -summary.last_event))
 
     def append(self, experiment: str, event: ClientEvent) -> int:
-        """Append a client's event and return its seq: once, however often the store has to be asked."""
+        """Append a client's event once, even if the call is repeated, and return its seq."""
         self.experiment(experiment)
         run = getattr(event, "run", "")
         if run and not isinstance(event, RunRequested) and (experiment, run) not in self._runs:
@@ -111,7 +111,7 @@ class VirtualStore(VirtualSegmentStore):
         return seq
 
     def _known(self, experiment: str, event: ClientEvent) -> int:
-        """Seq of the event if it was appended before, else 0."""
+        """Return the seq of an event that was appended before, else 0."""
         if isinstance(event, DeletionRequested):
             if experiment in self._deleting:
                 return self._deleting[experiment].seq
@@ -129,7 +129,7 @@ class VirtualStore(VirtualSegmentStore):
         return seq
 
     def delete_experiment(self, name: str, term: int) -> None:
-        """Forget an experiment whose deletion was asked for, once its files are gone."""
+        """Remove an experiment whose deletion was requested, after its files are gone."""
         self.experiment(name)
         if name not in self._deleting:
             raise ConflictError(f"nobody asked to delete experiment {name!r}")
@@ -162,15 +162,15 @@ class VirtualStore(VirtualSegmentStore):
         self._reclaim = Reclaim(seq=self._reclaim.seq + 1, datasets=tuple(sorted(datasets)))
 
     def audit(self) -> tuple[AuditEntry, ...]:
-        """What was done that no experiment's log can tell: the newest entries, oldest first."""
+        """Return the audit entries, oldest first."""
         return tuple(self._audit)
 
     def reclaim(self) -> Reclaim:
-        """Data sets that no experiment uses any more."""
+        """Return data sets that no experiment uses."""
         return self._reclaim
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
-        """Events with seq > `after`, oldest first, at most 1,000; never blocks."""
+        """Return events with seq > `after`, oldest first, at most 1,000; never blocks."""
         self.experiment(experiment)
         moved = self._segments[experiment]
         if self.files_are_lost and moved and after < moved[-1].last:
@@ -178,7 +178,7 @@ class VirtualStore(VirtualSegmentStore):
         return tuple(self._log(experiment)[after:])
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
-        """Live points with seq > `after`, oldest first, at most 1,000; never blocks."""
+        """Return live points with seq > `after`, oldest first, at most 1,000; never blocks."""
         self.experiment(experiment)
         return tuple(self._live[experiment][after:])
 
@@ -194,7 +194,7 @@ class VirtualStore(VirtualSegmentStore):
         open_runs: int = 1,
         attended: api.Attended | None = None,
     ) -> api.LeaderAnswer:
-        """Take or keep the controller's leadership for `ttl_s` seconds."""
+        """Take or renew the controller's leadership for `ttl_s` seconds."""
         is_same = (holder, process) == (self._leader.holder, self._leader_process)
         if not is_same:
             replaces = is_start and holder == self._leader.holder
@@ -209,11 +209,11 @@ class VirtualStore(VirtualSegmentStore):
         return self._leader
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
-        """Open runs of all experiments, oldest first."""
+        """Return open runs of all experiments, oldest first."""
         return tuple(self._queue)
 
     def queued(self) -> api.QueueAnswer:
-        """`queue`, with how many are worked on at once, and which."""
+        """Return the queue, the limit of attended runs, and the attended runs."""
         return api.QueueAnswer(
             runs=self.queue(),
             deleting=self.deleting(),
@@ -222,20 +222,20 @@ class VirtualStore(VirtualSegmentStore):
         )
 
     def deleting(self) -> tuple[str, ...]:
-        """Experiments that are to be deleted."""
+        """Return experiments with a requested deletion."""
         return tuple(sorted(self._deleting))
 
     def watch(self, cursors: Mapping[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
-        """Events of the named logs after their cursors, and the number of notifications; never blocks."""
+        """Return events of the named logs after their cursors, and the number of notifications; never blocks."""
         news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
         return api.WatchAnswer(events=news, cluster=self._notifications)
 
     def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
-        """Events of the cluster's log with seq > `after`; never blocks."""
+        """Return events of the cluster log with seq > `after`; never blocks."""
         return tuple(self._cluster_log[after:])
 
     def write_cluster_log(self, request: api.ClusterLogRequest) -> api.ClusterLogAnswer:
-        """Append the controller's events to the cluster's log, unless it has something after the request's cursor."""
+        """Append the controller's events to the cluster log, unless it has newer events than the request's cursor."""
         if request.term != self._leader.term:
             raise ConflictError(f"leadership term {request.term} has ended")
         is_written = request.after == len(self._cluster_log)
@@ -319,7 +319,7 @@ class VirtualStore(VirtualSegmentStore):
         sub_epoch = self._model_sub_epochs.get((experiment, model), step.task)
         if sub_epoch != step.task and self._tasks[experiment, sub_epoch].state in ("assigned", "running"):
             return refused(f"{sub_epoch} is open")
-        # Of a task that ended long ago nothing is kept but what the log says: for who has read that.
+        # A forgotten task may be assigned only by a controller that has read the log up to its segment.
         floor = self._floor(experiment) if task.state == "new" else 0
         if floor > after:
             return refused(f"events up to {floor} were not seen")
@@ -354,7 +354,7 @@ class VirtualStore(VirtualSegmentStore):
         return DONE
 
     def _unfit(self, name: str, incarnation: str, devices: tuple[int, ...], depth: int) -> str:
-        """Why an attempt cannot be given to a worker; empty if it can."""
+        """Return the reason an attempt cannot go to a worker; "" if it can."""
         worker = self._workers.get(name)
         if worker is None or worker.record.incarnation != incarnation:
             return f"{name} has restarted"

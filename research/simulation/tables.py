@@ -1,6 +1,6 @@
-"""The tables of the store in memory: what is kept, and the logs that everything is written to.
+"""The tables and logs of the in-memory store.
 
-Time is given by the simulation. Knows no rule of the store.
+The simulation sets the time. This module contains no rule of the store.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALREADY = api.StepOutcome(outcome="already")
 
 
 def refused(reason: str) -> api.StepOutcome:
-    """A step that does not fit what is there changes nothing, and says why."""
+    """Return the outcome of a step that does not fit and changes nothing."""
     return api.StepOutcome(outcome="refused", reason=reason)
 
 
@@ -56,14 +56,14 @@ class TaskRow:
     lease_until: float = 0.0
     devices: tuple[int, ...] = ()
     others: tuple[AssignedMember, ...] = ()
-    """Of a gang: the workers beside the one that leads."""
+    """The workers of a gang besides the leader."""
     saved_batch: int = 0
-    """Of the newest savepoint of this attempt."""
+    """Batch of this attempt's newest savepoint."""
     is_asked: bool = False
 
     @property
     def places(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-        """(worker, incarnation, devices) of all that have the attempt."""
+        """Return (worker, incarnation, devices) of all workers with the attempt."""
         others = ((each.worker, each.incarnation, each.devices) for each in self.others)
         return ((self.worker, self.incarnation, self.devices), *others)
 
@@ -73,7 +73,7 @@ class TaskRow:
 
 @dataclass
 class VirtualWorkerRow:
-    """A registered worker and what it last reported."""
+    """A registered worker and its last report."""
 
     record: WorkerRecord
     reported: float
@@ -84,44 +84,44 @@ class VirtualWorkerRow:
     newest: WorkerUsage | None = None
     inbox: list[InboxItem] = field(default_factory=list)
     open: defaultdict[int | None, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
-    """Device -> (experiment, task) of the open attempts that were given to it, oldest first; `None`: no device."""
+    """Device -> (experiment, task) of its open attempts, oldest first; `None` for no device."""
     recent: list[dict[str, tuple[LivePoint, ...]]] = field(default_factory=list)
     """Live points of the latest reports."""
 
     def places(self, devices: tuple[int, ...]) -> list[list[tuple[str, str]]]:
-        """Of `open`, what an attempt with these devices takes its turn in."""
+        """Return the queues of `open` that an attempt on these devices waits in."""
         return [self.open[device] for device in devices or (None,)]
 
 
 class Tables:
-    """What kvs_api keeps in the database.
+    """Data that kvs_api keeps in the database.
 
     Args:
-        now: the clock, seconds.
+        now: clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._records: dict[str, ExperimentRecord] = {}
         self._logs: defaultdict[str, list[Event]] = defaultdict(list)
-        """As they are read: with the cluster's events, as far as somebody has looked."""
+        """Experiment -> its events merged with the cluster's, up to the last read."""
         self._newest: defaultdict[str, int] = defaultdict(int)
-        """Number of the newest event that is the experiment's own."""
+        """Number of the experiment's newest own event."""
         self._cluster_log: list[ClusterEvent] = []
         self._numbers: defaultdict[str, set[int]] = defaultdict(set)
-        """Numbers of the events that are the experiment's own."""
+        """Numbers of the experiment's own events."""
         self._segments: defaultdict[str, list[Segment]] = defaultdict(list)
         self._snapshots: defaultdict[str, list[tuple[Snapshot, bytes]]] = defaultdict(list)
         self.files_are_lost = False
-        """Whether what was moved out of logs can no longer be read. (Snapshots can.)"""
+        """True if segments can no longer be read; snapshots still can."""
         self._merged: defaultdict[str, int] = defaultdict(int)
-        """How many of the cluster's events are in an experiment's log."""
+        """Experiment -> number of cluster events in its log."""
         self._present: dict[str, str] = {}
-        """Worker -> its incarnation, as the cluster log says; empty for one that is not there."""
+        """Worker -> incarnation in the cluster log; "" if absent."""
         self._live: defaultdict[str, list[LivePoint]] = defaultdict(list)
         self._tasks: defaultdict[tuple[str, str], TaskRow] = defaultdict(TaskRow)
         self._model_sub_epochs: dict[tuple[str, str], str] = {}
-        """(experiment, RUN/MODEL) -> the newest sub-epoch of the model that was assigned."""
+        """(experiment, RUN/MODEL) -> the model's newest assigned sub-epoch."""
         self._decided: defaultdict[str, int] = defaultdict(int)
         """Number of the newest event that no worker reported."""
         self._runs: dict[tuple[str, str], tuple[int, RunRequested]] = {}
@@ -138,13 +138,13 @@ class Tables:
         self._reclaim = Reclaim()
         self._audit: list[AuditEntry] = []
         self._notifications = 0
-        """How often something of the cluster has changed that a controller waits for."""
+        """Number of cluster changes that a controller waits for."""
         self._size_request: SizeRequest | None = None
         self._troubles = Troubles()
         self._health = HealthAnswer()
 
     def _log(self, experiment: str) -> list[Event]:
-        """The experiment's events and the cluster's, in the order in which they were written."""
+        """Return the experiment's and the cluster's events in the order of writing."""
         log = self._logs[experiment]
         for event in self._cluster_log[self._merged[experiment] :]:
             log.append(event.model_copy(update={"seq": len(log) + 1}))

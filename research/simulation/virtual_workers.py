@@ -1,6 +1,6 @@
-"""Simulated pods and workers: they register, take tasks from their inboxes, end them after a time, and come and go.
+"""Simulated pods and workers, which register, execute tasks from their inboxes, leave and return.
 
-They know the store and the scenario, nothing of the controller; when something is to happen later, they say so.
+They know the store and the scenario, but not the controller.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from research.simulation.store import VirtualStore
 
 @dataclass(kw_only=True)
 class _Pod:
-    """A pod or, without a cluster manager, a worker's process: a volume and the workers on it."""
+    """A pod or, without a cluster manager, a worker's process, with its volume and workers."""
 
     name: str
     disk: set[int]
     """Partitions on its volume."""
     number: int = 0
-    """So many pods of this name were there before."""
+    """Number of earlier pods with this name."""
     is_up: bool = True
     leaving: Exit | None = None
     is_removed: bool = False
     memory: int = 0
-    """Bytes that its worker has for itself; 0: not known."""
+    """Bytes of its worker; 0 if unknown."""
     is_unwanted: bool = False
-    """The cluster is smaller than that; the volume stays."""
+    """True if the cluster has shrunk below this pod; its volume stays."""
 
 
 @dataclass(kw_only=True)
@@ -83,7 +83,7 @@ _KINDS = ("train", "valid", "test", "predict")
 _GRACE_S = 1.0
 RESIZED_S = 1.0
 CHECK_S = 0.5
-"""That a check takes."""
+"""Seconds of a node check."""
 _PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
 
 
@@ -91,10 +91,10 @@ class VirtualWorkers:
     """All workers of a simulation.
 
     Args:
-        store: where they register and report.
-        plans: (experiment, run) -> plan, which says of a fit how many rows a partition has.
-        now: the clock, seconds.
-        at: has something happen at a time.
+        store: target of registrations and reports.
+        plans: (experiment, run) -> plan, which has the rows of each partition of a fit.
+        now: clock in seconds.
+        at: schedules a call at a time.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class VirtualWorkers:
         }
         self._workers = {}
         self._paces: dict[tuple[str, str, int], tuple[float, float]] = {}
-        """(task, attempt) -> when it started, and how long it will take."""
+        """(task, attempt) -> start and total seconds."""
         for name, pod in self._pods.items():
             self._workers[name] = _Worker(name=name, kinds=self._kinds, pod=pod)
             if scenario.has_pods:
@@ -138,7 +138,7 @@ class VirtualWorkers:
         return ("search",) if is_asked else ()
 
     def begin(self) -> None:
-        """Register who is there from the beginning; have happen to them what the scenario says."""
+        """Register the workers present at the start, and schedule the scenario's failures."""
         for name, pod in self._pods.items():
             if name in self._scenario.absent:
                 pod.is_up, pod.is_unwanted = False, True
@@ -154,8 +154,11 @@ class VirtualWorkers:
             self._at(time, partial(self._remove, self._pods[name]))
 
     def resize(self, count: int, *, join_s: float | Callable[[str], float]) -> None:
-        """Make it as many pods, the first ones: others go at once, and keep their volumes; those that are to come are
-        there after a while, or each after its own."""
+        """Keep the first `count` pods: later ones leave at once without their volumes, and missing ones join.
+
+        Args:
+            join_s: seconds until a missing pod joins, or a function of its name.
+        """
         for number, pod in enumerate(self._pods.values()):
             if number < count and pod.is_unwanted:
                 pod.is_unwanted = False
@@ -167,7 +170,7 @@ class VirtualWorkers:
                 self._forget(pod)
 
     def fleet(self) -> Fleet:
-        """The pods, as a cluster manager tells of them."""
+        """Return the pods as a cluster manager reports them."""
         pods = {
             pod.name: Pod(
                 uid=f"{pod.name}#{pod.number}",
@@ -180,7 +183,7 @@ class VirtualWorkers:
         return Fleet(pods=pods, size=sum(not pod.is_unwanted for pod in self._pods.values()))
 
     def resize_memory(self, name: str, memory: Memory) -> None:
-        """Give a pod more memory: it has it a moment later, while it runs."""
+        """Raise a pod's memory; it takes effect a moment later, without a restart."""
         if name not in self._scenario.unresized:
             self._at(self._now() + RESIZED_S, partial(self._take_memory, self._pods[name], memory.limit))
 
@@ -191,11 +194,11 @@ class VirtualWorkers:
                 self._store.register(status.record.model_copy(update={"memory_bytes": limit}))
 
     def memory(self, name: str) -> int:
-        """Bytes that a worker has now."""
+        """Return the present bytes of a worker."""
         return self._pods[name].memory
 
     def beat(self) -> None:
-        """Everybody who is there reports, and looks into the inbox."""
+        """Send the reports of all present workers, and read their inboxes."""
         for worker in self._workers.values():
             if worker.pod.is_up:
                 self._report(worker, [_renew(item) for item in worker.running])
@@ -234,7 +237,7 @@ class VirtualWorkers:
         return [worker for worker in self._workers.values() if worker.pod is pod]
 
     def _preempt(self, outage: WorkerOutage) -> None:
-        """Each worker gives back what it has, and says so before it ends."""
+        """Release the tasks of all workers of a pod and report it before they end."""
         pod = self._pods[outage.worker]
         if not pod.is_up:
             return
@@ -266,7 +269,7 @@ class VirtualWorkers:
                 self._lose_member(item, worker.name)
 
     def _lose_member(self, part: InboxItem, name: str) -> None:
-        """The worker that leads a gang sees at once that another one is gone."""
+        """Report to a gang's leader at once that another member is gone."""
         for worker in self._workers.values():
             for item in [each for each in worker.running if _name_of(each) == _name_of(part)]:
                 worker.running.remove(item)
@@ -278,7 +281,7 @@ class VirtualWorkers:
                 self._dismiss(item)
 
     def _dismiss(self, item: InboxItem) -> None:
-        """A gang's attempt is over: the other workers have no part in it any more."""
+        """End a gang's attempt on the other members."""
         for worker in self._workers.values():
             worker.queue = [each for each in worker.queue if _name_of(each) != _name_of(item)]
 
@@ -300,7 +303,7 @@ class VirtualWorkers:
                 self._store.remove_worker(worker.name)
 
     def deliver(self) -> None:
-        """Everybody looks into the inbox, and starts what is next."""
+        """Read the inboxes of all present workers and start their next tasks."""
         for worker in self._workers.values():
             if not worker.pod.is_up or worker.pod.leaving:
                 continue
@@ -318,7 +321,7 @@ class VirtualWorkers:
             self._start_next(worker)
 
     def _check(self, worker: _Worker) -> None:
-        """The worker looks at its machine, and tells what it has found after a while."""
+        """Check the worker's machine and report the result after `CHECK_S`."""
         result = CheckResult(
             incarnation=worker.identity,
             probes=(Probe(name="memory", problem=self._scenario.check(worker.name)),),
@@ -333,7 +336,7 @@ class VirtualWorkers:
         self._at(self._now() + CHECK_S, tell)
 
     def _give_back(self, worker: _Worker, asked: InboxItem) -> None:
-        """At its next batch, which is now."""
+        """Release the task at its next batch, which is now."""
         named = _name_of(asked)
         item = next((r for r in worker.running if _name_of(r) == named), None)
         if item is None or worker.name in self._scenario.deaf:
@@ -344,7 +347,7 @@ class VirtualWorkers:
         self._report(worker, [*self._saved(worker, item), fail])
 
     def _saved(self, worker: _Worker, item: InboxItem) -> list[api.Report]:
-        """The savepoint of a running sub-epoch, if it has got further than it was."""
+        """Return a running sub-epoch's savepoint if it has advanced."""
         is_running = _name_of(item) in self._paces
         if not self._scenario.saves or not isinstance(item.body, TrainTask) or not is_running:
             return []
@@ -409,14 +412,14 @@ class VirtualWorkers:
             try:
                 answer = self._answer(body)
                 return api.Commit.model_validate({**named, "result": TaskResult(answer=answer)})
-            except Exception as error:  # noqa: BLE001 - of a procedure under test, as a worker's child has it
+            except Exception as error:  # noqa: BLE001 - a procedure under test may raise anything, as in a worker's child process
                 failure = Failure(kind=FailureKind.USER_ERROR, message=str(error))
         if failure is not None:
             return api.Fail.model_validate({**named, "failure": failure})
         return api.Commit.model_validate({**named, "result": self._result(item, body, worker)})
 
     def _answer(self, body: SearchTask) -> SearchAnswer:
-        """As it comes back from a worker, through JSON."""
+        """Return a search answer after a pass through JSON, as from a worker."""
         body = SearchTask.model_validate_json(body.model_dump_json())
         if body.question.kind == "draw":
             answer = SearchAnswer(values=tuple(values_for(body.question)))
@@ -479,7 +482,7 @@ class VirtualWorkers:
 
 
 def _startable(worker: _Worker) -> InboxItem | None:
-    """The oldest of its queue on whose devices nothing runs and nothing older waits."""
+    """Return the oldest queued task whose devices are idle and not awaited by an older task."""
     taken = {lane for item in worker.running for lane in lanes_of(item.devices)}
     for item in worker.queue:
         lanes = lanes_of(item.devices)
@@ -494,7 +497,7 @@ def _name_of(item: InboxItem) -> tuple[str, str, int]:
 
 
 def _resumed(body: TrainTask) -> int:
-    """Rows that an earlier attempt has trained on."""
+    """Return the rows that an earlier attempt has trained on."""
     return body.savepoint.rows if body.savepoint else 0
 
 

@@ -1,4 +1,4 @@
-"""The store in memory, its part on workers: registrations, reports, inboxes, and the size request."""
+"""The part of the in-memory store on workers: registrations, reports, inboxes and the size request."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _WORKER_STEPS: dict[str, tuple[frozenset[str], str]] = {
     "commit": (frozenset({"running"}), "committed"),
     "fail": (frozenset({"assigned", "running"}), "failed"),
 }
-"""Step -> (states it may be taken in, state it leads to)."""
+"""Step -> (states that allow it, next state)."""
 
 
 _STAYING = ("renew", "save")
-"""Steps that leave the attempt as it is."""
+"""Steps that do not change the attempt's state."""
 
 
 class VirtualWorkerStore(Tables):
-    """The methods of `cerebro.runtime.kvs.client.KvsClient` that concern workers, with the same meaning."""
+    """The methods of `cerebro.runtime.kvs.client.KvsClient` about workers, with the same meaning."""
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ class VirtualWorkerStore(Tables):
         return record
 
     def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
-        """Forget a worker that is gone for good."""
+        """Remove a worker for good."""
         known = self._workers.get(worker)
         if known is None:
             raise NotFoundError(f"no worker {worker!r} is registered")
@@ -61,7 +61,7 @@ class VirtualWorkerStore(Tables):
         self._notifications += 1
 
     def workers(self) -> tuple[WorkerStatus, ...]:
-        """All registered workers."""
+        """Return all registered workers."""
         return tuple(
             WorkerStatus(
                 record=worker.record,
@@ -75,20 +75,20 @@ class VirtualWorkerStore(Tables):
         )
 
     def usage(self, worker: str) -> tuple[UsageSample, ...]:
-        """What a worker used of its machine over the last day, oldest first."""
+        """Return a worker's machine usage over the last day, oldest first."""
         if worker not in self._workers:
             raise NotFoundError(f"no worker {worker!r} is registered")
         return tuple(self._workers[worker].usage)
 
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
-        """Inbox entries of this incarnation with seq > `after`; never blocks."""
+        """Return inbox entries of this incarnation with seq > `after`; never blocks."""
         known = self._workers.get(worker)
         if known is None or known.record.incarnation != incarnation:
             return ()
         return tuple(known.inbox[after:])
 
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
-        """Send steps, live points and a heartbeat."""
+        """Apply steps, store live points and renew the heartbeat."""
         known = self._workers.get(worker)
         if known is None or known.record.incarnation != request.incarnation:
             return api.ReportAnswer(current=False)
@@ -143,7 +143,7 @@ class VirtualWorkerStore(Tables):
         return DONE
 
     def _vacate(self, experiment: str, key: str, task: TaskRow) -> None:
-        """The task's attempt has ended: the next one on its devices may start."""
+        """Remove the ended attempt from its devices' queues, so the next one may start."""
         for name, incarnation, devices in task.places:
             worker = self._workers.get(name)
             if worker is not None and worker.record.incarnation == incarnation:
@@ -176,11 +176,11 @@ class VirtualWorkerStore(Tables):
     # --- the size of the cluster -----------------------------------------------------------------
 
     def size_request(self) -> SizeRequest | None:
-        """The request for a number of workers that is pending or was refused, if there is one."""
+        """Return the pending or refused size request, if any."""
         return self._size_request
 
     def request_size(self, request: SizeRequest) -> None:
-        """Ask for so many workers, in place of any earlier request."""
+        """Replace the size request."""
         if request.problem:
             self._require_request(request.workers)
         elif not request.workers and not request.pause and request.by != AUTOSCALER and self._queue:
@@ -190,7 +190,7 @@ class VirtualWorkerStore(Tables):
         self._size_request = request
 
     def withdraw_size_request(self, workers: int) -> None:
-        """Take the request for so many workers away."""
+        """Remove the request for this number of workers."""
         self._require_request(workers)
         self._size_request = None
 
@@ -199,11 +199,11 @@ class VirtualWorkerStore(Tables):
             raise ConflictError(f"there is no request for {workers} workers any more")
 
     def troubles(self) -> Troubles:
-        """Why workers that are wanted do not start."""
+        """Return the reasons that requested workers do not start."""
         return self._troubles
 
     def set_troubles(self, troubles: Troubles) -> None:
-        """Replace what is known of workers that do not start."""
+        """Replace these reasons."""
         self._troubles = troubles
 
 
