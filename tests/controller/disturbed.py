@@ -25,7 +25,7 @@ def disturbed(
         outages: (worker, start, length) in seconds. Outages of workers beyond the last one are ignored.
         faults: Maps (model, sub-epoch) to the failure of its first attempt.
         times: Source of random task durations from 0.5 to 4 s.
-        devices: Number per worker. By default each worker has one device and reports none.
+        devices: Devices of worker-0, worker-1 and so on. Workers beyond the sequence have one device.
     """
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:

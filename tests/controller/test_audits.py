@@ -147,8 +147,7 @@ def test_a_sub_epoch_that_nobody_else_could_do_is_not_audited() -> None:
 
 
 def test_audits_take_no_more_than_their_share_and_delay_no_sub_epoch_for_long() -> None:
-    """Verification uses a tenth of the sub-epochs; the makespan grows by less than that plus one
-    sub-epoch."""
+    """Verification uses a tenth of the sub-epochs; the makespan grows by less than that plus one sub-epoch."""
     without = simulate(Scenario(replicas=everywhere(3, 6)), verify=0.0, models=8, epochs=3, partitions=6)
     with_audits = simulate(Scenario(replicas=everywhere(3, 6)), verify=0.1, models=8, epochs=3, partitions=6)
     sub_epochs = 8 * 3 * 6

@@ -197,8 +197,7 @@ def test_more_workers_are_asked_for_where_the_end_would_come_too_late() -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_is_lost_for_a_moment_makes_the_run_no_later() -> None:
-    """It will return with its partition, so the forecast keeps the number of workers and nearly the same
-    finish."""
+    """It will return with its partition, so the forecast keeps the number of workers and nearly the same finish."""
     calm = forecasts(simulated())
     gap = WorkerOutage(worker="worker-3", start=calm[0].time - 3.0, length=60.0)
     gone = forecasts(simulated(outages=[gap], rules=Rules(join_s=60.0)))
@@ -208,8 +207,7 @@ def test_a_worker_that_is_lost_for_a_moment_makes_the_run_no_later() -> None:
 
 
 def test_workers_go_only_once_others_hold_what_they_alone_held() -> None:
-    """Remaining workers first make replicas during training; then the autoscaler requests the smaller
-    size."""
+    """Remaining workers first make replicas during training; then the autoscaler requests the smaller size."""
     simulation = half_way()
     autoscaler = Autoscaler(Answering({4: 4_000.0, 2: 5_000.0}), ACTING)
     assert look(simulation, autoscaler) is None

@@ -85,8 +85,7 @@ def assert_visited(state: ExperimentState, run: str, *, epochs: int) -> None:
 
 
 def assert_read_when_finished(simulation: Simulation) -> None:
-    """Check that predictions read only finished models, and that two fits never have tasks at the same
-    time."""
+    """Check that predictions read only finished models, and that two fits never have tasks at the same time."""
     state = ExperimentState(name=EXPERIMENT)
     for event in simulation.log:
         state.apply(event)

@@ -24,8 +24,7 @@ from tests.state.test_beside import evaluation
 
 
 def test_what_is_left_of_a_test_is_told_by_the_fit_before_its_first_task() -> None:
-    """The estimate uses the fit's time per row, and later the test's own tasks. A run with devices is not
-    estimated."""
+    """The estimate uses the fit's time per row, and later the test's own tasks. A run with devices is not estimated."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1, epochs=1)
     assert isinstance(story.run.plan, FitPlan)

@@ -132,8 +132,7 @@ def test_the_cluster_is_told_what_is_new(
 
 
 def test_who_led_before_writes_no_more_and_who_leads_reads_first() -> None:
-    """With two controllers that believe they lead, the older term is refused and the newer one writes no
-    duplicates."""
+    """With two controllers that believe they lead, the older term is refused and the newer one writes no duplicates."""
     store = VirtualStore(lambda: 0.0)
     store.register(WorkerRecord(worker="w0", incarnation="a", weight=1.0, cores=1, kinds=("train",)))
     snapshot = ClusterSnapshot(workers={"w0": HERE})

@@ -129,8 +129,7 @@ def test_a_worker_without_room_gets_no_copy(monkeypatch: pytest.MonkeyPatch) -> 
 def test_whoever_is_slow_every_sub_epoch_is_done_once_and_no_copy_is_made_twice(  # type: ignore[no-untyped-def]
     shape, slower, etl_s, crashes, outages, times
 ) -> None:
-    """With losses and controller crashes, the invariants hold and each volume gets a partition at most
-    once."""
+    """With losses and controller crashes, the invariants hold and each volume gets a partition at most once."""
     models, workers, epochs = shape
     drawn = disturbed(workers, outages=outages, faults={}, times=times)
 

@@ -96,8 +96,7 @@ def assert_complete(state: ExperimentState, *, epochs: int, partitions: int) -> 
 
 
 def assert_exclusive(simulation: Simulation) -> None:
-    """Check that devices and models have one attempt at a time, and that each attempt is committed at most
-    once."""
+    """Check that devices and models have one attempt at a time, and that each attempt is committed at most once."""
     devices: dict[tuple[str, int], tuple[int, ...]] = {}
     at_device: dict[tuple[str, int | None], str] = {}
     of_model: dict[str, str] = {}
@@ -233,8 +232,7 @@ def test_a_model_whose_validation_fails_in_one_epoch_fails_alone(kind: FailureKi
 
 
 def test_a_cause_that_ends_many_models_is_told_once() -> None:
-    """The first line has the main cause with its traceback; other causes have one line each with their
-    models."""
+    """The first line has the main cause with its traceback; other causes have one line each with their models."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure:
         model = getattr(body, "model", "")

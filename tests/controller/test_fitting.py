@@ -1,5 +1,4 @@
-"""The pass of `ETLSpec.fit` over the training rows: before other tasks, once per data set, passed to all
-tasks."""
+"""The pass of `ETLSpec.fit` over the training rows: before other tasks, once per data set, passed to all tasks."""
 
 from __future__ import annotations
 

@@ -79,8 +79,7 @@ def test_a_problem_with_parallel_plans_survives_json(problem: Problem) -> None:
 
 
 def test_a_question_carries_the_parallel_plans_of_which_the_time_is_known() -> None:
-    """These are the current plan and those measured by a sub-epoch or trial, if a worker has enough
-    devices."""
+    """These are the current plan and those measured by a sub-epoch or trial, if a worker has enough devices."""
     story = Story(workers=0)
     story.tell(joined(0, partitions=(0,), devices=2), joined(1, partitions=(1,), devices=1))
     story.fit(models=2, partitions=2)
@@ -107,8 +106,7 @@ def test_a_question_carries_the_parallel_plans_of_which_the_time_is_known() -> N
 
 
 def test_what_sub_epochs_cost_whatever_their_rows_is_planned_and_dispatched_with() -> None:
-    """Fixed times per model, learned from two sizes, are in the dispatch state and in the planner's
-    question."""
+    """Fixed times per model, learned from two sizes, are in the dispatch state and in the planner's question."""
     rows = {0: 10, 1: 40}
 
     def fixed_s(body: TaskBody, worker: str) -> float:

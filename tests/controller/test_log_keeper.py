@@ -149,8 +149,7 @@ def test_one_that_is_gone_is_forgotten() -> None:
 
 @pytest.mark.slow
 def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: Service) -> None:
-    """The snapshot plus the rest equals the complete fold, for experiment and cluster. A second pass does
-    nothing."""
+    """The snapshot plus the rest equals the complete fold, for experiment and cluster. A second pass does nothing."""
     bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
     for number in range(8):
         tell(bench, JOINED.model_copy(update={"worker": f"worker-{number}"}))

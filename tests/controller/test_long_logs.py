@@ -1,5 +1,4 @@
-"""The loop with a long log: it keeps leading while it reads, reads each event once, and holds a bounded
-number."""
+"""The loop with a long log: it keeps leading while it reads, reads each event once, and holds a bounded number."""
 
 from __future__ import annotations
 

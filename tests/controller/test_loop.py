@@ -121,8 +121,7 @@ def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Asked:
-    """An experiment with a requested run, and a controller whose preparations wait until they are
-    cancelled."""
+    """An experiment with a requested run, and a controller whose preparations wait until they are cancelled."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = Store()

@@ -314,8 +314,7 @@ def with_gpus(name: str, incarnation: str = "a") -> WorkerStatus:
 
 
 def test_workers_with_gpus_check_them_once_for_each_process() -> None:
-    """A new process is checked again, and an unanswered check is not repeated. Workers without GPUs have no
-    check."""
+    """A new process is checked again, and an unanswered check is not repeated. Workers without GPUs have no check."""
     several = [with_gpus("worker-0", "a"), status("worker-2")]
 
     def asked(known: HealthAnswer, now: float, statuses: list[WorkerStatus] = several) -> list[Checked]:

@@ -104,8 +104,7 @@ def test_without_a_manager_a_size_request_is_answered(store: VirtualStore) -> No
 
 
 def test_the_autoscaler_does_not_replace_what_a_person_has_asked_for(store: VirtualStore) -> None:
-    """A user's request waits while the cluster manager is unavailable; the autoscaler may replace its own
-    request."""
+    """A user's request waits while the cluster manager is unavailable; the autoscaler may replace its own request."""
     watcher = membership(store, Manager(error=StoreUnavailableError("no answer")))
     store.request_size(SizeRequest(workers=5, by="ann"))
     assert not watcher.ask_for(2, "one/fit-1")

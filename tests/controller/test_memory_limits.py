@@ -192,8 +192,7 @@ def _dead(pod: Pod) -> dict[str, Pod]:
 def test_only_a_pod_that_is_there_and_has_a_limit_is_asked_for(
     limits: MemoryLimits, manager: Manager, pods: Callable[[Pod], dict[str, Pod]], may_grow: bool
 ) -> None:
-    """The registration may be about an older pod. A returning worker counts, because it may have more
-    memory."""
+    """The registration may be about an older pod. A returning worker counts, because it may have more memory."""
     statuses, fleet = looks()
     growth = limits.look(statuses, Fleet(pods=pods(fleet.pods["w-0"]), size=1))
     limits.grow({"w-0"})

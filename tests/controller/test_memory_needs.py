@@ -66,8 +66,7 @@ def failures(simulation: Simulation) -> Counter[str]:
 
 @pytest.mark.parametrize("place", ["host", "device"])
 def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(place: MemoryPlace) -> None:
-    """The second attempt runs alone; then the failure names the need, the available memory and the value to
-    raise."""
+    """The second attempt runs alone; then the failure names the need, the available memory and the value to raise."""
     memory = {"worker-0": 8.0, "worker-1": 8.0, "worker-2": 8.0}
     known = {"memory" if place == "host" else "device_memory": of_memory(memory)}
     scenario = Scenario(

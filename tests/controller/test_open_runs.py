@@ -378,8 +378,7 @@ def has_sub_epochs(store: Cluster, name: str) -> bool:
 def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restarted controller knows the experiment only from worker reports, and queues no foreign sub-epochs
-    there."""
+    """A restarted controller knows the experiment only from worker reports, and queues no foreign sub-epochs there."""
     store = Cluster("long", "short")
     begin_to_train(store, controlled)
     monkeypatch.setattr(loop, "_READING_S", 0.0)

@@ -52,8 +52,7 @@ def test_an_own_procedure_decides(procedure: Callable[[], Procedure], has_pods: 
 
 
 def check_deaths(procedure: Callable[[], Procedure], *, every: int) -> None:
-    """Check that crashes at writes `every` apart leave the search unchanged and repeat no answered
-    question."""
+    """Check that crashes at writes `every` apart leave the search unchanged and repeat no answered question."""
     undisturbed = searched(procedure)
     expected = story(fit_of(undisturbed))
     for write in range(0, undisturbed.writes, every):

@@ -94,8 +94,7 @@ def test_a_plan_that_is_better_is_followed() -> None:
 
 
 def test_a_plan_is_asked_for_again_once_priorities_no_longer_differ() -> None:
-    """Different priorities override plans. A withdrawn priority, or one of a finished model, has no
-    effect."""
+    """Different priorities override plans. A withdrawn priority, or one of a finished model, has no effect."""
     size, helper = 3, InlineHelper(plan_s=0.1, solve_s=0.3)
     scenario = Scenario(replicas=own_partition(size), sub_epoch_time=lambda body, worker: 10.0)
     simulation = Simulation(scenario, request(size, 4), plan(size, size), helper)

@@ -1,5 +1,4 @@
-"""Preemption by priority score: a running sub-epoch makes room for a much better model, and continues
-later."""
+"""Preemption by priority score: a running sub-epoch makes room for a much better model, and continues later."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ def test_a_much_better_model_gets_the_device_at_the_next_savepoint(policy: str) 
 
 
 def test_a_preempted_model_continues_before_it_trains_on_another_partition() -> None:
-    """Another worker that becomes free holds both partitions; the savepoint is valid for only one
-    partition."""
+    """Another worker that becomes free holds both partitions; the savepoint is valid for only one partition."""
     seconds = {"worker-0": 50.0, "worker-1": 100.0, "worker-2": 100.0}
     scenario = Scenario(
         replicas={"worker-0": [0, 1], "worker-1": [1, 2], "worker-2": [2, 0]},

@@ -148,8 +148,7 @@ def test_fewer_training_rows_than_workers_are_refused(bench: Bench) -> None:
 
 
 def test_metadata_that_cannot_be_used_is_named(bench: Bench) -> None:
-    """A missing file, no column `id`, or no rows: the error names the split or path, and no file is
-    written."""
+    """A missing file, no column `id`, or no rows: the error names the split or path, and no file is written."""
     bench.write("test", 7, column="key")
     with pytest.raises(MetadataError, match=r"'test'.*no column 'id'"):
         bench.prepare()

@@ -17,8 +17,7 @@ DDP = ParallelPlan(technique="ddp", size=2)
 
 
 class Listening:
-    """A planner process that records questions and never finds a better plan; with `is_mute`, it does not
-    answer."""
+    """A planner process that records questions and never finds a better plan; with `is_mute`, it does not answer."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -62,8 +62,7 @@ def test_a_search_ends_with_every_grant_used_up(name: str, is_validated: bool) -
 
 @pytest.mark.parametrize("is_made", [True, False])
 def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
-    """It fails before its time limit: an error in user code, or an impossible batch size, is not retried
-    forever."""
+    """It fails before its time limit: an error in user code, or an impossible batch size, is not retried forever."""
     search = search_of(Random(), hours=1e6)
     too_large = {**search.space, "batch_size": ChoiceOf(values=(4096,))}
     failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")

@@ -194,8 +194,7 @@ def test_a_priority_that_is_changed_changes_the_shares() -> None:
 def test_models_of_high_priority_take_nothing_from_other_runs(
     changes: list[tuple[str, int, int, float]],
 ) -> None:
-    """With any changing model priorities, two busy runs have half of the sub-epochs each, and no worker is
-    idle."""
+    """With any changing model priorities, two busy runs have half of the sub-epochs each, and no worker is idle."""
     scenario = Scenario(replicas=own_partition(3), sub_epoch_time=lambda body, worker: 60.0, lease_s=3600)
     simulation = Simulation(
         scenario, request(8, 2), plan(8, 3), neighbours=[neighbour("other", 8, 2, workers=3)]

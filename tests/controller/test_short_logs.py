@@ -35,8 +35,7 @@ def log_of(simulation: Simulation) -> list[Event]:
 
 
 def known_to(simulation: Simulation) -> ExperimentState:
-    """Return the controller's state after the rest of the log, because it may have crashed at its last
-    write."""
+    """Return the controller's state after the rest of the log, because it may have crashed at its last write."""
     state = simulation.core.state
     for event in simulation.store.events(EXPERIMENT, state.seq):
         state.apply(event)

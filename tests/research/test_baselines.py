@@ -1,5 +1,4 @@
-"""Baselines for models with several techniques: memory limits, valid schedules, and the gain of joint
-planning."""
+"""Baselines for models with several techniques: memory limits, valid schedules, and the gain of joint planning."""
 
 from __future__ import annotations
 

@@ -99,8 +99,7 @@ def test_core_and_engine_agree(problem: Problem) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["online-noise-32x16", "online-straggler-32x16", "online-join-32x16"])
 def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
-    """With the same noise, straggler and late worker, makespans agree within 1 % and respect the same
-    bound."""
+    """With the same noise, straggler and late worker, makespans agree within 1 % and respect the same bound."""
     scenario, problem = find(name), narrow(24, 8)
     assert scenario.conditions is not None
     conditions = scenario.conditions(problem)

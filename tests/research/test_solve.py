@@ -18,8 +18,7 @@ NEARLY_EQUAL = open_shop([[100.0 + (7 * i + 3 * j) % 11 for j in range(7)] for i
 @given(problems(max_models=3, max_gpus=2, max_parallel_plans=2))
 @settings(deadline=None, max_examples=25)
 def test_every_problem_has_an_answer_that_is_right(problem: Problem) -> None:
-    """Each dispatch policy and the planner give a schedule without violations and no shorter than the
-    bound."""
+    """Each dispatch policy and the planner give a schedule without violations and no shorter than the bound."""
     for method in (*POLICIES, "planner"):
         found = solve(problem, policy=method, time_limit_s=0.05)
         assert validate(problem, found.schedule).violations == ()

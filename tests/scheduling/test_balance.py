@@ -25,8 +25,7 @@ def instances(draw: st.DrawFn) -> tuple[list[float], list[float], list[tuple[int
 
 
 def bound(work: Sequence[float], pace: Sequence[float], held: Sequence[tuple[int, ...]]) -> float:
-    """Return the least possible largest load: the maximum of work over holder speed, for all sets of
-    partitions."""
+    """Return the least possible largest load: the maximum of work over holder speed, for all sets of partitions."""
     found = 0.0
     for mask in range(1, 1 << len(work)):
         chosen = [p for p in range(len(work)) if mask >> p & 1]

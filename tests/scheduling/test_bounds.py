@@ -66,8 +66,7 @@ def test_rows_and_columns_are_weighed_against_each_other() -> None:
 
 
 def test_a_fixed_part_counts_for_each_sub_epoch() -> None:
-    """Two models and two halves of the data on one worker: four sub-epochs of 0.5 s work and 2 s fixed time
-    each."""
+    """Two models and two halves of the data on one worker: four sub-epochs of 0.5 s work and 2 s fixed time each."""
     parallel_plans = ((TimedPlan(seconds=1.0, fixed=2.0),),)
     problem = Problem(
         models=("a", "b"),

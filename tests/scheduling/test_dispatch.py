@@ -88,8 +88,7 @@ def test_noise_belongs_to_sub_epochs_and_not_to_policies() -> None:
 
 
 def test_a_lost_sub_epoch_is_made_again_by_another_holder() -> None:
-    """A sub-epoch moves from Q' to Q when its worker is lost, and another holder executes it (paper, section
-    5.6)."""
+    """A sub-epoch moves from Q' to Q when its worker is lost, and another holder executes it (paper, section 5.6)."""
     problem = open_shop([[10.0, 10.0]], available=[[0, 1]])
     schedule = dispatch(problem, LRPTW, conditions=Conditions(outages=(Outage(worker=0, start=4.0),)))
     assert [(sub_epoch.worker, sub_epoch.start, sub_epoch.end) for sub_epoch in schedule.sub_epochs] == [

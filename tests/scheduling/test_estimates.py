@@ -39,8 +39,7 @@ def test_a_model_is_known_where_it_never_ran() -> None:
 
 @pytest.mark.parametrize("sigma", [0.05, 0.1, 0.3])
 def test_noise_is_measured(sigma: float) -> None:
-    """After some repeats the reported deviation approaches the true one; the moving mean limits its
-    accuracy."""
+    """After some repeats the reported deviation approaches the true one; the moving mean limits its accuracy."""
     ran = [(model, worker) for model in COSTS for worker in SLOWNESS] * 20
     assert observed(ran, sigma=sigma).sigma == pytest.approx(sigma, rel=0.3)
 

@@ -99,8 +99,7 @@ def test_as_many_models_as_workers_with_nearly_equal_times_meet_the_bound(size: 
 
 
 def test_a_linear_speed_up_is_planned_to_the_bound() -> None:
-    """The thesis's six models on nodes of four, two and two GPUs: running on all GPUs of a node costs
-    nothing."""
+    """The thesis's six models on nodes of four, two and two GPUs: running on all GPUs of a node costs nothing."""
     nodes = (4, 2, 2)
     runtimes = {
         f"m{i}": {n: {g: seconds * size / g for g in (1, 2, 4) if g <= size} for n, size in enumerate(nodes)}

@@ -68,8 +68,7 @@ def test_a_choice_is_eligible_repeatable_and_leaves_the_board_alone(
 @settings(max_examples=20, deadline=None)
 @given(problem=problems(max_gpus=2, is_begun=False))
 def test_a_policy_without_waits_finds_what_is_eligible(name: str, problem: Problem) -> None:
-    """If any worker can start a sub-epoch, the policy starts one; a slow holder may leave it to a fast
-    holder."""
+    """If any worker can start a sub-epoch, the policy starts one; a slow holder may leave it to a fast holder."""
     state = DispatchState(problem)
     while any(any(state.eligible(worker)) for worker in idle(state)):
         choice = POLICIES[name].choose(state, idle(state), random.Random(1))
@@ -141,8 +140,7 @@ def pairings(draw: st.DrawFn) -> tuple[dict[int, int], list[int]]:
 
 @given(case=pairings())
 def test_pairing_is_the_best_there_is(case: tuple[dict[int, int], list[int]]) -> None:
-    """Earlier workers have priority, then more critical models; the expected result comes from exhaustive
-    search."""
+    """Earlier workers have priority, then more critical models; the expected result comes from exhaustive search."""
     fits, level = case
     found = pair(fits, level)
     assert all(fits[worker] >> place & 1 for worker, place in found.items())

@@ -163,8 +163,7 @@ def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
 @given(seed=SEEDS, eta=st.integers(2, 4))
 @settings(max_examples=40, deadline=None)
 def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> None:
-    """Sorting the reports gives the expected result; ties go by number and the first model always
-    continues."""
+    """Sorting the reports gives the expected result; ties go by number and the first model always continues."""
     run = Run(search_of(asked(ASHA(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
     told: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
     levels = rung_epochs(1, eta, 8)

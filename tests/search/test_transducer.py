@@ -125,8 +125,7 @@ def test_a_model_without_progress_is_stopped() -> None:
 
 @pytest.mark.parametrize(("mode", "value", "is_stopped"), [("max", 0.1, True), ("min", 0.1, False)])
 def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_stopped: bool) -> None:
-    """The rule compares the model's best value with the other models' running means; `mode` gives the
-    direction."""
+    """The rule compares the model's best value with the other models' running means; `mode` gives the direction."""
     request = asked(FixedProcedure(), stop=(Median(grace=2, least=3),))
     search = search_of(request, epochs=9, mode="max" if mode == "max" else "min")
     for number in range(4):

@@ -67,7 +67,7 @@ def test_what_is_archived_is_missed_by_nobody(
         known = len(history.log)
         history.step()
         tell_of_epochs(history, reports)
-        # The compacting fold cannot continue from here.
+        # After a failure for a compacted sub-epoch, the folds differ.
         is_same = is_same and not any(
             "in the log alone" in (m.failure.message if m.failure else "")
             for m in history.run.models.values()

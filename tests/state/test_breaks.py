@@ -41,8 +41,7 @@ def now(story: TimedStory, seconds: float) -> ScheduleNow:
 
 @pytest.mark.parametrize("is_noticed_at_once", [True, False])
 def test_time_without_any_worker_does_not_count(is_noticed_at_once: bool) -> None:
-    """The break starts with the last work, because idle workers are missed late. It ends when a worker
-    returns."""
+    """The break starts with the last work, because idle workers are missed late. It ends when a worker returns."""
     story = interrupted(is_noticed_at_once=is_noticed_at_once)
     assert story.run.breaks == [(story.zero + 4.0, story.zero + 4.0 + DOWN_S)]
     story.runs(sub_epoch(1, 1), 1, 74.0, 76.0)

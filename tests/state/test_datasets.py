@@ -1,5 +1,4 @@
-"""Data sets are complete once all partitions are committed; evaluations have a task per model and
-partition."""
+"""Data sets are complete once all partitions are committed; evaluations have a task per model and partition."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ def test_any_history_is_sound_and_counted_right(
     workers: int,
     has_gangs: bool,
 ) -> None:
-    """Models and runs stop, resume and retry, with and without gangs; replaying the log gives the same
-    state."""
+    """Models and runs stop, resume and retry, with and without gangs; replaying the log gives the same state."""
     history = History(
         Random(seed),
         validated=validated,

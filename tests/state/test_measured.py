@@ -82,8 +82,7 @@ def test_no_trial_is_assigned_of_a_parallel_plan_that_is_not_known_or_to_other_d
 
 
 def test_outcomes_of_earlier_runs_are_taken_over_and_own_ones_stay() -> None:
-    """They are marked as earlier results. Unknown parallel plans and results before the inspection are
-    refused."""
+    """They are marked as earlier results. Unknown parallel plans and results before the inspection are refused."""
     story = inspected()
     named = started(story, DDP, (0, 1))
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=OUTCOME)}))

@@ -56,8 +56,7 @@ def test_the_largest_of_what_was_seen_counts(place: MemoryPlace) -> None:
 
 
 def test_only_an_attempt_that_was_alone_proves_anything() -> None:
-    """Other tasks may have used memory during the first attempt. Learning from a larger limit costs no
-    attempt."""
+    """Other tasks may have used memory during the first attempt. Learning from a larger limit costs no attempt."""
     first, second = story_of(8), story_of(8, 8)
     assert first.run.task(KEY).lacks == ()
     assert second.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)

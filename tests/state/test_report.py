@@ -74,8 +74,7 @@ def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[i
 
 
 def test_a_worker_is_idle_only_while_it_is_there() -> None:
-    """A lost worker counts until its loss, a joining worker from its join, a worker without partitions
-    never."""
+    """A lost worker counts until its loss, a joining worker from its join, a worker without partitions never."""
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=1)
     story.at(-1.0, joined(3, partitions=()))

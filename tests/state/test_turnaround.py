@@ -15,8 +15,7 @@ from tests.state.stories import sub_epoch
 
 
 def hopping(pause: float, *, took: float = 0.1, epochs: int = 6) -> TimedStory:
-    """Return a run in which two models alternate between two workers, with a `pause` before each
-    sub-epoch."""
+    """Alternate two models between two workers, with a `pause` before each sub-epoch."""
     story = TimedStory(workers=2)
     story.fit(models=2, epochs=epochs + 1)
     at = 200.0

@@ -40,8 +40,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A fault for the next request with this verb: an error status, a cut connection (0), or an invalid watch
-    line."""
+    """A fault for the next request with this verb: an error status, a cut connection (0), or an invalid watch line."""
 
     verb: str
     status: int = 0

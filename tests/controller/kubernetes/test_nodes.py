@@ -31,8 +31,7 @@ from tests.controller.kubernetes.emulator import of_pod
     ],
 )
 def test_who_makes_nodes_says_so(reason: str, message: str, is_made: bool | None) -> None:
-    """Only the cluster autoscaler and Karpenter report new nodes; other events and existing nodes do not
-    count."""
+    """Only the cluster autoscaler and Karpenter report new nodes; other events and existing nodes do not count."""
     news = read_news(of_pod("a", reason, message))
     assert (news and news.is_made) == is_made
 

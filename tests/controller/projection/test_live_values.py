@@ -48,8 +48,7 @@ def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("sub_epochs", [1, 4, 125, 126, 1_600, 100_000])
 def test_live_values_of_a_model_are_bounded(sub_epochs: int) -> None:
-    """About 500 values for any number of sub-epochs; the first sub-epoch has some, and more than half are
-    used."""
+    """About 500 values for any number of sub-epochs; the first sub-epoch has some, and more than half are used."""
     shares = [live_share(sub_epoch, sub_epochs) for sub_epoch in range(sub_epochs)]
     assert shares[0] >= FEWEST
     assert LIVE_VALUES / 2 < sum(shares) <= LIVE_VALUES

@@ -104,8 +104,7 @@ def measured(simulation: Simulation) -> list[TaskAssigned]:
 
 
 def test_where_a_chain_is_long_models_are_inspected_and_a_parallel_plan_is_tried_between_sub_epochs() -> None:
-    """One model on two devices: the inspection uses neither, the trial uses both, and its result is
-    stored."""
+    """One model on two devices: the inspection uses neither, the trial uses both, and its result is stored."""
     simulation = simulate(2, models=1)
     first, second = measured(simulation)
     assert (first.task, first.devices) == ("fit-1/inspect", ())

@@ -89,8 +89,7 @@ def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
 
 
 def test_numbers_of_devices_are_tried_as_they_double_and_no_further_than_it_pays() -> None:
-    """First two devices, then four after a speed-up. Without one, eight remain possible, but four are tried
-    first."""
+    """First two devices, then four after a speed-up. Without one, eight remain possible, but four are tried first."""
     alone = situation([1])
     assert wanted(alone) == [("g00", "ddp-2")]
     good = {("g00", "ddp-2"): TrialOutcome(batch_s=0.55, is_verified=True)}

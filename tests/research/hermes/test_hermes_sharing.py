@@ -26,8 +26,7 @@ def test_every_job_ends_and_nobody_beats_the_oracle(name: str) -> None:
 
 
 def test_preemption_costs_what_the_paper_measured() -> None:
-    """A job alone on its GPU starts once; a job that alternates with another is saved and restored each
-    time."""
+    """A job alone on its GPU starts once; a job that alternates with another is saved and restored each time."""
     alone = replace(WORK, jobs=1, good=1)
     jobs = make_jobs("VGG19", alone, 0)
     found = share(jobs, POLICIES["rr"], "VGG19", alone)
