@@ -1,4 +1,4 @@
-"""Workers as processes, against the real store: the test is their controller, a handler stands for user code."""
+"""Worker processes against the real store, with the test as controller and a fake handler as user code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FAKE = "tests.worker.agent.fake_handler"
 
 
 def agent_forks(handler: str = _FAKE) -> Forks:
-    """Starts agents, with a container's rights. They fork their children, which find this handler imported."""
+    """Start agents with a container's rights; their children fork with the handler imported."""
     return Forks(
         f"{_AGENT}.__main__",
         first="tests.worker.agent.forked_children:prepare",
@@ -44,16 +44,15 @@ def agent_forks(handler: str = _FAKE) -> Forks:
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds."""
     deadline = time.monotonic() + LIMIT_S
     while not holds():
         assert time.monotonic() < deadline, f"never happened: {what}"
-        # To ask without a pause would take the processor from those who are waited for.
+        # Without a pause this loop would take processor time from the agents.
         threading.Event().wait(0.02)
 
 
 class Agents:
-    """Workers under test and their controller."""
+    """The workers under test and their controller."""
 
     def __init__(self, service: Service, kvs: KvsClient, root: Path, forks: Forks) -> None:
         self._service, self._root, self._kvs, self._forks = service, root, kvs, forks
@@ -72,19 +71,18 @@ class Agents:
         handler: str = _FAKE,
         **variables: str,
     ) -> Forked | subprocess.Popen[bytes]:
-        """Start worker-0, with further environment variables, and wait until it has registered anew.
+        """Start worker-0 and wait until it has registered.
 
         Args:
-            devices: where there are several, each has two threads.
-            is_fork: it may be a fork of a process that has imported it, which had another environment; and so may its
-                children be.
-            group: the control group that it begins in; such a one is no fork.
-            handler: package of what stands for user code, or the real one; or several of them.
+            devices: number of devices; each of several has two threads.
+            is_fork: True to fork the agent and its children from a process with their imports.
+            group: cgroup to start in; the agent is then no fork.
+            handler: package of the handler, fake or real; or several.
         """
         before = self.incarnation()
         environment = {
             **os.environ,
-            # The child looks for modules nowhere near the folder it runs in: a user's files lie there.
+            # The child's module path excludes its working directory, which has the user's files.
             "PYTHONPATH": str(ROOT),
             "CEREBRO_SERVER": self._service.address,
             "CEREBRO_TOKEN": TOKEN,
@@ -117,11 +115,11 @@ class Agents:
         return process
 
     def incarnation(self) -> str:
-        """Of worker-0 as the store knows it."""
+        """Return worker-0's incarnation in the store."""
         return next((w.record.incarnation for w in self.bench.store.workers()), "")
 
     def learn(self, spec: object) -> str:
-        """Put user code into the store; returns its hash."""
+        """Store user code; return its hash."""
         code = encode(spec)
         self._kvs.put_code(code)
         return code.sha256
@@ -139,10 +137,10 @@ class Agents:
         devices: tuple[int, ...] = (0,),
         parallel_plan: ParallelPlan | None = None,
     ) -> str:
-        """Assign a task of a model of its own; returns its key.
+        """Assign a task of a new model; return its key.
 
         Args:
-            do: of ranks, what each does, with a bar between them.
+            do: the task's behaviour; for ranks, one per rank separated by a bar.
         """
         model = f"m{partition:02}"
         key = f"fit-1/train/{model}/e1/p{partition}"
@@ -169,7 +167,6 @@ class Agents:
         return key
 
     def assign(self, body: TaskBody, *, attempt: int, devices: tuple[int, ...]) -> None:
-        """Assign a task."""
         step = api.Assign(
             task=body.key,
             attempt=attempt,
@@ -181,22 +178,22 @@ class Agents:
         assert self.bench.decide(step) == ["done"]
 
     def log(self, partition: int, attempt: int = 1) -> str:
-        """What a task's process printed."""
+        """Return the output of a task's process."""
         return (
             self._root / f"logs/tasks/one/fit-1.train.m{partition:02}.e1.p{partition}.a{attempt}.log"
         ).read_text()
 
     @property
     def log_folder(self) -> Path:
-        """Where logs of tasks are."""
+        """The folder of task logs."""
         return self._root / "logs/tasks/one"
 
     def gate(self, partition: int) -> Path:
-        """The file that lets a waiting task go on."""
+        """The file that releases a waiting task."""
         return self._root / f"gate-{partition}"
 
     def begun(self, partition: int, rank: int = 0) -> int:
-        """Wait until a waiting task runs; returns the pid of its process."""
+        """Wait until a waiting task runs; return its process id."""
         path = self.gate(partition).with_suffix(f".begun{rank or ''}")
         until(lambda: path.exists() and path.read_text() != "", "the task begins")
         return int(path.read_text())
@@ -215,21 +212,21 @@ class Agents:
             log += self.bench.store.events("one", len(log), wait_s=1.0)
 
     def failure(self, key: str, attempt: int = 1) -> tuple[FailureKind, str]:
-        """Kind and message of a failed task."""
+        """Return the kind and message of a failed task."""
         event = self.end_of(key, attempt)
         assert isinstance(event, TaskFailed)
         return event.failure.kind, event.failure.message
 
 
 def _begin(group: Path | None) -> None:
-    """In the process that becomes the agent."""
+    """Set up the process that becomes the agent."""
     if group is not None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
     rights.drop()
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Return True if a process exists and is no zombie."""
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""Workers as processes."""
+"""Fixtures with worker processes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.worker.agent.agents import Agents, agent_forks
 
 @pytest.fixture(scope="session")
 def forks(processes: None) -> Iterator[Forks]:
-    """One process that has imported the agent, for all tests."""
+    """A forkserver with the agent imported, for all tests."""
     with agent_forks() as made:
         yield made
 
 
 @pytest.fixture
 def agents(service: Service, kvs: KvsClient, tmp_path: Path, forks: Forks) -> Iterator[Agents]:
-    """No worker yet: `start` starts it."""
+    """Agents without a running worker; `start` starts one."""
     made = Agents(service, kvs, tmp_path, forks)
     yield made
     for process in made.processes:

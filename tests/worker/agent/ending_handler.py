@@ -1,4 +1,4 @@
-"""A handler whose process says, as its last word, that it ends."""
+"""A handler whose process sends a last message as it exits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Handler(BaseHandler):
     """See `BaseHandler`."""
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Fails where the hyperparameters say so."""
+        """Fail if the hyperparameters say so."""
         channel, leave = int(sys.argv[sys.argv.index("--channel") + 1]), os._exit
 
         def say_and_leave(status: int) -> None:

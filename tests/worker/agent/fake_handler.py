@@ -1,4 +1,4 @@
-"""A handler that does what a task's hyperparameters say: stands for user code of every kind."""
+"""A fake handler whose hyperparameters select the behaviour of user code."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ LOST_PEER = (
     "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
     "[127.0.0.1]:29351. This is typically caused by a remote worker crashing. Check the logs of the remote worker"
 )
-"""What gloo of torch 2.13 says."""
+"""The message of gloo in torch 2.13."""
 
 ECC = "CUDA error: uncorrectable ECC error encountered"
 
 LARGE_BYTES = 128 << 20
-"""What a task uses for a moment that is told to be `large`."""
+"""Memory that a "large" task uses for a moment."""
 
 
 class UnprintableError(Exception):
-    """One whose text cannot be had."""
+    """An exception whose `str()` fails."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -52,11 +52,11 @@ class _Nameless(type):
 
 
 class NamelessError(Exception, metaclass=_Nameless):
-    """One whose type does not tell its name."""
+    """An exception whose type hides its name."""
 
 
 class Beyond(BaseException):
-    """User code's own way to end a program."""
+    """A user-defined exception outside `Exception`."""
 
 
 def _huge() -> None:
@@ -91,7 +91,7 @@ def _is_socket(number: int) -> bool:
 
 
 def _babble(pieces: Iterable[bytes]) -> None:
-    """Write to the connection with the agent, as a stray write to a wrong descriptor would, then fail."""
+    """Write noise to the agent's connection, like user code with a wrong descriptor, then fail."""
     number = next(number for number in range(3, 256) if _is_socket(number))
     for piece in pieces:
         left = memoryview(piece)
@@ -124,7 +124,7 @@ HOSTILE: dict[str, Callable[[], None]] = {
     "binary": lambda: _babble([bytes(range(256)) * 64]),
     "long": lambda: _babble([b"z" * (100 << 20)]),
 }
-"""What ends as a failure that names itself."""
+"""Behaviours that fail with an error of the same name."""
 
 _BATCHES = ("batches", "careful", "greedy", "confused")
 
@@ -137,7 +137,7 @@ class Handler(BaseHandler):
         self._rank = 0
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Do what is said."""
+        """Act as the hyperparameters say."""
         assert isinstance(body, TrainTask)
         ranks = self._context.ranks
         self._rank, size = (ranks.rank, ranks.size) if ranks else (0, 1)
@@ -220,7 +220,7 @@ class Handler(BaseHandler):
         return TaskResult(rows=5, metrics={"loss": 0.5}, timings=timings)
 
     def _save(self, body: TrainTask, attempt: int) -> None:
-        """A sub-epoch that takes a savepoint before its second batch, and one where it is to end with time for it."""
+        """Train until a file exists, with a savepoint before batch 2 and at preemption if time permits."""
         file, batch = Path(str(body.hyperparams["file"])), 0
         file.with_suffix(".begun").write_text(str(os.getpid()))
         while not file.exists():
@@ -235,7 +235,7 @@ class Handler(BaseHandler):
             threading.Event().wait(0.01)
 
     def _batches(self, do: str, gate: Path) -> None:
-        """User code that trains until a file exists, and deals with errors in one way or another."""
+        """Train until a file exists, and handle errors in different ways."""
         try:
             self._wait(gate, leaves=True)
         except Exception:
@@ -250,18 +250,18 @@ class Handler(BaseHandler):
             raise
 
     def _hold_up(self, do: str, gate: Path) -> None:
-        """Come to a batch, and then to none: compute until a file exists, or wait in the kernel for a process."""
+        """Report one batch and no more: compute until a file exists, or block in the kernel."""
         self._context.progress(rows=0, total_rows=5, batch=1, final=True)
         gate.with_suffix(".begun").write_text(str(os.getpid()))
         while do == "spin" and not gate.exists():
             sum(range(100_000))
         if do == "kernel" and ctypes.CDLL(None).vfork() == 0:
-            # Whoever made this process waits for its end as for a disk: no signal but SIGKILL reaches it.
+            # vfork blocks the parent uninterruptibly, like disk I/O: only SIGKILL ends it.
             while True:
                 signal.pause()
 
     def _print(self, gate: Path) -> None:
-        """Print a lot until a file exists."""
+        """Print continuously until a file exists."""
         gate.with_suffix(".begun").write_text(str(os.getpid()))
         while not gate.exists():
             print("many words\n" * 5000)  # noqa: T201 - user code prints
@@ -270,7 +270,7 @@ class Handler(BaseHandler):
         print("the last line")  # noqa: T201
 
     def _wait(self, gate: Path, *, leaves: bool = False) -> None:
-        """Show signs of life until a file exists; a batch boundary each, if it `leaves`."""
+        """Report progress until a file exists; each report is a batch boundary if `leaves`."""
         gate.with_suffix(f".begun{self._rank or ''}").write_text(str(os.getpid()))
         batch = 0
         while not gate.exists():
@@ -283,14 +283,14 @@ class Handler(BaseHandler):
 
 
 def _read_truncated(path: Path) -> None:
-    """Read a map of a file that became shorter: the kernel sends SIGBUS, as after a failed read of the disk."""
+    """Read a mapped file after it was truncated; the kernel sends SIGBUS, as after a disk error."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         file.truncate(0)
         print(mapped[0])  # noqa: T201
 
 
 def _spy() -> None:
-    """User code that looks for the token where the kernel shows it: in itself, and in all above it up to the agent."""
+    """Search for the token in the /proc files of this process and its ancestors up to the agent."""
     seen, process = "CEREBRO_TOKEN" in os.environ, os.getppid()
     for _ in range(3):
         with suppress(PermissionError):

@@ -1,8 +1,9 @@
-"""Agents under test whose child processes are forks of one that has imported what these import.
+"""Agents under test whose child processes fork from a process with the imports done.
 
-The same program runs in the child, with its command line, environment and files; nobody waits for an interpreter and
-for imports. What shows only in a process that was started anew (how long that takes, what it imports, its memory
-allocator, its first environment as the system shows it) is looked at with agents that are no forks (`Agents.start`).
+The child runs the same program with its command line, environment and files, without interpreter start and
+imports.
+Tests of start-up time, imports, the memory allocator and the initial environment use real processes
+(`Agents.start`).
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from tests.forking import Forked, Forking, fork_server
 from tests.worker.agent import rights
 
 WARM = "WARM_HANDLER"
-"""Variable of the process that all agents are forks of: the handler that it imports."""
+"""Variable that names the handler to import in the parent of all agents."""
 
 if _HANDLER := os.environ.get(WARM, ""):
     importlib.import_module(_HANDLER)
 
 
 def prepare() -> None:
-    """In an agent, before it begins: a container's rights, and children that are forks."""
+    """Prepare an agent: drop rights as a container does, and fork its children."""
     rights.drop()
     forking = SimpleNamespace(**vars(subprocess) | {"Popen": _Starting(fork_server(task_loop.main))})
     process.subprocess = forking  # type: ignore[attr-defined, assignment]
 
 
 class _Starting:
-    """What an agent calls for `subprocess.Popen`."""
+    """Replaces `subprocess.Popen` in an agent."""
 
     def __init__(self, forks: Forking) -> None:
         self._forks = forks
@@ -59,7 +60,7 @@ class _Starting:
             assert (stdin, stderr, start_new_session) == (subprocess.DEVNULL, subprocess.STDOUT, True)
             arguments = ["--channel", "3", *command[len(known) + 1 :]]
             return self._forks.start(arguments, environment=env, stdout=stdout, stderr=stdout, more=pass_fds)
-        return subprocess.Popen(  # it has an interpreter or a folder of its own
+        return subprocess.Popen(  # a different interpreter or folder needs a real process
             command,
             env=env,
             stdin=stdin,

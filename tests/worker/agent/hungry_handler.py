@@ -1,4 +1,4 @@
-"""A handler that is never made: importing it uses up all memory there is."""
+"""A handler whose import uses up all memory."""
 
 from __future__ import annotations
 

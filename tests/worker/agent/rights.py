@@ -1,4 +1,4 @@
-"""What a container takes from root: the right to look into other processes."""
+"""Drop the capabilities to inspect other processes, as containers do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _SEEING = (19, 21, 38)
 
 
 def drop() -> None:
-    """From this process and those that it starts. System calls only: it may run between fork and exec."""
+    """Drop the capabilities in this process and its children.
+
+    Uses system calls only, because it may run between fork and exec.
+    """
     if os.getuid() == 0:
         for capability in _SEEING:
             _LIBRARY.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)

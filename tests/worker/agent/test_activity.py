@@ -1,4 +1,4 @@
-"""What processes do is read of the kernel: their time, whether they could compute, whether they wait in it."""
+"""Process activity is read from /proc: processor time, runnable threads, uninterruptible waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cerebro.worker.health.activity import process_states, waits_in
 def process(
     proc: Path, pid: int, *, parent: int, group: int, state: str = "S", ticks: int = 0, threads: str = ""
 ) -> None:
-    """One that the kernel tells of. Its name is as odd as may be."""
+    """Create the /proc files of a process with an unusual name."""
 
     def stat(number: int, letter: str) -> str:
         fields = [letter, str(parent), str(group), *["0"] * 8, str(ticks), "0", "0", "0", *["0"] * 30]
@@ -26,7 +26,7 @@ def process(
 
 
 def test_a_group_and_all_below_it_are_seen(tmp_path: Path) -> None:
-    """Also what has made a group of its own; nobody else."""
+    """Child processes with another process group are included, and other processes are not."""
     process(tmp_path, 10, parent=1, group=10)
     process(tmp_path, 11, parent=10, group=10, state="D", ticks=200)
     process(tmp_path, 12, parent=11, group=12, threads="SSR")
@@ -43,7 +43,7 @@ def test_a_group_and_all_below_it_are_seen(tmp_path: Path) -> None:
 
 
 def test_this_process_runs() -> None:
-    """As the real kernel tells it."""
+    """Reads the real kernel."""
     (own,) = [each for each in process_states([os.getpid()]) if each.pid == os.getpid()]
     assert own.is_runnable
     assert own.spent_s > 0

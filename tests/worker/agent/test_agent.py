@@ -1,4 +1,4 @@
-"""A worker as a process, against the real store: the test is its controller, a handler stands for user code."""
+"""A worker process against the real store, with the test as controller and a fake handler as user code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 
 
 def test_every_end_of_user_code_is_told_and_the_next_task_runs(agents: Agents, tmp_path: Path) -> None:
-    """It returns, raises, turns non-finite, exits, is killed, hangs: each has its kind, and the worker goes on."""
+    """User code returns, raises, gives non-finite values, exits, is killed, or hangs; each end has its kind."""
     agents.start()
     key = agents.give(0, "work")
     event = agents.end_of(key)
@@ -48,7 +48,7 @@ def test_every_end_of_user_code_is_told_and_the_next_task_runs(agents: Agents, t
 
 
 def test_the_start_of_a_process_is_reported(agents: Agents) -> None:
-    """The first task's wait for its process is in its result, and in its live values before."""
+    """The wait for the process is in the first task's result, and in its live values before."""
     agents.start(is_fork=False)
     first = agents.end_of(agents.give(0, "work"))
     assert isinstance(first, TaskCommitted)
@@ -57,8 +57,7 @@ def test_the_start_of_a_process_is_reported(agents: Agents) -> None:
 
 
 def test_the_log_tells_start_and_end_of_each_attempt(agents: Agents, tmp_path: Path) -> None:
-    """As records with what they are about, for whoever reads the logs of many workers; what user code prints is not
-    among them."""
+    """They are structured records with context fields, without the output of user code."""
     agents.start(CEREBRO_LOG_FORMAT="json")
     agents.end_of(agents.give(0, "work"))
     agents.failure(agents.give(1, "raise"))
@@ -79,7 +78,7 @@ def test_the_log_tells_start_and_end_of_each_attempt(agents: Agents, tmp_path: P
 
 
 def test_a_long_task_keeps_its_lease_and_can_be_taken_back(agents: Agents) -> None:
-    """Far beyond one lease it is renewed, its signs of life go on, and a cancellation still reaches it."""
+    """Its lease is renewed far beyond its length, progress continues, and a revocation ends it."""
     lease_s = 0.5
     agents.start(lease_s=lease_s)
     key = agents.give(0, "wait")
@@ -99,7 +98,7 @@ def test_a_long_task_keeps_its_lease_and_can_be_taken_back(agents: Agents) -> No
 
 
 def test_a_task_that_is_taken_back_ends_and_the_next_one_runs(agents: Agents) -> None:
-    """The process is ended, nothing is committed, and the queue goes on."""
+    """Its process ends without a commit."""
     agents.start()
     key = agents.give(0, "wait")
     pid = agents.begun(0)
@@ -111,7 +110,7 @@ def test_a_task_that_is_taken_back_ends_and_the_next_one_runs(agents: Agents) ->
 
 
 def test_a_worker_that_is_asked_to_end_gives_its_work_back(agents: Agents) -> None:
-    """Running and queued attempts are preempted, not failed; no process stays."""
+    """Running and queued attempts are preempted, not failed, and no process remains."""
     process = agents.start(grace_s=1.0)
     running, queued = agents.give(0, "wait"), agents.give(1, "work")
     pid = agents.begun(0)
@@ -123,7 +122,7 @@ def test_a_worker_that_is_asked_to_end_gives_its_work_back(agents: Agents) -> No
 
 
 def test_the_child_of_a_killed_worker_ends_and_its_successor_works(agents: Agents) -> None:
-    """kill -9 of the agent: its child goes with it, the fenced attempt can be taken back, the next one commits."""
+    """After kill -9 of the agent its child ends too, and the fenced attempt can be revoked."""
     process = agents.start(lease_s=1.0)
     key = agents.give(0, "wait")
     pid = agents.begun(0)
@@ -139,7 +138,7 @@ def test_the_child_of_a_killed_worker_ends_and_its_successor_works(agents: Agent
 
 
 def test_a_superseded_worker_ends_by_itself(agents: Agents) -> None:
-    """A newer process of the same name: the older one commits nothing and leaves no process."""
+    """After a newer process of its name registers, it commits nothing and leaves no process."""
     old = agents.start(lease_s=1.0)
     key = agents.give(0, "wait")
     pid = agents.begun(0)
@@ -155,7 +154,7 @@ def test_a_superseded_worker_ends_by_itself(agents: Agents) -> None:
 
 @pytest.mark.slow
 def test_a_worker_outlives_the_stores_restart(agents: Agents, service: Service) -> None:
-    """Its lease is kept and its commit counts once, though the store was killed in the middle of the task."""
+    """The store is killed during a task; its lease survives and its commit counts once."""
     agents.start()
     key = agents.give(0, "wait")
     agents.begun(0)
@@ -168,7 +167,7 @@ def test_a_worker_outlives_the_stores_restart(agents: Agents, service: Service) 
 
 @pytest.mark.parametrize("do", ["preempt", "lie"])
 def test_user_code_cannot_say_that_the_worker_ends(agents: Agents, tmp_path: Path, do: str) -> None:
-    """An end that nobody asked for is the user's error, told as such; the worker goes on."""
+    """A preemption without a request is the user's error."""
     agents.start()
     key = agents.give(0, do)
     kind, message = agents.failure(key)

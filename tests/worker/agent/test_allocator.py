@@ -1,4 +1,4 @@
-"""The C allocator of child processes: what is set by default, what leaves it alone."""
+"""Settings of the C allocator in child processes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ GIB = 1 << 30
 
 
 def test_freed_memory_is_kept_up_to_a_sixteenth_of_the_limit() -> None:
-    """A container of 1 GiB keeps 64 MiB, one of 64 GiB no more than 512 MiB."""
+    """A container of 1 GiB keeps 64 MiB, one of 64 GiB at most 512 MiB."""
     small, large = allocator.tuned({}, GIB), allocator.tuned({}, 64 * GIB)
     assert small["MALLOC_TRIM_THRESHOLD_"] == str(64 << 20)
     assert large["MALLOC_TRIM_THRESHOLD_"] == str(512 << 20)
 
 
 def environment_of_child(root: Path) -> bytes:
-    """What the kernel has of it."""
+    """Return the environment of a child process from /proc."""
     told = {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER": "worker-0", "CEREBRO_VOLUMES": str(root)}
     share = Share(threads=1)
     setting = ChildSpec(
@@ -33,7 +33,7 @@ def environment_of_child(root: Path) -> bytes:
     child = ChildProcess(setting, Settings.from_environment(told), own_group())
     try:
         found = b""
-        while not found and child.is_alive():  # while the process becomes another program it has none
+        while not found and child.is_alive():  # exec clears the environment for a moment
             found = Path(f"/proc/{child.pid}/environ").read_bytes()
         return found
     finally:
@@ -42,7 +42,7 @@ def environment_of_child(root: Path) -> bytes:
 
 @pytest.mark.commands
 def test_a_child_is_started_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And without it where GLIBC_TUNABLES is set to nothing."""
+    """An empty GLIBC_TUNABLES disables the setting."""
     for name in allocator.DECIDED_BY_USER:
         monkeypatch.delenv(name, raising=False)
     assert b"\0MALLOC_TRIM_THRESHOLD_=" in environment_of_child(tmp_path)

@@ -1,5 +1,4 @@
-"""Where the process of a sub-epoch is, is told while it runs: through a real store, by a real worker; the sub-epoch
-goes on."""
+"""The stacks of a running sub-epoch are read on request, with a real store and worker."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tests.worker.agent.agents import Agents, until
 
 
 def test_a_running_sub_epoch_tells_its_stacks_and_goes_on(agents: Agents, kvs: KvsClient) -> None:
-    """The text is in its log as well. An attempt that has ended is not asked."""
+    """Its log has the text too. Ended attempts are refused."""
     agents.start()
     key = agents.give(1, "wait")
     agents.begun(1)
@@ -33,7 +32,7 @@ def test_a_running_sub_epoch_tells_its_stacks_and_goes_on(agents: Agents, kvs: K
 
 
 def running(kvs: KvsClient) -> Bench:
-    """A worker that runs a task, and does not read its inbox."""
+    """Start a task on a worker that does not read its inbox."""
     bench = Bench(store=kvs, pass_a_moment=lambda: None)
     kvs.register(worker("a"))
     bench.assign()
@@ -42,7 +41,7 @@ def running(kvs: KvsClient) -> Bench:
 
 
 def test_a_worker_that_does_not_answer_is_named(kvs: KvsClient) -> None:
-    """After as long as somebody waits for it; no sooner."""
+    """The error appears after the timeout and not before."""
     running(kvs)
     now = [0.0]
 
@@ -55,7 +54,7 @@ def test_a_worker_that_does_not_answer_is_named(kvs: KvsClient) -> None:
 
 
 def test_a_question_counts_once_and_is_answered_once(kvs: KvsClient) -> None:
-    """One that is sent again is the same one; an answer to none is dropped; an empty answer is one."""
+    """A repeated request is the same one; answers without a request are dropped; an empty answer counts."""
     running(kvs)
     question = api.StacksRequest(task=TASK, question="0" * 32)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Volumes are looked at beside the reports: what is found is told soon, and one that hangs holds nothing up."""
+"""Volumes are queried in the background, so a hung volume does not delay reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMIT = api.Commit(experiment="one", task="etl-1/etl/train/p0", attempt=1, resu
 
 
 class Store:
-    """Takes reports; away as often as it is told to be."""
+    """A store that records reports and fails for the next `away` calls."""
 
     def __init__(self) -> None:
         self.reports: list[api.ReportRequest] = []
@@ -49,7 +49,7 @@ def made(store: Any, look: Any) -> Reports:
 
 
 def test_a_new_partition_is_told_with_its_commit_and_once() -> None:
-    """Also where the store was away: then with the next report."""
+    """After an outage the next report has it."""
     store = Store()
     told = made(store, lambda: HELD)
     told.send([])
@@ -63,7 +63,7 @@ def test_a_new_partition_is_told_with_its_commit_and_once() -> None:
 
 
 def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found when it answers again is told by the next report."""
+    """The next report after the volume's answer has the partition."""
     monkeypatch.setattr(reports, "_VOLUME_WAIT_S", 0.05)
     let_go, store = threading.Event(), Store()
     told = made(store, lambda: let_go.wait(HANG_S) and HELD)
@@ -76,7 +76,7 @@ def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytes
 
 
 class Blocking(Store):
-    """Its first answer waits; it refuses what the task with this key asks for."""
+    """A store whose first answer waits, and which refuses the task "lost"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def renewal(task: str) -> api.Renew:
 
 @pytest.mark.parametrize("third", ["c", "away"])
 def test_what_several_devices_tell_meanwhile_goes_into_one_report(third: str) -> None:
-    """Each is answered what concerns its own steps; where the store does not answer, all are told so."""
+    """Each caller gets the outcomes of its own steps; an outage is raised to all."""
     store = Blocking()
     told = made(store, lambda: HELD)
     answers: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Messages between agent and child: whole, in order, however they arrive."""
+"""Messages between agent and child arrive complete and in order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cerebro.worker.protocol.messages import FROM_CHILD, FromChild, Ready, Rende
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Channel[FromChild], socket.socket]]:
-    """One end as a channel, the other as the bare socket."""
+    """A channel, and the bare socket at its other end."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield Channel(ours, FROM_CHILD), theirs
 
 
 def test_a_message_that_arrives_in_pieces_is_not_lost(pair: tuple[Channel[FromChild], socket.socket]) -> None:
-    """Until its end is there nothing is pending, and the channel is not taken for closed."""
+    """Until it is complete, nothing is pending and the channel is open."""
     channel, other = pair
     line = encode(Ready()) + b"\n"
     other.sendall(line[:5])
@@ -35,7 +35,7 @@ def test_a_message_that_arrives_in_pieces_is_not_lost(pair: tuple[Channel[FromCh
     assert channel.pending() == Ready()
 
 
-# --- what is no message ------------------------------------------------------------------------------
+# --- noise -------------------------------------------------------------------------------------------
 
 NOISE = [
     b"\n",
@@ -53,7 +53,7 @@ NOISE = [
 
 @given(st.lists(st.one_of(st.sampled_from(NOISE), st.binary(max_size=40), st.integers(0, 9)), max_size=20))
 def test_messages_arrive_through_any_noise(sent: list[bytes | int]) -> None:
-    """In order, each once; noise is counted, and quoted in characters that can be shown."""
+    """Messages keep their order; noise is counted and quoted in printable characters."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         one, other = Channel(ours, FROM_CHILD), Channel(theirs, FROM_CHILD)
@@ -75,7 +75,7 @@ def test_messages_arrive_through_any_noise(sent: list[bytes | int]) -> None:
 def test_a_line_without_end_is_dropped_and_not_kept(
     pair: tuple[Channel[FromChild], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it is, little of it is held; what comes after it arrives."""
+    """Little of the line stays in memory, and the next message arrives."""
     channel, other = pair
     monkeypatch.setattr(channels, "MAX_LINE", 1 << 20)
 
@@ -100,7 +100,7 @@ def test_a_line_without_end_is_dropped_and_not_kept(
 def test_a_flood_leaves_the_reader_time_for_other_things(
     pair: tuple[Channel[FromChild], socket.socket],
 ) -> None:
-    """One look reads a bounded part of what is there."""
+    """Each call reads a limited amount."""
     channel, other = pair
     ended = threading.Event()
 
@@ -125,7 +125,7 @@ def test_a_flood_leaves_the_reader_time_for_other_things(
     half=st.integers(0, 30),
 )
 def test_another_reader_goes_on_where_the_first_one_stopped(texts: list[str], read: int, half: int) -> None:
-    """With the message that the first one leaves to it, those behind, and what has come of one that is on its way."""
+    """It gets the handed-over message, the buffered ones and the start of an incomplete one."""
     messages = [Rendezvous(address=text) for text in texts]
     stream = b"".join(encode(message) + b"\n" for message in messages)
     ours, theirs = socket.socketpair()

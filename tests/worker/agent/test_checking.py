@@ -1,4 +1,4 @@
-"""A worker checks its machine in a process of its own: what that tells, and what becomes of one that never ends."""
+"""A worker checks its machine in a separate process with a time limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.agent.agents import Agents, until
 
 
 class Store:
-    """One that answers, or not."""
+    """A store that responds or fails."""
 
     def __init__(self, problem: Exception | None = None) -> None:
         self._problem = problem
@@ -47,7 +47,7 @@ def checker(tmp_path: Path, code: str, *, killed_s: float = 60.0, store: Store |
 
 @pytest.mark.processes
 def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
-    """A device that does not answer is a finding."""
+    """A device that does not respond is a finding."""
     code = """import time; print('{"name": "memory", "seconds": 1.0}', flush=True); time.sleep(600)"""
     found = checker(tmp_path, code, killed_s=1.0).check()
     assert found.verdict == "the check did not end within 1 s"
@@ -56,19 +56,19 @@ def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_a_store_that_is_away_says_nothing_of_the_machine(tmp_path: Path) -> None:
-    """It is away for everybody."""
+    """The outage affects all workers."""
     found = checker(tmp_path, "", store=Store(StoreUnavailableError("away"))).check()
     assert found.verdict == ""
     assert found.probes[-1].note == "away"
 
 
 class Nvml:
-    """A driver with one GPU that has trouble."""
+    """A driver with one faulty GPU."""
 
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
 
     class NVMLError(Exception):
-        """Whatever the driver does not answer."""
+        """Raised for queries that the driver does not answer."""
 
     def __init__(
         self, *, rows: tuple[int, int, int, int] = (0, 0, 0, 0), ecc: int = 0, slow: int = 0
@@ -112,14 +112,14 @@ class Nvml:
     ],
 )
 def test_what_the_driver_tells(nvml: Nvml, broken: list[str], told: list[str]) -> None:
-    """What is broken, and what is only to be known."""
+    """Covers broken devices and mere notices."""
     found = Gpus(library=nvml).troubles(1)
     assert [each.text for each in found if each.is_broken] == broken
     assert [each.text for each in found if not each.is_broken] == told
 
 
 def test_a_gpu_that_the_driver_has_lost() -> None:
-    """Since the worker began, or before."""
+    """The GPU may be lost before or after the worker's start."""
     nvml = Nvml()
     gpus = Gpus(library=nvml)
     nvml.is_lost = True
@@ -131,7 +131,7 @@ def test_a_gpu_that_the_driver_has_lost() -> None:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_real_worker_checks_its_machine_when_it_is_asked(agents: Agents, kvs: KvsClient) -> None:
-    """Through the store and its inbox; asked twice while one is under way, it is one."""
+    """The request arrives through the inbox; a second request during a check starts no other."""
     agents.start()
     for _ in range(2):
         kvs.request_check("worker-0", CheckRequest(reason="somebody asked", by="somebody"))

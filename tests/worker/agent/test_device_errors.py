@@ -1,5 +1,4 @@
-"""Which errors are the machine's, which may be, and which are the code's: texts as the driver, torch and others have
-them."""
+"""Errors are attributed to the machine, possibly the machine, or user code, with real driver and torch texts."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _MORE = (
 
 
 class AcceleratorError(RuntimeError):
-    """As torch raises it: with the runtime's number."""
+    """The error of torch with the runtime's error number."""
 
     def __init__(self, message: str, error_code: int) -> None:
         super().__init__(message)
@@ -43,7 +42,7 @@ AcceleratorError.__module__ = "torch"
     ],
 )
 def test_what_only_a_broken_machine_raises(error: Exception) -> None:
-    """Whether or not the task was given a GPU."""
+    """The task's devices do not matter."""
     assert blame(error, has_gpu=False) is Blame.DEVICE
     assert failure_of(error).kind is FailureKind.DEVICE
 
@@ -59,7 +58,7 @@ def test_what_only_a_broken_machine_raises(error: Exception) -> None:
     ],
 )
 def test_a_gpu_that_is_not_there_is_missed_only_where_one_was_given(message: str) -> None:
-    """Elsewhere user code asks for what the worker never had."""
+    """Without an assigned GPU the error is the user's."""
     assert failure_of(RuntimeError(message), has_gpu=True).kind is FailureKind.DEVICE
     assert failure_of(RuntimeError(message)).kind is FailureKind.USER_ERROR
 
@@ -78,13 +77,13 @@ def test_a_gpu_that_is_not_there_is_missed_only_where_one_was_given(message: str
     ],
 )
 def test_what_a_mistake_raises_as_well(error: Exception) -> None:
-    """It stays the user's error, and says that it may not be."""
+    """It stays the user's error, with a note that the device may be broken."""
     found = failure_of(error, has_gpu=True)
     assert (found.kind, found.may_be_device) == (FailureKind.USER_ERROR, True)
 
 
 def test_the_cause_counts_and_what_was_merely_handled_does_not() -> None:
-    """User code may wrap the error; or fail by itself after it has dealt with one."""
+    """User code may wrap the error, or fail for another reason after it handled one."""
     ecc = RuntimeError("CUDA error: uncorrectable ECC error encountered")
     wrapped = ValueError("cannot train")
     wrapped.__cause__ = ecc

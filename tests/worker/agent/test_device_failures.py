@@ -1,5 +1,4 @@
-"""A sub-epoch that fails with the message of a broken device: the failure says so, and the next sub-epoch has a new
-process."""
+"""A device error marks the failure, and the next sub-epoch gets a new process."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from tests.worker.agent.agents import Agents
 
 
 class Columns(ETLSpec):
-    """What preprocesses nothing: it has nothing to read."""
+    """A spec that preprocesses no rows."""
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ class Columns(ETLSpec):
 def test_a_failure_names_the_machine_as_its_cause(
     agents: Agents, do: str, kind: FailureKind, may_be: bool
 ) -> None:
-    """Certainly, possibly or not at all."""
+    """Its cause is certain, possible or excluded."""
     agents.start()
     failed = agents.end_of(agents.give(0, do))
     assert isinstance(failed, TaskFailed)
@@ -40,7 +39,7 @@ def test_a_failure_names_the_machine_as_its_cause(
 
 @pytest.mark.parametrize("do", ["ecc", "illegal"])
 def test_a_process_that_met_a_broken_device_is_used_no_more(agents: Agents, do: str) -> None:
-    """Every later call in it would raise the same. After another error it stays."""
+    """Later calls in it would fail too. Other errors keep the process."""
     agents.start()
     pids = []
     for partition, what in enumerate(("pid", "raise", "pid", do, "pid")):
@@ -51,7 +50,7 @@ def test_a_process_that_met_a_broken_device_is_used_no_more(agents: Agents, do: 
 
 
 def test_a_sub_epochs_failure_is_judged_by_the_clusters_rules_before_its_runs(agents: Agents) -> None:
-    """The rules search the log of the task. A commit falls under no rule."""
+    """The rules search the task's log. A commit matches no rule."""
     agents.start(
         CEREBRO_FAILURE_RULES='[{"name": "ours", "pattern": "^raise attempt", "action": "no_retry"}]'
     )
@@ -70,7 +69,7 @@ def test_a_sub_epochs_failure_is_judged_by_the_clusters_rules_before_its_runs(ag
 
 
 def test_what_fails_of_preprocessing_is_judged_too(agents: Agents) -> None:
-    """By the cluster's rules, which may blame the machine, then by the rules of its run."""
+    """The cluster's rules, which may blame the machine, come before the run's."""
     agents.start(
         handler="etl_worker",
         CEREBRO_FAILURE_RULES='[{"name": "ours", "pattern": "no-such-folder", "action": "quarantine"}]',
@@ -94,7 +93,7 @@ def test_what_fails_of_preprocessing_is_judged_too(agents: Agents) -> None:
             rules=rules,
         )
         agents.assign(body, attempt=1, devices=())
-        told = agents.end_of(body.key)  # there is no metadata of it
+        told = agents.end_of(body.key)  # its metadata is missing
         assert isinstance(told, TaskFailed)
         rule = told.failure.rule
         assert rule is not None, told.failure.text

@@ -1,4 +1,4 @@
-"""Devices that are shares of cores, and were told how much memory they have: what an attempt takes is counted."""
+"""Devices that are shares of cores with a memory limit count the memory of an attempt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def test_what_an_attempt_takes_counts_and_no_more() -> None:
-    """Also what it has let go of by the time that is looked at; not what was there before, nor of an attempt before."""
+    """The peak counts, without memory from before the attempt."""
     before = np.ones(128 * MIB, np.uint8)
     counted = DeviceMemory(64 * MIB)
     counted.begin()
@@ -29,14 +29,14 @@ def test_what_an_attempt_takes_counts_and_no_more() -> None:
         counted.check()
     failure = failure_of(caught.value)
     assert (failure.kind, failure.place) == (FailureKind.OUT_OF_MEMORY, "device")
-    assert failure.peak_bytes >= 120 * MIB  # the kernel counts roughly
+    assert failure.peak_bytes >= 120 * MIB  # approximate kernel counters
     counted.begin()
     counted.check()
     assert before.sum() == 128 * MIB
 
 
 def test_files_that_are_mapped_do_not_count(tmp_path: Path) -> None:
-    """They are the page cache's: shards are read so."""
+    """Shards are mapped, so they use the page cache."""
     path = tmp_path / "rows"
     path.write_bytes(bytes(128 * MIB))
     counted = DeviceMemory(64 * MIB)
@@ -47,7 +47,7 @@ def test_files_that_are_mapped_do_not_count(tmp_path: Path) -> None:
 
 
 def test_a_task_has_the_memory_of_its_devices() -> None:
-    """A share of cores has what it was told, and without that nothing is counted."""
+    """Without a configured limit nothing is counted."""
     devices = WorkerDevices(4, 2, (), 64 * MIB)
     assert [device.memory_bytes for device in devices.devices] == [64 * MIB] * 2
     assert devices.share((1,)).memory_bytes == 64 * MIB

@@ -1,4 +1,4 @@
-"""Devices: what a worker has, what a task may use of it, and in which order tasks begin on them."""
+"""A worker's devices, the share of a task, and the order of tasks on each device."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.worker.agent.agents import ROOT
 GPUS = tuple(Gpu(name="A100", uuid=f"GPU-{letter}", memory_bytes=80) for letter in "abcd")
 ESSENTIAL = {"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3", "CEREBRO_CORES": "4"}
 
-# --- what there is ---------------------------------------------------------------------------------
+# --- devices -----------------------------------------------------------------------------------------
 
 
 def test_without_gpus_a_worker_has_one_device_with_all_cores() -> None:
-    """A task on it, and one that takes none, may use them all; nothing is said of GPUs."""
+    """Tasks with and without the device may use all cores, and no GPU variable is set."""
     devices = WorkerDevices(4)
     (one,) = devices.devices
     assert (one.kind, one.threads, one.memory_bytes) == ("cpu", 4, None)
@@ -36,7 +36,7 @@ def test_without_gpus_a_worker_has_one_device_with_all_cores() -> None:
 
 
 def test_each_gpu_is_a_device() -> None:
-    """Seen by its identity, which does not depend on who counts; a task that takes none sees none."""
+    """It is identified by UUID, not index; a task without devices sees no GPU."""
     devices = WorkerDevices(16, None, GPUS)
     assert [(d.kind, d.name, d.memory_bytes, d.threads) for d in devices.devices] == [
         ("gpu", "A100", 80, 4)
@@ -50,7 +50,7 @@ def test_each_gpu_is_a_device() -> None:
     ("gpus", "number", "what"), [((), 5, "4 cores"), (GPUS, 5, "4 GPUs"), ((), 10**6, "4 cores")]
 )
 def test_more_devices_than_there_are_is_an_error(gpus: tuple[Gpu, ...], number: int, what: str) -> None:
-    """It says what there is, and what to do."""
+    """The error has the available number and the remedy."""
     with pytest.raises(
         ClusterError, match=f"CEREBRO_DEVICES is {number}, but this worker has {what}: set at most 4"
     ):
@@ -59,7 +59,7 @@ def test_more_devices_than_there_are_is_an_error(gpus: tuple[Gpu, ...], number: 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", " "])
 def test_devices_are_a_number_from_1(text: str) -> None:
-    """Anything else is refused before the worker registers."""
+    """The worker fails before it registers."""
     with pytest.raises(ClusterError, match=r"CEREBRO_DEVICES is .* expected a number of devices from 1"):
         Settings.from_environment(ESSENTIAL | {"CEREBRO_DEVICES": text})
 
@@ -72,8 +72,10 @@ def test_devices_are_a_number_from_1(text: str) -> None:
 def test_a_process_sees_what_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: int, told: str
 ) -> None:
-    """The GPUs of its devices, and no more threads than its share, unless its user wants fewer. What it says before a
-    task begins goes into a log of its own."""
+    """It has the GPUs of its devices and its share of threads, or fewer if the user set that.
+
+    Output before a task goes to a separate log.
+    """
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -87,7 +89,7 @@ def test_a_process_sees_what_is_its_own(
     child = ChildProcess(spec, settings, own_group())
     try:
         found = b""
-        while not found and child.is_alive():  # while the process becomes another program it has none
+        while not found and child.is_alive():  # exec clears the environment for a moment
             found = Path(f"/proc/{child.pid}/environ").read_bytes()
     finally:
         child.kill()
@@ -97,7 +99,7 @@ def test_a_process_sees_what_is_its_own(
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["worker-3.1.3.child.log"]
 
 
-# --- in which order --------------------------------------------------------------------------------
+# --- order of tasks ----------------------------------------------------------------------------------
 
 SETS = st.sets(st.integers(0, 3), max_size=3).map(lambda numbers: tuple(sorted(numbers)))
 
@@ -106,8 +108,9 @@ SETS = st.sets(st.integers(0, 3), max_size=3).map(lambda numbers: tuple(sorted(n
 def test_tasks_begin_in_order_on_each_device_and_always_go_on(
     given: list[tuple[int, ...]], choices: list[int]
 ) -> None:
-    """Whatever comes, begins and ends when: no device has two tasks, on each device tasks begin as they came, and when
-    nothing runs something may begin."""
+    """No device has two tasks, tasks on a device start in order of arrival, and an idle worker always starts
+    one.
+    """
     freed: list[tuple[int, ...]] = []
     queues = DeviceQueues(freed.append)
     boxes = {devices: Mailbox(queues) for devices in set(given)}
@@ -158,7 +161,7 @@ def test_tasks_begin_in_order_on_each_device_and_always_go_on(
 
 
 def test_the_next_task_of_the_same_devices_may_begin_in_the_step_that_ends_the_one_before() -> None:
-    """Unless an older one waits for one of the devices."""
+    """An older task that waits for one of the devices has priority."""
     queues = DeviceQueues(lambda devices: None)
     one, pair = Mailbox(queues), Mailbox(queues)
     first, second, both, third = (

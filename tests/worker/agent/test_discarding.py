@@ -1,4 +1,4 @@
-"""Old checkpoints go when a sub-epoch is committed, and no attempt removes what it cannot know of."""
+"""Old checkpoints are removed after a commit, and newer files stay."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ from cerebro.worker.upkeep.checkpoint_removal import outdated_by
 
 
 def name(sub_epoch: int, attempt: int = 1) -> str:
-    """Of a sub-epoch's file."""
+    """Return the file name of a sub-epoch's checkpoint."""
     return checkpoint_file(
         sub_epoch=sub_epoch, epoch=1 + sub_epoch // 2, partition=sub_epoch % 2, attempt=attempt
     )
 
 
 def test_what_is_named_and_what_is_newer_stays(tmp_path: Path) -> None:
-    """Sub-epochs before go, leftovers of their writers too; this sub-epoch, later ones and what is no checkpoint
-    stay."""
+    """Earlier sub-epochs and their temporary files are removed; this and later sub-epochs and other files stay."""
     names = [name(sub_epoch) for sub_epoch in range(5)]
     for file in (*names, f".{names[0]}.1-2.aside", f".{names[4]}.1-2.aside", "notes.txt", "useful.pt"):
         (tmp_path / file).touch()
@@ -52,7 +51,7 @@ def test_what_is_named_and_what_is_newer_stays(tmp_path: Path) -> None:
 
 @given(sub_epoch=st.integers(0, 10**9), epoch=st.integers(1, 10**6), attempt=st.integers(1, 10**6))
 def test_a_name_tells_its_sub_epoch(sub_epoch: int, epoch: int, attempt: int) -> None:
-    """Of any size, and while it is written."""
+    """Temporary names are covered too."""
     file = checkpoint_file(sub_epoch=sub_epoch, epoch=epoch, partition=0, attempt=attempt)
     assert sub_epoch_of(file) == sub_epoch_of(f".{file}.7-1a2b.aside") == sub_epoch
 
@@ -61,7 +60,10 @@ def test_a_name_tells_its_sub_epoch(sub_epoch: int, epoch: int, attempt: int) ->
 def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
     tmp_path: Path, found: tuple[str, ...] | None, goes: bool
 ) -> None:
-    """By name, and nothing else. If the sub-epoch came out otherwise, somebody else is to do it from there."""
+    """Files are removed by name only.
+
+    After a difference they stay, because another worker may have to repeat the sub-epoch.
+    """
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     reference = CheckpointRef(name="one/fit-1/m00/u00001.pt", checksum="-", size=1)
     body = AuditTask(
@@ -96,7 +98,7 @@ def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
     [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(".")],
 )
 def test_what_is_no_plain_file_names_no_base(tmp_path: Path, make: Callable[[Path], object]) -> None:
-    """Nor does it keep anybody waiting, or what is superfluous from being removed."""
+    """It neither blocks the removal nor prevents it."""
     base = f"frozen-{'0' * 16}-5-{'0' * 8}"
     for file in (name(1), base):
         (tmp_path / file).touch()
@@ -104,11 +106,11 @@ def test_what_is_no_plain_file_names_no_base(tmp_path: Path, make: Callable[[Pat
     assert {path.name for path in outdated(tmp_path, 2, ())} == {name(1), base}
 
 
-# --- in the loop -------------------------------------------------------------------------------------
+# --- the agent's loop --------------------------------------------------------------------------------
 
 
 class Store:
-    """A store that answers a commit as it is told to, after something has happened."""
+    """A store with a scripted outcome of the commit, which runs an action first."""
 
     def __init__(self, answer: str, first: Any) -> None:
         self._answer, self._first = answer, first
@@ -146,8 +148,7 @@ def item(sub_epoch: int, keep: tuple[str, ...] = ()) -> InboxItem:
 def test_only_an_accepted_commit_removes_and_only_what_was_there_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, ends_well: bool, left: set[str]
 ) -> None:
-    """While the store answers, the sub-epoch before is done again elsewhere: what that writes stays, whatever the
-    answer."""
+    """The previous sub-epoch is repeated elsewhere during the commit; its new file stays with any outcome."""
     settings = Settings.from_environment(
         {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w", "CEREBRO_VOLUMES": str(tmp_path)}
     )

@@ -1,4 +1,4 @@
-"""A worker that is asked to end: what becomes of what it does and of what waits, whatever user code makes of it."""
+"""A worker that shuts down preempts running tasks and releases queued ones."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SHORT_S = 0.5
 
 
 def terminate(process: Forked | subprocess.Popen[bytes]) -> None:
-    """What a drain, a rollout and a spot notice come to."""
+    """Send SIGTERM, as a drain, a rollout and a spot notice do."""
     process.send_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize("do", ["batches", "careful", "greedy", "confused"])
 def test_the_running_task_is_left_at_its_next_batch(agents: Agents, do: str) -> None:
-    """Also where user code catches what it can, or makes a result or an error of its own of it: nothing counts."""
+    """This holds even if user code catches the preemption, or returns or raises something else."""
     process = agents.start(grace_s=LONG_S)
     key = agents.give(0, do)
     pid = agents.begun(0)
@@ -40,7 +40,7 @@ def test_the_running_task_is_left_at_its_next_batch(agents: Agents, do: str) -> 
 
 
 def test_what_waits_is_given_back_at_once_and_a_task_that_ends_in_time_counts(agents: Agents) -> None:
-    """The queue goes back while the task runs on; its lease is kept far beyond its length, its result is committed."""
+    """The running task keeps its lease beyond the lease time, and its result is committed."""
     process = agents.start(lease_s=0.5, grace_s=LONG_S)
     running, queued = agents.give(0, "wait"), agents.give(1, "work")
     agents.begun(0)
@@ -60,7 +60,7 @@ def test_what_waits_is_given_back_at_once_and_a_task_that_ends_in_time_counts(ag
 
 
 def test_a_batch_that_never_ends_is_ended_after_the_grace(agents: Agents, tmp_path: Path) -> None:
-    """Its process with it, and the half of a checkpoint that it was writing; other files stay."""
+    """Its temporary checkpoint is removed, and other files stay."""
     process = agents.start(grace_s=SHORT_S)
     key = agents.give(0, "wait")
     pid = agents.begun(0)

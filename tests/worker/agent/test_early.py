@@ -1,4 +1,4 @@
-"""A sub-epoch that follows another one trains while the store is asked to grant it."""
+"""The next sub-epoch starts speculatively while the worker waits for the store's permission."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Before = Callable[[str], None]
 
 @pytest.fixture
 def before_grant(monkeypatch: pytest.MonkeyPatch) -> list[Before]:
-    """Called in the store with the key of a task that a worker asks to start, before the store looks at it."""
+    """Functions that the store calls with the task's key before it handles a start."""
     calls: list[Before] = []
     report = Store.report
 
@@ -45,7 +45,7 @@ def has_begun(agents: Agents, partition: int) -> bool:
 def test_the_next_sub_epoch_trains_while_the_store_is_asked(
     agents: Agents, before_grant: list[Before]
 ) -> None:
-    """The store does not grant it before its process has begun; it is committed once, as any other."""
+    """The store answers only after the process has started; the sub-epoch is committed once."""
     agents.start()
     first = agents.give(0, "wait")
     agents.begun(0)
@@ -65,7 +65,7 @@ def test_the_next_sub_epoch_trains_while_the_store_is_asked(
 def test_a_refused_sub_epoch_that_had_begun_leaves_nothing(
     agents: Agents, before_grant: list[Before], tmp_path: Path, parallel_plan: ParallelPlan | None
 ) -> None:
-    """It is taken back while the worker asks for it: its processes end, no log stays, and the next attempt runs."""
+    """It is revoked during the request: its processes end, its log is removed, and the next attempt runs."""
     agents.start(devices=2)
     ranks = range(parallel_plan.size if parallel_plan else 1)
     given: dict[str, Any] = {"devices": tuple(ranks), "parallel_plan": parallel_plan}
@@ -81,7 +81,7 @@ def test_a_refused_sub_epoch_that_had_begun_leaves_nothing(
     def take_back(task: str) -> None:
         if task == key and not pids:
             checkpoints.mkdir(parents=True)
-            left.touch()  # as if it had come to its end by then
+            left.touch()  # as if it had finished
             pids.extend(agents.begun(1, rank) for rank in ranks)
             assert agents.bench.decide(revoke) == ["done"]
 
@@ -101,7 +101,7 @@ def test_a_refused_sub_epoch_that_had_begun_leaves_nothing(
 def test_a_sub_epoch_that_crashed_before_its_grant_is_told_as_a_crash(
     agents: Agents, before_grant: list[Before]
 ) -> None:
-    """It is not run a second time in silence."""
+    """It is not repeated without a failed attempt in the log."""
     agents.start()
     agents.give(0, "wait")
     agents.begun(0)

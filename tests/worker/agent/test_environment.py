@@ -1,4 +1,4 @@
-"""Environments of user code: workers that share a volume install the same requirements once."""
+"""Workers on one volume install an environment for user code once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cerebro.worker.agent import environment
 
 @pytest.fixture
 def workers(tmp_path: Path) -> list[Volumes]:
-    """Volumes of three workers of one machine."""
+    """Volumes of three workers on one machine."""
     common = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     return [replace(common, shards=tmp_path / f"shards/worker-{n}") for n in range(3)]
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Targets of all installations; each makes an interpreter."""
+    """Targets of all installations; each creates an interpreter."""
     targets: list[Path] = []
 
     def install(requirements: Path, target: Path) -> None:
@@ -44,7 +44,7 @@ def _archive(tmp_path: Path, text: str) -> str:
 def test_workers_of_a_machine_install_once(
     workers: list[Volumes], installed: list[Path], tmp_path: Path
 ) -> None:
-    """Workers that start together wait for the first one and use its environment."""
+    """Workers that start together wait for the first one's environment."""
     folder, found = _archive(tmp_path, "scikit-learn"), list[str]()
     threads = [
         threading.Thread(target=lambda v=volumes: found.append(environment.python_for(folder, v)))
@@ -61,7 +61,6 @@ def test_workers_of_a_machine_install_once(
 def test_what_a_killed_installer_left_is_made_anew(
     workers: list[Volumes], installed: list[Path], tmp_path: Path
 ) -> None:
-    """No worker uses half an environment."""
     folder = _archive(tmp_path, "scikit-learn")
     python = Path(environment.python_for(folder, workers[0]))
     (python.parents[1] / "complete").unlink()

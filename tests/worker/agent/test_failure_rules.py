@@ -1,4 +1,4 @@
-"""Failure rules on a log: the first one counts, what takes too long is cut off, and what is asked of whom."""
+"""Failure rules match task logs in order, with a time limit per pattern."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOOM = Failure(
     kind=FailureKind.USER_ERROR, message="ValueError: boom", traceback="Traceback ...\nValueError: boom"
 )
 CATASTROPHIC = FailureRule(name="backtracks", pattern=r"(a+)+$")
-"""On many a's and a b it takes as many steps as there are subsets."""
+"""A pattern with exponential backtracking on many a's followed by a b."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.mark.processes
 def test_the_first_rule_that_matches_counts(log: Path) -> None:
-    """With its name, its action and the line in which it was found."""
+    """The failure has the rule's name, its action and the matching line."""
     rules = (
         FailureRule(name="never", pattern="no such thing"),
         FailureRule(name="solver", pattern="^RuntimeError: cusolver", action="retry_elsewhere"),
@@ -57,7 +57,7 @@ def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_p
 
 @pytest.mark.processes
 def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -> None:
-    """After three of them nothing more is tried."""
+    """After three slow patterns the search ends."""
     path = tmp_path / "a.log"
     path.write_text("a" * 64 + "b\n")
     rules = (*(CATASTROPHIC.model_copy(update={"name": f"b{n}"}) for n in range(6)),)
@@ -68,7 +68,7 @@ def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -
 
 @pytest.mark.processes
 def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> None:
-    """What follows from that is the controller's."""
+    """The controller decides about the quarantine."""
     found = ruled(BOOM, log, (FailureRule(name="solver", pattern="cusolver", action="quarantine"),))
     assert found.kind is FailureKind.DEVICE
 
@@ -84,7 +84,7 @@ def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> Non
     ],
 )
 def test_what_is_no_failure_of_the_task_falls_under_no_rule(log: Path, kind: FailureKind) -> None:
-    """A sub-epoch that was taken back is not to be given up for what it had printed."""
+    """A revoked sub-epoch's output must not prevent its retry."""
     failure = Failure(kind=kind, message="taken back")
     assert ruled(failure, log, (FailureRule(name="all", pattern=".", action="no_retry"),)) == failure
 
@@ -105,7 +105,7 @@ def test_what_is_no_failure_of_the_task_falls_under_no_rule(log: Path, kind: Fai
     ],
 )
 def test_common_causes_are_labelled(tmp_path: Path, line: str, label: str) -> None:
-    """Without a rule of anybody's."""
+    """No configured rule is needed."""
     path = tmp_path / "x.log"
     path.write_text(f"step 1\n{line}\n")
     found = ruled(BOOM, path, ())
@@ -116,7 +116,7 @@ def test_common_causes_are_labelled(tmp_path: Path, line: str, label: str) -> No
 
 @pytest.mark.processes
 def test_a_long_line_is_cut_and_a_hostile_one_is_made_harmless(tmp_path: Path) -> None:
-    """It goes into the log of the experiment, and onto pages and terminals."""
+    """The line is shown in the experiment's log, on pages and in terminals."""
     path = tmp_path / "x.log"
     path.write_bytes(b"\x1b[31mmark \xff" + b"y" * 100_000 + b"\n")
     found = ruled(BOOM, path, (FailureRule(name="y", pattern="y$"),))
@@ -126,13 +126,13 @@ def test_a_long_line_is_cut_and_a_hostile_one_is_made_harmless(tmp_path: Path) -
     assert Failure.model_validate_json(found.model_dump_json()) == found
 
 
-# --- what the cluster gives ------------------------------------------------------------------------
+# --- rules of the cluster --------------------------------------------------------------------------
 
 ENVIRONMENT = {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w"}
 
 
 def test_the_cluster_gives_rules_in_the_environment() -> None:
-    """As the chart writes them; these may quarantine."""
+    """The Helm chart sets them; only these may quarantine."""
     text = (
         '[{"name": "ib", "pattern": "ibv_post_send", "action": "quarantine"}, {"name": "x", "pattern": "x"}]'
     )
@@ -155,6 +155,6 @@ def test_the_cluster_gives_rules_in_the_environment() -> None:
     ],
 )
 def test_rules_of_the_cluster_that_cannot_be_are_refused_at_the_start(text: str, told: str) -> None:
-    """With the rule's number and the place in its pattern."""
+    """The error has the rule's number and the position in its pattern."""
     with pytest.raises(ClusterError, match=told):
         Settings.from_environment({**ENVIRONMENT, FAILURE_RULES: text})

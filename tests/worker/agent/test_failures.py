@@ -1,4 +1,4 @@
-"""What is told of a failure: any text can be stored, user code's frames are shown once, chains are kept."""
+"""Failure texts are sanitized, show user frames once, and keep exception chains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=200)
 
 @given(ANY_TEXT, st.integers(60, 300))
 def test_any_text_becomes_one_that_can_be_stored_and_shown(text: str, limit: int) -> None:
-    """Within the limit, without what a terminal would obey; doing it twice changes nothing."""
+    """Control characters are removed within the length limit, and a second pass changes nothing."""
     found = cleaned(text, limit)
     assert len(found) <= limit
     assert found == cleaned(found, limit)
@@ -32,7 +32,7 @@ def test_any_text_becomes_one_that_can_be_stored_and_shown(text: str, limit: int
 
 @given(ANY_TEXT, ANY_TEXT)
 def test_a_failure_takes_any_text_and_travels(message: str, traceback: str) -> None:
-    """As JSON and back, unchanged; so does one of an older log."""
+    """JSON round-trips unchanged, also for failures of older logs."""
     failure = Failure(kind=FailureKind.USER_ERROR, message=message, traceback=traceback)
     assert Failure.model_validate_json(failure.model_dump_json()) == failure
     assert Failure.model_validate(failure.model_dump(mode="json")) == failure
@@ -56,7 +56,7 @@ def caught(call: Callable[[], object]) -> Failure:
 
 
 def test_frames_of_the_platform_are_left_out() -> None:
-    """User code calls the data loader, which calls user code: only the latter is shown, and the error once."""
+    """User code calls the data loader, which calls user code: only user frames are shown, and the error once."""
 
     def items() -> list[float]:
         fail()
@@ -81,12 +81,12 @@ def test_frames_of_the_platform_are_left_out() -> None:
     assert [failure.traceback.count(name) for name in ("in users", "in items", "in fail", "Traceback")] == [
         1
     ] * 4
-    assert failure.text.count("boom") == 2  # the message, and the line of source that raised it
+    assert failure.text.count("boom") == 2  # the message, and the source line
     assert failure.line == "ValueError: boom"
 
 
 def test_chains_are_kept() -> None:
-    """Raised from another, or while handling another, each with its frames."""
+    """This covers `raise from` and errors during another error's handling, each with its frames."""
 
     def chained() -> None:
         try:
@@ -119,7 +119,7 @@ def _hidden() -> None:
 
 
 def test_an_error_of_the_platform_keeps_all_its_frames() -> None:
-    """A bug of ours is not hidden: where user code has no part in it, every frame is told."""
+    """Without user code in the traceback, every frame is kept, so that bugs of the platform are visible."""
     with pytest.raises(TypeError) as error:
         checked_metrics({}, "train")  # type: ignore[call-arg]
     assert error.value.__traceback__ is not None
@@ -129,7 +129,7 @@ def test_an_error_of_the_platform_keeps_all_its_frames() -> None:
 
 
 def test_groups_and_notes_are_told() -> None:
-    """Each part of a group, and what was added to an exception."""
+    """Each exception of a group and all notes are included."""
     first, second = ValueError("one"), KeyError("two")
     first.add_note("seen in the kitchen")
     told = failure_of(ExceptionGroup("several", [first, second])).traceback
@@ -138,7 +138,7 @@ def test_groups_and_notes_are_told() -> None:
 
 
 def test_long_chains_and_deep_recursion_are_cut() -> None:
-    """Nothing that user code raises takes long or fails to be told."""
+    """The conversion is fast and never fails."""
 
     def deep(depth: int) -> None:
         deep(depth + 1)

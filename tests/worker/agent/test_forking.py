@@ -1,4 +1,4 @@
-"""The process that user code is forked into."""
+"""The fork server of user code."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ fork_server.serve(lambda unread: bytes(os.write(1, b"worked") * 0))
 
 
 def test_a_process_whose_parent_died_as_it_was_forked_does_nothing() -> None:
-    """Nobody would end it: its leash holds it to a parent that it still has."""
-    # All of them write to the pipe, which ends with the last of them.
+    """Its parent-death signal refers to the new parent, so it must exit itself."""
+    # The pipe ends when the last process that holds it exits.
     found = subprocess.run([sys.executable, "-c", ORPHANED], capture_output=True, timeout=HANG_S, check=False)
     assert found.stdout == b""
 
@@ -63,17 +63,17 @@ def test_a_process_whose_parent_died_as_it_was_forked_does_nothing() -> None:
 def test_what_was_measured_is_told_when_its_process_has_ended(
     has_failed: bool, ranks: int, expected: list[str], tmp_path: Path
 ) -> None:
-    """By the process that was forked next; what comes next finds no device that is still being left."""
+    """The next forked process sends it, so the device is free by then."""
     assert _said(tmp_path, has_failed=has_failed, ranks=ranks) == expected
 
 
 def test_a_rank_tells_of_its_failure_before_it_ends(tmp_path: Path) -> None:
-    """The others, which lose it then, do not tell of that first."""
+    """Otherwise the others' lost connections would be reported first."""
     assert _said(tmp_path, has_failed=True, ranks=2) == ["Failed", "Ended"]
 
 
 def _said(folder: Path, *, has_failed: bool, ranks: int) -> list[str]:
-    """What a child says of a trial and its end, in order."""
+    """Return a child's messages about a trial and its exit, in order."""
     volumes = Volumes(**dict.fromkeys(Volumes.__dataclass_fields__, folder))
     hyperparams = {"batch_size": 8} | ({"fails": 1} if has_failed else {})
     body = task_of(SINGLE, 8).model_copy(update={"hyperparams": hyperparams})

@@ -1,4 +1,4 @@
-"""How workers of a gang meet: who is let in, who is waited for, and what is heard of one that is gone."""
+"""Workers of a gang connect to the leader, authenticate, and detect lost members."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTS = ("127.0.0.1", "::1")
 
 @pytest.fixture
 def endpoint(request: pytest.FixtureRequest) -> Iterator[GangEndpoint]:
-    """Of the worker that leads."""
+    """The leader's endpoint."""
     host = getattr(request, "param", HOSTS[0])
     try:
         made = GangEndpoint(host, 0, TOKEN)
@@ -50,7 +50,7 @@ def rank() -> Iterator[RemoteRank]:
 
 
 def heard(end: socket.socket) -> bytes:
-    """What the other worker hears first."""
+    """Return the first data that the other worker receives."""
     end.settimeout(HANG_S)
     return end.recv(4096)
 
@@ -60,7 +60,7 @@ def heard(end: socket.socket) -> bytes:
 def test_what_is_said_before_a_worker_comes_reaches_it(
     endpoint: GangEndpoint, rank: RemoteRank, comes_first: bool
 ) -> None:
-    """Whether it comes before the one that leads knows of the attempt, or after it has begun to speak."""
+    """The member may connect before the leader knows the attempt, or after the leader's first message."""
     if not comes_first:
         endpoint.expect(ATTEMPT, {1: rank})
         rank.send(Rendezvous(address="here"))
@@ -76,7 +76,7 @@ def test_what_is_said_before_a_worker_comes_reaches_it(
 
 
 def test_who_does_not_know_the_token_is_not_let_in(endpoint: GangEndpoint, rank: RemoteRank) -> None:
-    """Neither one that says the wrong thing, nor one that says nothing of the kind; who is let in comes after them."""
+    """Wrong proofs and other protocols are rejected, and a valid member can still connect."""
     endpoint.expect(ATTEMPT, {1: rank})
     stranger = GangEndpoint("127.0.0.1", 0, "of another cluster")
     try:
@@ -88,7 +88,7 @@ def test_who_does_not_know_the_token_is_not_let_in(endpoint: GangEndpoint, rank:
             while end.recv(4096):
                 pass
     except ConnectionResetError:
-        pass  # what it had not read was thrown away
+        pass  # discarded unread data
     finally:
         stranger.close()
     rank.send(Rendezvous(address="here"))
@@ -97,7 +97,7 @@ def test_who_does_not_know_the_token_is_not_let_in(endpoint: GangEndpoint, rank:
 
 
 def test_one_who_knows_no_token_cannot_play_the_leader(endpoint: GangEndpoint) -> None:
-    """A worker says who it is to nobody else: the proof goes both ways."""
+    """Authentication is mutual."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def pretend() -> None:
@@ -115,7 +115,7 @@ def test_one_who_knows_no_token_cannot_play_the_leader(endpoint: GangEndpoint) -
 
 
 def test_a_worker_that_does_not_come_is_told_as_lost() -> None:
-    """After the time that it is given, with its name."""
+    """The error after the timeout names the worker."""
     rank = RemoteRank("worker-1, device 0", join_s=0.01)
     assert rank.channel.receive() is None
     failure = rank.reap()
@@ -126,19 +126,19 @@ def test_a_worker_that_does_not_come_is_told_as_lost() -> None:
 
 
 def test_an_address_that_is_not_this_machines_is_said_at_once() -> None:
-    """With the setting to change."""
+    """The error names the setting to change."""
     with pytest.raises(ClusterError, match="CEREBRO_ADDRESS"):
         GangEndpoint("192.0.2.1", 0, TOKEN)
 
 
 def is_sent_away(end: socket.socket) -> bool:
-    """Whether the worker that leads ends the connection."""
+    """Return True if the leader closes the connection."""
     end.settimeout(HANG_S)
     return not end.recv(1)
 
 
 def test_nobody_waits_for_an_attempt_that_is_over(endpoint: GangEndpoint, rank: RemoteRank) -> None:
-    """Neither who had come before this worker knew of it, nor who comes after, or for a rank that is gone."""
+    """Connections are closed for early and late members, and for a rank that is gone."""
     with endpoint.connect(endpoint.address, ATTEMPT, 1) as early:
         endpoint.forget(ATTEMPT)
         assert is_sent_away(early)
@@ -152,7 +152,7 @@ def test_nobody_waits_for_an_attempt_that_is_over(endpoint: GangEndpoint, rank: 
 
 
 def test_nobody_waits_for_an_attempt_that_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has come for one is sent away after a while."""
+    """The member's connection is closed after a timeout."""
     monkeypatch.setattr("cerebro.worker.agent.gangs.endpoint._LOOK_S", 0.01)
     endpoint = GangEndpoint("127.0.0.1", 0, TOKEN)
     with endpoint.connect(endpoint.address, ATTEMPT, 1) as end:
@@ -162,7 +162,7 @@ def test_nobody_waits_for_an_attempt_that_does_not_begin(monkeypatch: pytest.Mon
 
 
 def test_a_worker_that_ends_says_so_to_the_one_that_leads(endpoint: GangEndpoint, rank: RemoteRank) -> None:
-    """So that its gang waits for nothing, and the attempt does not count."""
+    """Its gang stops at once, and the attempt does not count as a failure."""
     endpoint.expect(ATTEMPT, {1: rank})
     gang = Gang(
         address=endpoint.address,
@@ -185,7 +185,7 @@ def test_a_worker_that_ends_says_so_to_the_one_that_leads(endpoint: GangEndpoint
 
 
 def test_each_rank_has_a_member_and_each_member_its_ranks() -> None:
-    """In the order of members, one for each of their devices."""
+    """Ranks follow the order of members and their devices."""
     members = tuple(
         Member(worker=f"worker-{n}", partition=n, devices=tuple(range(count)))
         for n, count in enumerate((2, 1, 3))

@@ -18,7 +18,7 @@ LOST = Failure(kind=FailureKind.USER_ERROR, message=f"RuntimeError: {LOST_PEER}"
 
 
 class Rank:
-    """A process that reports some messages and may end."""
+    """A fake rank process with scripted messages and an optional exit."""
 
     end = 0
 

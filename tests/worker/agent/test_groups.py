@@ -1,4 +1,4 @@
-"""Ranks of one attempt: processes on several devices that are one child to the worker, and end together."""
+"""The ranks of an attempt are processes on several devices that act as one child."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def done(agents: Agents, key: str, *partitions: int) -> None:
 
 
 def test_each_device_has_a_rank_and_its_child_stays_for_what_comes(agents: Agents) -> None:
-    """Those that did sub-epochs alone, one on each device, are ranks of the next one, and do sub-epochs alone after
-    it."""
+    """Children of single-device sub-epochs become ranks, and run single-device sub-epochs again afterwards."""
     agents.start(devices=2)
     alone = [agents.give(number, "wait", devices=(number,)) for number in BOTH]
     children = [os.getpgid(agents.begun(number)) for number in BOTH]
@@ -56,7 +55,7 @@ def test_each_device_has_a_rank_and_its_child_stays_for_what_comes(agents: Agent
 
 
 def test_the_next_sub_epoch_of_a_group_begins_while_the_store_is_asked(agents: Agents) -> None:
-    """By the same children."""
+    """The same children run it."""
     agents.start(devices=2)
     first = give(agents, 0, "wait")
     children = [os.getpgid(agents.begun(0, rank)) for rank in BOTH]
@@ -106,7 +105,7 @@ def test_the_next_sub_epoch_of_a_group_begins_while_the_store_is_asked(agents: A
 def test_the_first_to_fail_ends_all_and_is_named(
     agents: Agents, do: str, kind: FailureKind, rank: int | None, says: str
 ) -> None:
-    """A rank that only lost the other is not to blame. The next sub-epoch has processes."""
+    """A rank that only lost its peer is not blamed. The next sub-epoch gets new processes."""
     agents.start(devices=2)
     done(agents, give(agents, 0, "wait"), 0)
     pids = [agents.begun(0, number) for number in BOTH]
@@ -120,14 +119,14 @@ def test_the_first_to_fail_ends_all_and_is_named(
 
 
 def _folders(root: Path) -> set[str]:
-    """Names of all that there are; one may be removed meanwhile."""
+    """Return the names of all folders; folders may disappear during the walk."""
     return {name for _, names, _ in os.walk(root) for name in names}
 
 
 def test_where_ranks_met_is_cleared_by_the_next_process_of_their_worker(
     agents: Agents, tmp_path: Path
 ) -> None:
-    """A worker that is killed leaves their folder behind, on its own volume and nowhere else."""
+    """A killed worker leaves the rendezvous folder on its own volume only."""
     process = agents.start(devices=2)
     give(agents, 0, "wait")
     agents.begun(0)
@@ -143,7 +142,7 @@ def test_where_ranks_met_is_cleared_by_the_next_process_of_their_worker(
 
 @pytest.mark.parametrize("rank", BOTH)
 def test_the_death_of_a_rank_ends_the_attempt(agents: Agents, rank: int) -> None:
-    """Long before a batch would be missed; how soon is measured (`benchmarks techniques`)."""
+    """The hang timeout would be much later; `benchmarks techniques` measures the delay."""
     agents.start(devices=2)
     key = give(agents, 0, "wait")
     pids = [agents.begun(0, number) for number in BOTH]
@@ -154,7 +153,7 @@ def test_the_death_of_a_rank_ends_the_attempt(agents: Agents, rank: int) -> None
 
 
 def test_ranks_leave_at_one_batch_and_stay(agents: Agents) -> None:
-    """Where an attempt is asked for, or a worker ends: no rank waits for one that has left."""
+    """This covers preemption and worker shutdown, and no rank waits for a peer that has left."""
     process = agents.start(devices=2)
     key = give(agents, 0, "batches")
     children = [os.getpgid(agents.begun(0, rank)) for rank in BOTH]
@@ -171,7 +170,7 @@ def test_ranks_leave_at_one_batch_and_stay(agents: Agents) -> None:
 
 
 def test_a_group_that_is_taken_back_ends_at_once(agents: Agents) -> None:
-    """All of its processes; and the devices take what comes next."""
+    """All its processes end, and its devices run the next task."""
     agents.start(devices=2)
     key = give(agents, 0, "wait")
     pids = [agents.begun(0, rank) for rank in BOTH]
@@ -182,7 +181,7 @@ def test_a_group_that_is_taken_back_ends_at_once(agents: Agents) -> None:
 
 
 def test_ranks_that_have_no_room_to_meet_say_which_volume_is_full(agents: Agents, tmp_path: Path) -> None:
-    """So the run pauses, as where a checkpoint has no room. With room again they meet."""
+    """The run pauses, as for a checkpoint without space, and works again once there is space."""
     with small_volume(volumes_in(tmp_path).shards, "64k") as volume:
         process = agents.start(devices=2)
         filler = fill(volume)
@@ -201,7 +200,7 @@ def test_ranks_that_have_no_room_to_meet_say_which_volume_is_full(agents: Agents
 def test_a_rank_whose_process_cannot_be_started_may_be_for_the_parallel_plan(
     agents: Agents, tmp_path: Path
 ) -> None:
-    """It takes more processes than one device does, so another way is tried if it never can be."""
+    """Ranks need more processes than one device, so another parallel plan may work."""
     log = volumes_in(tmp_path).logs / "worker-0.1.child.log"
     log.mkdir(parents=True)
     process = agents.start(devices=2)
@@ -220,7 +219,7 @@ def test_a_rank_whose_process_cannot_be_started_may_be_for_the_parallel_plan(
 
 
 def test_a_parallel_plan_that_does_not_go_with_its_devices_is_refused(agents: Agents) -> None:
-    """No process waits for ranks that never come."""
+    """Otherwise a process would wait for missing ranks."""
     agents.start(devices=2)
     failure = failure_of(agents, agents.give(0, "work", devices=(0,), parallel_plan=PARALLEL_PLAN))
     assert failure.kind is FailureKind.NOT_APPLICABLE

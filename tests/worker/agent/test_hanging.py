@@ -1,4 +1,4 @@
-"""Busy is not hung: when an attempt that shows no batch is taken for one that hangs, whatever its batches took."""
+"""Hang detection tells busy from idle attempts by their activity and earlier batch times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SECONDS = st.floats(0.001, 5000)
 
 
 class Attempt:
-    """One that is followed as the agent does it, in time that passes at once."""
+    """An attempt watched as by the agent, with simulated time."""
 
     def __init__(self, cap_s: float = 600.0, *, is_for_all: bool = False) -> None:
         self.watch, self.now, self.batch, self.spent_s = Watch(cap_s, 0.0, is_for_all), 0.0, 0, 0.0
         self.looks = 0
 
     def quiet(self, seconds: float, *, cores: float = 0.0, gpu: float = 0.0, runs: bool = False) -> Verdict:
-        """Without a batch for so long; what was found."""
+        """Advance the time without a batch; return the verdict."""
         end = self.now + seconds
         while (due := self.now + self.watch.due_s(self.now)) <= end:
             self.spent_s += cores * (due - self.now)
@@ -34,12 +34,12 @@ class Attempt:
         return "goes on"
 
     def come(self, *, is_last: bool = False) -> None:
-        """To the next batch."""
+        """Report the next batch."""
         self.batch += 1
         self.watch.advance(self.now, batch=self.batch, is_last=is_last)
 
     def train(self, batches: int, seconds: float) -> None:
-        """So many batches of so long."""
+        """Report `batches` batches of the given duration."""
         for _ in range(batches):
             assert self.quiet(seconds, cores=1.0) == "goes on"
             self.come()
@@ -51,8 +51,9 @@ class Attempt:
     st.sampled_from(("processor", "GPU", "starved")),
 )
 def test_no_false_hang_in_1000_slow_but_busy_batches(times: list[float], what: str) -> None:
-    """25 courses of 40 batches of up to the run's limit each, on a processor, on a GPU, or without getting a processor
-    on a crowded machine: whatever the batches before them took."""
+    """25 sequences of 40 batches up to the run's limit, busy on a processor or GPU, or starved on a crowded
+    machine.
+    """
     attempt = Attempt()
     for seconds in times:
         busy = {"cores": 0.06} if what == "processor" else {"gpu": 0.02} if what == "GPU" else {}
@@ -62,8 +63,11 @@ def test_no_false_hang_in_1000_slow_but_busy_batches(times: list[float], what: s
 
 @given(st.floats(0.2, 5000), st.lists(SECONDS, max_size=50), st.sampled_from(("first", "between", "last")))
 def test_a_limit_is_the_run_s_at_most(cap_s: float, batches: list[float], phase: Phase) -> None:
-    """And 20 times the slow batches, 60 seconds and a tenth of the run's at least. Before the first batch and after the
-    last one it is the run's."""
+    """It is at least 20 times the median batch, 60 seconds, and a tenth of the run's limit, but never above
+    that limit.
+
+    Before the first and after the last batch the run's limit applies.
+    """
     found = limit_s(cap_s, phase, batches)
     assert found <= cap_s
     assert found >= min(cap_s, max(60.0, cap_s / 10))
@@ -77,7 +81,7 @@ def test_a_limit_is_the_run_s_at_most(cap_s: float, batches: list[float], phase:
 def test_longer_and_idler_is_never_sooner(
     quiet_s: float, cap_s: float, cores: float, gpu: float, runnable: float
 ) -> None:
-    """Nothing ends before its limit; a busy one has three times as long as an idle one, and at least the run's."""
+    """A busy attempt may take three times the limit of an idle one, and at least the run's limit."""
     use = Use(cores=cores, gpu=gpu, runnable=runnable)
     for limit in (cap_s, cap_s / 5):
         found = verdict(quiet_s=quiet_s, limit=limit, cap_s=cap_s, use=use)
@@ -93,7 +97,7 @@ def test_longer_and_idler_is_never_sooner(
 
 @pytest.mark.parametrize(("seconds", "limit"), [(0.5, 60.0), (5.0, 100.0), (40.0, 600.0)])
 def test_an_idle_attempt_is_found_at_its_limit(seconds: float, limit: float) -> None:
-    """Within a look of it, whatever its batches took."""
+    """The detection is late by at most one check."""
     attempt = Attempt()
     attempt.train(30, seconds)
     began = attempt.now
@@ -102,7 +106,7 @@ def test_an_idle_attempt_is_found_at_its_limit(seconds: float, limit: float) -> 
 
 
 def test_one_that_stops_computing_is_found_soon_after() -> None:
-    """It was busy beyond its limit; then it does nothing more."""
+    """It was busy beyond its limit and then became idle."""
     attempt = Attempt()
     attempt.train(10, 1.0)
     assert attempt.quiet(200, cores=1.0) == "goes on"
@@ -112,7 +116,7 @@ def test_one_that_stops_computing_is_found_soon_after() -> None:
 
 
 def test_one_that_computes_for_ever_is_ended() -> None:
-    """After three times the limit, and not before the run's own."""
+    """It ends after three times the limit, and not before the run's limit."""
     for trained, latest in ((0, 1800.0), (10, 600.0)):
         attempt = Attempt()
         attempt.train(trained, 1.0)
@@ -122,7 +126,7 @@ def test_one_that_computes_for_ever_is_ended() -> None:
 
 
 def test_what_is_limited_as_a_whole_is_ended_then() -> None:
-    """A trial, busy or not; and nothing is measured."""
+    """Trials have one overall limit without activity checks."""
     attempt = Attempt(30.0, is_for_all=True)
     assert attempt.quiet(29, cores=1.0) == "goes on"
     assert attempt.quiet(2, cores=1.0) == "idle"

@@ -1,4 +1,4 @@
-"""Hangs of real processes: when they are ended, what is told of them, and who is left alone."""
+"""Hang detection with real processes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LIMIT_S = 4.0
 
 
 def started(agents: Agents, key: str) -> float:
-    """When its attempt did."""
+    """Return the start time of an attempt."""
     events = agents.bench.store.events("one")
     return next(event.time for event in events if isinstance(event, TaskStarted) and event.task == key)
 
 
 def test_an_idle_process_is_dumped_and_ended_within_10_s_of_its_limit(agents: Agents) -> None:
-    """With its stack, which the log has twice; the failure says that it was idle."""
+    """The log has two stack dumps, and the failure says "idle"."""
     agents.start()
     key = agents.give(1, "hang", hang_timeout_s=LIMIT_S)
     event = agents.end_of(key)
@@ -34,7 +34,7 @@ def test_an_idle_process_is_dumped_and_ended_within_10_s_of_its_limit(agents: Ag
 
 
 def test_a_process_that_computes_goes_on_beyond_its_limit(agents: Agents) -> None:
-    """To its end; or to three times the limit, and says that it was busy."""
+    """It may finish; at three times the limit it fails as busy."""
     agents.start()
     key = agents.give(1, "spin", hang_timeout_s=LIMIT_S)
     agents.begun(1)
@@ -48,7 +48,7 @@ def test_a_process_that_computes_goes_on_beyond_its_limit(agents: Agents) -> Non
 
 
 def test_a_process_that_waits_in_the_kernel_is_the_volumes_fault(agents: Agents) -> None:
-    """No signal reaches it, so it cannot tell its stack. The sub-epoch is tried elsewhere."""
+    """Its stack cannot be dumped because no signal reaches it. The sub-epoch is retried elsewhere."""
     agents.start()
     kind, message = agents.failure(agents.give(1, "kernel", hang_timeout_s=3.0))
     assert kind is FailureKind.UNAVAILABLE, message

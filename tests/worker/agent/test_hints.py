@@ -1,4 +1,4 @@
-"""What is said of a task that hangs goes by its kind: there is nothing to be raised for one of ETL."""
+"""The hint for a hung task depends on its kind, because ETL has no timeout setting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KNOWN: dict[str, Any] = {
     ],
 )
 def test_the_hint_goes_by_the_kind_of_task(body: Any, message: str) -> None:
-    """`hang_timeout_s` is an argument of `run_fit` alone."""
+    """`hang_timeout_s` is an argument of `run_fit` only."""
     item: Any = SimpleNamespace(body=body)
     child: Any = SimpleNamespace(stacks=lambda: "", describe_hang=lambda: ("it", None), kill=lambda: None)
     nothing: Any = None

@@ -1,4 +1,4 @@
-"""Whatever user code raises or does to its process: one failed attempt with its cause, soon, and the worker stays."""
+"""Hostile user code costs one failed attempt with its cause, and never the worker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def warm(agents: Agents) -> Agents:
 
 @pytest.mark.slow
 def test_every_hostile_end_is_told_by_its_cause(warm: Agents) -> None:
-    """In one attempt, by the same process, which goes on; what it says can be stored and read."""
+    """The process survives, and the messages can be stored and printed."""
     incarnation = warm.incarnation()
     for number, (do, cause) in enumerate(CAUSES.items(), 1):
         event = warm.end_of(warm.give(number, do))
@@ -57,7 +57,7 @@ def test_every_hostile_end_is_told_by_its_cause(warm: Agents) -> None:
 
 
 def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Agents) -> None:
-    """100 MB of message are not written to the disk; the next task prints again, after its streams were closed."""
+    """A message of 100 MB is truncated; the next task prints although the streams were closed."""
     for number, do in enumerate(("huge", "closed", "raise"), 1):
         warm.end_of(warm.give(number, do))
     logs = [warm.log(number) for number in (1, 2, 3)]
@@ -68,7 +68,7 @@ def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Agents) -> None:
 
 
 def test_a_task_that_babbles_without_end_counts_as_hung(warm: Agents) -> None:
-    """Noise is no sign of progress, and is told as what went before."""
+    """Noise is no progress; the failure mentions it."""
     kind, message = warm.failure(warm.give(1, "flood", hang_timeout_s=0.5))
     assert kind is FailureKind.HANG
     assert "user code wrote to the connection between its process and the worker" in message

@@ -1,4 +1,4 @@
-"""What a worker does beside its tasks: it hangs or fails, and tasks, leases and reports go on."""
+"""Housekeeping failures and hangs do not disturb tasks, leases or reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USAGE = WorkerUsage(cores=2, memory_bytes=7)
 
 
 class Passes(threading.Event):
-    """Not set for so many looks, without a pause."""
+    """An event that is unset for `times` checks and never pauses."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Passes(threading.Event):
 
 
 class Beside:
-    """What `Housekeeping` works with; each may be made to fail."""
+    """Fake collaborators of `Housekeeping`; each can fail."""
 
     def __init__(self) -> None:
         self.reclaim, self.changes, self.acted, self.swept = 3, 0, list[int](), 0
@@ -97,7 +97,7 @@ def made(parts: Any) -> Housekeeping:
     ids=["none", "there already", "appear one after the other", "reclaimed and made again"],
 )
 def test_models_are_expected_when_training_data_appears(datasets: list[set[str]], expected: int) -> None:
-    """A worker of a fresh release holds no data, and starts no process."""
+    """A new worker without data starts no process."""
     parts = Beside()
     parts.datasets = datasets
     made(parts).run(Passes(5), 1.0)
@@ -109,7 +109,7 @@ def test_models_are_expected_when_training_data_appears(datasets: list[set[str]]
 def test_whatever_fails_is_tried_again(
     what: str, problem: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told, and keeps nothing else from being done."""
+    """The error is logged, and other duties continue."""
     beside = Beside()
     beside.problems[what] = (problem,)
     own = made(beside)
@@ -120,7 +120,7 @@ def test_whatever_fails_is_tried_again(
 
 
 class Store:
-    """A store that takes reports, and counts them."""
+    """A store that counts reports."""
 
     def __init__(self) -> None:
         self.reports = list[api.ReportRequest]()
@@ -143,7 +143,7 @@ class Store:
 def test_a_worker_that_cannot_be_measured_keeps_its_leases(
     what: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver or a volume that never answers: reports, which renew leases, go on."""
+    """A driver or volume hangs, while reports continue to renew leases."""
     hangs, let_go = threading.Event(), threading.Event()
 
     def hang(*_: object) -> Any:
@@ -171,7 +171,7 @@ def test_a_worker_that_cannot_be_measured_keeps_its_leases(
         store.register = lambda record: agent._reports.changed()
     if what == "trash":
         monkeypatch.setattr(agent._reclaimer, "sweep", hang)
-    # The loop ends by `stop`; what would end the process with it is not what is tested.
+    # `stop` ends the loop; the forced exit of the process is not part of this test.
     monkeypatch.setattr(agent, "_end_in_time", agent._drain.wait)
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""How the agent reads its inbox: without pause while the store lets it wait, with one where the store is crowded."""
+"""The agent reads its inbox continuously, and pauses if the store answers too early."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.clocks import set_monotonic
 
 
 class Reader:
-    """An agent's inbox thread, against answers that take so many seconds by a clock of their own."""
+    """An agent's inbox thread with a fake clock and scripted response times."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -41,11 +41,11 @@ class Reader:
         monkeypatch.setattr(self._agent, "_finished", self)
 
     def is_set(self) -> bool:
-        """As the event that says that the agent has ended: once there are no answers left."""
+        """Return True once no responses remain, like the agent's stop event."""
         return not self._answers
 
     def wait(self, seconds: float) -> bool:
-        """As that event: a pause."""
+        """Record a pause, like the agent's stop event."""
         self.pauses.append(seconds)
         return False
 
@@ -54,7 +54,7 @@ class Reader:
         return self._answers.pop(0)()
 
     def read(self, *answers: float | Exception) -> list[float]:
-        """Read with these answers: nothing after so many seconds, or an error. Returns the pauses made."""
+        """Read with these responses, as seconds without items or an error; return the pauses."""
 
         def answering(answer: float | Exception) -> Callable[[], tuple[()]]:
             def call() -> tuple[()]:
@@ -76,17 +76,17 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
 
 
 def test_a_read_that_waited_is_followed_by_the_next(reader: Reader) -> None:
-    """Nothing came in all that time: there is no reason to pause."""
+    """The read itself already waited."""
     assert reader.read(20.0, 20.0, 11.0) == []
     assert reader.waits == [20.0] * 3
 
 
 def test_a_read_that_was_answered_early_with_nothing_is_followed_by_a_pause(reader: Reader) -> None:
-    """The store has more readers than it lets wait; asking at once again would keep them all from it."""
+    """The store has too many waiting readers; repeated requests at once would overload it."""
     assert reader.read(0.0, 20.0, 1.0) == [1.0, 1.0]
 
 
 def test_a_store_that_is_away_is_asked_again(reader: Reader) -> None:
-    """After a pause: an error that comes at once would keep a core busy."""
+    """The pause prevents a busy loop on immediate errors."""
     assert reader.read(StoreUnavailableError("away"), 20.0) == [1.0]
     assert len(reader.waits) == 2

@@ -1,4 +1,4 @@
-"""The results of a model don't depend on the models that ran before it on a worker."""
+"""A model's results do not depend on models that ran before it on the worker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CACHE: dict[str, int] = {}
 
 
 def state_of(spec: Watchful) -> str:
-    """State of this process and of the user's module that a task may change, as text."""
+    """Return the process state that a task may change, as text."""
     return repr((process_state(), dict(CACHE), Watchful.scale, spec.seen))
 
 
@@ -55,13 +55,13 @@ MISDEEDS: Mapping[str, Callable[[], Any]] = {
 
 
 def misbehave(which: str) -> None:
-    """Misbehave in one way; ``all``: in every way that lets the task finish."""
+    """Misbehave in one way, or with ``all`` in every way that lets the task finish."""
     for name in MISDEEDS.keys() - FATAL if which == "all" else filter(None, [which]):
         MISDEEDS[name]()
 
 
 class Watchful(SubEpochSpec):
-    """A small network with dropout, which reports the state of its process. Some models misbehave."""
+    """A small network with dropout that reports the state of its process. Some models misbehave."""
 
     scale = 1.0
 
@@ -96,7 +96,7 @@ class Watchful(SubEpochSpec):
 
 
 class Printing(Watchful):
-    """Prints the state of its process in `create_models`, which tasks of all kinds call."""
+    """Prints the process state in `create_models`, which tasks of all kinds call."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         print("state", state_of(self))  # noqa: T201
@@ -114,7 +114,7 @@ class Printing(Watchful):
 
 
 class PrintingRows(ETLSpec):
-    """Prints the state of its process at the first row; rows may misbehave."""
+    """Prints the process state at the first row; rows may misbehave."""
 
     seen = 0
 
@@ -132,7 +132,7 @@ class PrintingRows(ETLSpec):
 
 
 class Worker:
-    """One worker, one partition, and sub-epochs of models that behave or do not."""
+    """One worker and one partition, with sub-epochs of well-behaved and misbehaving models."""
 
     def __init__(self, agents: Agents, root: Path, spec: SubEpochSpec, devices: int = 1) -> None:
         self.agents, self.volumes = agents, volumes_in(root)
@@ -142,7 +142,7 @@ class Worker:
         agents.start(handler="etl_worker model_hopper trial_runner", devices=devices)
 
     def train(self, misdeed: str = "") -> str:
-        """Give a sub-epoch of a new model; returns its key."""
+        """Assign a sub-epoch of a new model; return its key."""
         self._count += 1
         body = TrainTask(
             key=f"fit-{self._count}/train/m00/e1/p0",
@@ -158,7 +158,7 @@ class Worker:
         return self._give(body)
 
     def evaluate(self, checkpoint: CheckpointRef, misdeed: str = "") -> str:
-        """Give an evaluation of a trained model; returns its key."""
+        """Assign an evaluation of a trained model; return its key."""
         self._count += 1
         body = EvaluateTask(
             kind="valid",
@@ -174,7 +174,7 @@ class Worker:
         return self._give(body)
 
     def give(self, kind: str, checkpoint: CheckpointRef, misdeed: str) -> str:
-        """Give a task of a kind that does not train; returns its key."""
+        """Assign a task of a kind that does not train; return its key."""
         self._count += 1
         run, partition = f"fit-{self._count}", self._count
         hyperparams: dict[str, Any] = {"batch_size": 8, "misdeed": misdeed}
@@ -220,7 +220,7 @@ class Worker:
         return self._give(body)
 
     def state(self, key: str) -> str:
-        """State of the process that a task of a `Printing` spec began with."""
+        """Return the initial process state of a `Printing` task."""
         self.result(key)
         log = self.agents.log_folder / f"{key.replace('/', '.')}.a1.log"
         return next(line for line in log.read_text().splitlines() if line.startswith("state "))
@@ -240,13 +240,13 @@ class Worker:
         return event.result
 
     def trained(self) -> CheckpointRef:
-        """Checkpoint of a model that behaves."""
+        """Train a well-behaved model; return its checkpoint."""
         checkpoint = self.result(self.train()).checkpoint
         assert checkpoint is not None
         return checkpoint
 
     def computed(self, key: str) -> tuple[Mapping[str, float], list[bytes]]:
-        """Metrics and weights of a sub-epoch, to the bit."""
+        """Return the exact metrics and weights of a sub-epoch."""
         result = self.result(key)
         assert result.checkpoint is not None
         state = checkpoints.load(self.volumes.checkpoints, result.checkpoint, "cpu")
@@ -255,7 +255,7 @@ class Worker:
 
 @pytest.fixture(scope="module")
 def forks(processes: None) -> Iterator[Forks]:
-    """One process that has imported torch, for all workers."""
+    """A forkserver with torch imported, for all workers."""
     with agent_forks("model_hopper.handler") as made:
         yield made
 
@@ -277,7 +277,7 @@ def test_no_model_meets_what_another_one_did_to_its_process(worker: Worker) -> N
 
 
 def test_no_evaluation_meets_what_another_one_did_to_its_process(worker: Worker) -> None:
-    """As of sub-epochs; after sub-epochs as well."""
+    """Covers evaluations after evaluations and after sub-epochs."""
     trained = worker.trained()
     wanted = worker.result(worker.evaluate(trained)).metrics
     for misdeed in ("default dtype", "patched layer", "global", "class attribute"):
@@ -294,7 +294,7 @@ def test_no_evaluation_meets_what_another_one_did_to_its_process(worker: Worker)
 def test_no_task_of_any_kind_meets_what_another_one_did_to_its_process(
     agents: Agents, tmp_path: Path, kind: str, devices: int
 ) -> None:
-    """Rows of a partition, too, don't depend on the partitions before it, in one process or in several."""
+    """Rows of a partition do not depend on earlier partitions either, in one process or several."""
     worker = Worker(agents, tmp_path, Printing(), devices)
     checkpoint = worker.trained()
     wanted = worker.state(worker.give(kind, checkpoint, ""))

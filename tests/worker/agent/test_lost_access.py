@@ -1,4 +1,4 @@
-"""Files that user code has made unreadable are readable again, and the failure says so."""
+"""Files that user code made unreadable are repaired, and the failure says so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro.worker.child.lost_access import restore
 
 
 def denied(path: Path) -> PermissionError:
-    """The error of the kernel, which does not refuse root."""
+    """Make the kernel's error; root would not get it."""
     return PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
@@ -26,7 +26,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("mode", [0o000, 0o044, 0o200])
 def test_the_mode_of_a_file_is_restored(checkpoint: Path, tmp_path: Path, mode: int) -> None:
-    """Also if another error was raised from the denial; other bits stay."""
+    """Another error may be raised from the denial; other mode bits stay."""
     checkpoint.chmod(mode)
     try:
         raise VolumeError("the volume refuses") from denied(checkpoint)
@@ -39,7 +39,7 @@ def test_the_mode_of_a_file_is_restored(checkpoint: Path, tmp_path: Path, mode: 
 
 
 def test_other_files_stay_as_they_are(checkpoint: Path, tmp_path: Path) -> None:
-    """Files outside the volumes, read-only files and targets of links keep their mode."""
+    """Files outside the volumes, read-only files and link targets keep their mode."""
     other = tmp_path / "other"
     other.write_text("x")
     other.chmod(0o000)

@@ -1,4 +1,4 @@
-"""Lack of memory is told from other deaths: by the kernel's counter, in both versions of control groups."""
+"""Out-of-memory kills are detected by the kernel's counters, in cgroup v1 and v2."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def v2(kills: int, limit: str = "2147483648") -> dict[str, str]:
-    """A group's files in version 2."""
+    """Return a cgroup's files in version 2."""
     return {"memory.events": f"low 0\nhigh 0\nmax 7\noom 9\noom_kill {kills}\n", "memory.max": f"{limit}\n"}
 
 
@@ -47,7 +47,7 @@ def membership(tmp_path: Path) -> Path:
 
 
 def test_version_2_in_a_container(tmp_path: Path, membership: Path) -> None:
-    """The mount begins at the container's own group."""
+    """The mount starts at the container's cgroup."""
     membership.write_text("0::/\n")
     write(tmp_path, v2(3))
     group = own_group(tmp_path, membership)
@@ -55,7 +55,7 @@ def test_version_2_in_a_container(tmp_path: Path, membership: Path) -> None:
 
 
 def test_version_1(tmp_path: Path, membership: Path) -> None:
-    """Its own files, and its own way to say that there is no limit."""
+    """Version 1 has other files and another value for "no limit"."""
     membership.write_text("9:name=systemd:/\n4:memory:/pods/x\n0::/\n")
     write(tmp_path / "memory" / "pods" / "x", {
         "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
@@ -68,7 +68,7 @@ def test_version_1(tmp_path: Path, membership: Path) -> None:
 
 
 class Started:
-    """A child in a group of made-up files."""
+    """A child in a cgroup of fake files."""
 
     def __init__(self, root: Path) -> None:
         self.files = root / "group"
@@ -107,7 +107,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started
 
 @pytest.mark.processes
 def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
-    """The message names the limit and what to raise."""
+    """The message has the limit and the remedy."""
     os.killpg(started.child.pid, 9)
     write(started.files, v2(3))
     failure = started.child.reap()
@@ -118,7 +118,7 @@ def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
 
 @pytest.mark.processes
 def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) -> None:
-    """ETL's cores and data loaders' processes die first; what has a reason of its own keeps it."""
+    """The kernel kills helper processes of ETL and data loaders first. Errors with a cause keep it."""
     assert started.child.explained(CRASH) == CRASH
     write(started.files, v2(3))
     explained = started.child.explained(CRASH)
@@ -130,7 +130,7 @@ def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) 
 
 @pytest.mark.processes
 def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Started) -> None:
-    """And not as what the other rank makes of it, which speaks first."""
+    """The other rank reports its lost connection first."""
     other = started.made(1)
     ranks = ChildGroup([started.child, other], started.files / "ranks")
     try:
@@ -153,7 +153,7 @@ def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Starte
 
 
 class Counted:
-    """A group whose kills a test counts."""
+    """A cgroup whose kill count the test sets."""
 
     def __init__(self, root: Path) -> None:
         self.events = root / "memory.events"
@@ -173,8 +173,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 def test_a_kill_explains_the_end_of_one_attempt(counted: Counted) -> None:
-    """Of two that fail then, the one whose process was killed; the other keeps its own reason, whoever is asked
-    first."""
+    """Two attempts fail; only the one whose process was killed is explained, in any order of the queries."""
     one, other = counted.kills.count(), counted.kills.count()
     counted.kill()
     assert counted.kills.claim(one, was_killed=True)
@@ -182,7 +181,7 @@ def test_a_kill_explains_the_end_of_one_attempt(counted: Counted) -> None:
 
 
 def test_each_of_several_kills_explains_one_end(counted: Counted) -> None:
-    """No kill from before an attempt, and none that is explained, explains it."""
+    """Earlier and already explained kills explain nothing."""
     counted.kill()
     first = counted.kills.count()
     assert not counted.kills.claim(first, was_killed=True)
@@ -198,7 +197,7 @@ def test_each_of_several_kills_explains_one_end(counted: Counted) -> None:
 def test_an_error_waits_a_moment_for_the_end_that_the_kill_explains(
     counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel counts before the process has ended, and before the agent knows."""
+    """The kernel increments the counter before the process ends and the agent notices."""
     monkeypatch.setattr(process, "_CLAIM_S", 20.0)
     before = counted.kills.count()
     counted.kill()
@@ -211,7 +210,7 @@ def test_an_error_waits_a_moment_for_the_end_that_the_kill_explains(
 
 
 def test_a_peak_of_memory_is_that_of_its_attempt(agents: Agents) -> None:
-    """The same process does both; what it had before is not told again. Older versions can read what tells none."""
+    """One process runs all tasks; each reports its own peak. Older versions can read results without one."""
     agents.start()
     results = []
     for number, do in enumerate(["work", "large", "work"]):
@@ -239,7 +238,7 @@ print(failure.kind, "|", failure.message)
 
 
 def hungry_child(root: Path, group: MemoryGroup) -> Failure:
-    """Run a child that uses up all memory of the group it shares with this process; how it ended."""
+    """Run a child that uses up the memory of this process's cgroup; return its failure."""
     settings = Settings.from_environment(
         {
             "CEREBRO_TOKEN": "x",
@@ -261,7 +260,10 @@ def hungry_child(root: Path, group: MemoryGroup) -> Failure:
 def test_what_runs_out_of_memory_on_one_device_is_told_so_and_what_runs_beside_goes_on(
     small_group: Path, agents: Agents
 ) -> None:
-    """For real. A process beside it that is killed by somebody else, soon after, is told as that."""
+    """Uses real memory.
+
+    A process on the other device that is killed for another reason shortly afterwards is not misreported.
+    """
     agents.start(devices=2, group=small_group)
     spared = agents.give(0, "wait", devices=(0,))
     pid = agents.begun(0)
@@ -280,7 +282,7 @@ def test_what_runs_out_of_memory_on_one_device_is_told_so_and_what_runs_beside_g
 @pytest.mark.processes
 @pytest.mark.slow
 def test_the_kernel_kills_the_child_and_the_agent_tells(small_group: Path, tmp_path: Path) -> None:
-    """For real: the child uses up the group's memory; the process beside it lives on and names the reason."""
+    """Uses real memory; the parent survives and reports the reason."""
 
     told = run_in(small_group, _HUNGRY, ROOT, tmp_path)
     assert told.startswith("out_of_memory | killed by the kernel for lack of memory"), told

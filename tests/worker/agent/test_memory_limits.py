@@ -1,4 +1,4 @@
-"""A worker whose task ran out of memory says how much there was, if it had that to itself."""
+"""A failed task reports its memory limit if it had that memory to itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cerebro.worker.agent.execution import Execution
 
 
 def execution(*, pod: PodRef | None, devices: tuple[int, ...] = (0,)) -> Execution:
-    """Of a worker with two devices of different memory; it does nothing here."""
+    """Make an execution on a worker with two devices of different memory."""
     known = [Device(kind="gpu", name="g", threads=1, memory_bytes=size) for size in (24, 16)]
     shared: Any = SimpleNamespace(
         kvs=None,
@@ -32,7 +32,7 @@ def execution(*, pod: PodRef | None, devices: tuple[int, ...] = (0,)) -> Executi
 def test_the_limit_of_a_container_is_told_and_the_memory_of_a_machine_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, expected: int
 ) -> None:
-    """On a machine, or in a container without a limit, others take of it, too."""
+    """Without a container limit other processes share the memory."""
     (tmp_path / "memory.max").write_text(limit)
     group = MemoryGroup(events=tmp_path / "memory.events", limit=tmp_path / "memory.max")
     monkeypatch.setattr("cerebro.worker.agent.execution.own_group", lambda: group)
@@ -43,5 +43,5 @@ def test_the_limit_of_a_container_is_told_and_the_memory_of_a_machine_is_not(
 
 @pytest.mark.parametrize(("devices", "expected"), [((0,), 24), ((0, 1), 16), ((), 0)])
 def test_of_several_devices_the_smallest_counts(devices: tuple[int, ...], expected: int) -> None:
-    """Each rank has one for itself."""
+    """Each rank uses one device."""
     assert execution(pod=None, devices=devices)._limit_bytes("device") == expected

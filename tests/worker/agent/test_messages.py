@@ -1,4 +1,4 @@
-"""Contract of the messages between agent, child, task processes and workers of a gang."""
+"""The message protocols between agent, child, task processes and gang workers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CASES = [(protocol, name) for protocol in PROTOCOLS for name in protocol.types]
     ("protocol", "name"), CASES, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_each_message_of_each_protocol_round_trips(protocol: Protocol[Any], name: str) -> None:
-    """Its line decodes to the same message, NaN and infinity included."""
+    """NaN and infinity are included."""
     message: Contract = protocol.types[name].model_validate(EXAMPLES[name])
     line = encode(message)
     assert b"\n" not in line
@@ -73,7 +73,7 @@ def test_each_message_of_each_protocol_round_trips(protocol: Protocol[Any], name
     rows=st.integers(min_value=0),
 )
 def test_any_content_round_trips(reason: str, grace_s: float, values: dict[str, float], rows: int) -> None:
-    """Texts with line ends and numbers of any size stay on one line and unchanged."""
+    """Line breaks and numbers of any size stay on one line."""
     progress = messages.Progress(
         rows=rows, rows_failed=0, total_rows=rows, batch=1, start_s=0.0, values=values
     )
@@ -102,13 +102,13 @@ def test_a_line_is_a_message_of_the_protocol_or_refused_by_name(
 
 @given(line=st.binary() | anything.map(lambda value: json.dumps(value).encode()))
 def test_other_lines_are_no_messages(line: bytes) -> None:
-    """Neither text nor JSON without a type."""
+    """Covers text, and JSON without a type."""
     with pytest.raises(NoMessageError):
         messages.FROM_CHILD.decode(line)
 
 
 def test_a_malformed_message_is_refused_with_its_name_and_field() -> None:
-    """Another type, a missing field, an unknown field and deep nesting."""
+    """Covers wrong types, missing and unknown fields, and deep nesting."""
     refusals = {
         b'{"type": "Progress", "rows": "x"}': "malformed message 'Progress': rows: ",
         b'{"type": "Done"}': "malformed message 'Done': result: ",

@@ -1,4 +1,4 @@
-"""The agent's small parts: mailbox, lease, channel, settings, and the naming of failures."""
+"""Parts of the agent: mailbox, lease, channel, settings, failure kinds."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def mailbox_of(queues: DeviceQueues | None = None) -> Mailbox:
 
 
 def test_items_are_taken_in_order() -> None:
-    """`peek` leaves the oldest where it is; an empty mailbox has none. The next one waits until the first has left, or
-    leaves in the same step."""
+    """`peek` removes nothing. The next item is taken once the first one left, or in the same step."""
     queues = DeviceQueues(lambda devices: None)
     mailbox = mailbox_of(queues)
     assert mailbox.next() is mailbox.peek() is None
@@ -55,7 +54,7 @@ def test_items_are_taken_in_order() -> None:
 
 
 def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
-    """The same task's next attempt stays; what is not there is told."""
+    """The task's next attempt stays, and a missing attempt returns False."""
     mailbox = mailbox_of()
     for given in (item("a", 1), item("a", 2), item("b", 1)):
         mailbox.put(given)
@@ -65,7 +64,7 @@ def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
 
 
 def test_a_notification_stays_until_it_is_taken_off() -> None:
-    """A selector hears both an item and a wake-up, however many there were."""
+    """A selector sees both items and wake-ups, once for any number."""
     mailbox = mailbox_of()
     assert not is_ringing(mailbox)
     for _ in range(100_000):
@@ -85,7 +84,7 @@ def point(rows: int, **values: float) -> LivePoint:
 
 
 def test_only_the_running_attempt_can_be_lost() -> None:
-    """A cancellation of an earlier attempt, or of another task, takes nothing away; a new attempt starts afresh."""
+    """A revocation of another attempt or task is ignored, and a new attempt starts clean."""
     lease = Lease()
     lease.lose(item())
     assert not lease.is_lost
@@ -100,7 +99,7 @@ def test_only_the_running_attempt_can_be_lost() -> None:
 
 
 def test_the_last_points_of_an_ended_attempt_are_still_sent() -> None:
-    """There is nothing to renew any more, but what it said belongs before its commit."""
+    """The lease has ended, but the points must precede the commit."""
     lease = Lease()
     lease.begin(item())
     lease.progress(point(5, loss=1.0))
@@ -139,7 +138,7 @@ def test_the_last_points_of_an_ended_attempt_are_still_sent() -> None:
     ],
 )
 def test_each_error_has_its_kind(error: BaseException, kind: FailureKind) -> None:
-    """What decides whether there is another attempt, and whom the failure ends."""
+    """The kind decides about retries, and whether the model or the run ends."""
     assert failure_of(error).kind is kind
 
 
@@ -164,7 +163,7 @@ def test_each_error_has_its_kind(error: BaseException, kind: FailureKind) -> Non
             "host",
         ),
         (RuntimeError("could not create a primitive"), "host"),
-        # All that is said where the threads of a rank's connections, or others, get no memory.
+        # Error texts when threads of a rank's connections get no memory.
         (RuntimeError("Resource temporarily unavailable"), "host"),
         (RuntimeError("can't start new thread"), "host"),
         (RuntimeError("std::bad_alloc"), "host"),
@@ -180,7 +179,7 @@ def test_each_error_has_its_kind(error: BaseException, kind: FailureKind) -> Non
     ],
 )
 def test_lack_of_memory_is_known_by_type_and_by_text(error: BaseException, place: str | None) -> None:
-    """And whose memory it was. What our own errors quote changes nothing."""
+    """The place of the memory is recognized too, and texts quoted by the platform's errors are ignored."""
     failure = failure_of(error)
     assert failure.place == place
     assert (failure.kind is FailureKind.OUT_OF_MEMORY) == (place is not None)
@@ -196,15 +195,14 @@ def agent_of(devices: int = 1) -> Agent:
 
 
 def slot_of(agent: Agent, monkeypatch: pytest.MonkeyPatch, devices: tuple[int, ...] = (0,)) -> Slot:
-    """One whose thread does not run."""
+    """Return a slot without a running thread."""
     monkeypatch.setattr(Slot, "work", lambda self: None)
-    agent._finished.set()  # or the slot's thread would wait for the agent's end
+    agent._finished.set()  # the slot's thread would wait for the agent's end
     return agent._slot(devices)
 
 
 def test_a_task_taken_back_at_once_leaves_the_child_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notification without an item is no idleness: the next sub-epoch must not wait for a new process to import
-    torch."""
+    """A wake-up without an item must not end the child, because a new one would import torch again."""
     agent = agent_of()
     slot = slot_of(agent, monkeypatch)
     child: Any = SimpleNamespace(used=time.monotonic(), is_resting=True)
@@ -229,7 +227,7 @@ def test_a_task_taken_back_at_once_leaves_the_child_warm(monkeypatch: pytest.Mon
 def test_a_task_that_the_worker_cannot_handle_fails_alone(
     monkeypatch: pytest.MonkeyPatch, problem: Exception, kind: FailureKind
 ) -> None:
-    """An error of the agent's own is the attempt's failure, with its cause; the child it may have left is ended."""
+    """An internal error of the agent fails the attempt with its cause, and the child ends."""
     agent = agent_of()
     execution = slot_of(agent, monkeypatch).execution
     ended: list[bool] = []
@@ -256,7 +254,7 @@ def test_a_task_that_the_worker_cannot_handle_fails_alone(
 
 
 def test_a_worker_needs_a_token_and_a_name() -> None:
-    """Both are named when they are missing; the token is not printed."""
+    """The error names both variables; the token is not printed."""
     with pytest.raises(errors.ClusterError, match="CEREBRO_TOKEN and CEREBRO_WORKER"):
         Settings.from_environment({})
     settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})

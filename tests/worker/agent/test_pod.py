@@ -1,4 +1,4 @@
-"""Which pod a worker says that it runs in."""
+"""A worker reports the pod that it runs in."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ POD = {"CEREBRO_POD": "w-0", "CEREBRO_POD_UID": "1-2-3", "CEREBRO_CONTAINER": "e
 
 
 def test_a_worker_in_a_pod_names_it() -> None:
-    """Pod, its uid and the container: what a cluster manager needs to tell of this process."""
+    """The pod, its uid and the container let a cluster manager find this process."""
     settings = Settings.from_environment(GIVEN | POD)
     assert settings.pod == PodRef(name="w-0", uid="1-2-3", container="etl")
 
 
 @pytest.mark.parametrize("missing", sorted(POD))
 def test_half_a_pod_is_a_mistake(missing: str) -> None:
-    """Which variable is missing is said at the start, not noticed when a worker is lost."""
+    """The error at startup names the missing variable."""
     with pytest.raises(ClusterError, match=f"{missing} not set"):
         Settings.from_environment(GIVEN | {name: value for name, value in POD.items() if name != missing})

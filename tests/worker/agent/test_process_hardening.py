@@ -1,4 +1,4 @@
-"""User code runs under the agent's user id, and still does not come by the token."""
+"""User code runs under the agent's user id but cannot read the token."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ print("score", score.returncode)
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux'")
 def test_a_hidden_process_is_closed_to_its_own_user_and_its_children_are_not() -> None:
-    """A process of the same user reads the environment before, and not after; the agent's own ways still work."""
+    """The environment becomes unreadable for other processes of the user; the agent itself still works."""
     done = subprocess.run(
         [sys.executable, "-c", _AGENT, str(NOBODY)],
         env={**os.environ, "CEREBRO_TOKEN": "hidden", "PYTHONPATH": str(ROOT)},
@@ -76,7 +76,7 @@ def test_a_hidden_process_is_closed_to_its_own_user_and_its_children_are_not() -
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_user_code_in_a_pod_does_not_see_the_token(agents: Agents) -> None:
-    """Nor in the environment of the process that started it, where a worker outside pods has it."""
+    """Outside pods the token is in the environment of the parent process."""
     agents.start(is_fork=False)
     assert agents.failure(agents.give(0, "spy")) == (FailureKind.USER_ERROR, "ValueError: the token is open")
     agents.start(is_fork=False, CEREBRO_POD="worker-0", CEREBRO_POD_UID="1-2-3", CEREBRO_CONTAINER="worker")
@@ -84,7 +84,6 @@ def test_user_code_in_a_pod_does_not_see_the_token(agents: Agents) -> None:
 
 
 def test_no_process_inherits_the_token() -> None:
-    """Whatever starts it."""
     environment = {"CEREBRO_TOKEN": TOKEN, "CEREBRO_SERVER": "http://x"}
     forget_secrets(environment)
     assert environment == {"CEREBRO_SERVER": "http://x"}

@@ -1,5 +1,4 @@
-"""Ranks that train with torch, on two devices of a worker without GPUs: whatever befalls one of them, the attempt ends
-with its cause, no process is left, and the retry has the weights of a training that nothing befell."""
+"""Faults of torch ranks end the attempt with its cause, and the retry computes the undisturbed weights."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ BOTH = (0, 1)
 
 
 class Trained(SubEpochSpec):
-    """A small network with dropout and momentum. In each batch it may be told to do something else, by rank."""
+    """A small network with dropout and momentum, and faults per batch and rank."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
@@ -74,7 +73,7 @@ class Trained(SubEpochSpec):
 
 
 def befall(what: str, step: int, at: int) -> None:
-    """What user code does in one batch."""
+    """Inject a fault into a batch."""
     if step != at:
         return
     if what == "kill":
@@ -90,7 +89,7 @@ def befall(what: str, step: int, at: int) -> None:
 
 
 class Training:
-    """A worker with two devices, and sub-epochs of one model on it."""
+    """A worker with two devices, and sub-epochs of one model."""
 
     def __init__(self, agents: Agents, root: Path, savepoint_s: str = "") -> None:
         self.agents, self.root, self.notes = agents, root, root / "notes"
@@ -102,7 +101,7 @@ class Training:
         self.begin()
 
     def begin(self) -> None:
-        """Start the worker, or the next one."""
+        """Start the worker or its successor."""
         self.process = self.agents.start(
             devices=2, handler="model_hopper", CEREBRO_SAVEPOINT_S=self._savepoint_s
         )
@@ -120,7 +119,7 @@ class Training:
         run: str = "fit-1",
         **hyperparams: Any,
     ) -> str:
-        """Assign a sub-epoch of the one model; runs are only there to keep its files apart."""
+        """Assign a sub-epoch of the model; each run only separates the files."""
         key = f"{run}/train/m00/e{sub_epoch + 1}/p0"
         body = TrainTask(
             key=key,
@@ -155,26 +154,26 @@ class Training:
         return event.failure
 
     def saves(self, key: str) -> list[Savepoint]:
-        """Of a sub-epoch, that the log tells of."""
+        """Return the savepoints of a sub-epoch in the log."""
         events = self.agents.bench.log()
         return [event.savepoint for event in events if isinstance(event, SubEpochSaved) and event.task == key]
 
     def pids(self, name: str) -> list[int]:
-        """Of the processes of both ranks, once they train."""
+        """Return the process ids of both ranks once they train."""
         paths = [self.notes / f"{name}.at{rank}" for rank in BOTH]
         until(lambda: all(path.exists() and path.read_text() for path in paths), f"{name} trains")
         return [self.noted(name, rank)[0] for rank in BOTH]
 
     def groups(self, name: str) -> list[int]:
-        """Process groups of both ranks, which have trained."""
+        """Return the process groups of both ranks."""
         return [self.noted(name, rank)[1] for rank in BOTH]
 
     def noted(self, name: str, rank: int) -> list[int]:
-        """Process and process group of a rank that has begun to train."""
+        """Return the process id and group of a rank that has started to train."""
         return [int(number) for number in (self.notes / f"{name}.pid{rank}").read_text().split()]
 
     def damage(self, reference: CheckpointRef) -> None:
-        """Change a byte of a file."""
+        """Flip a byte of a file."""
         path = self.volumes.checkpoint(reference.name)
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
@@ -191,7 +190,7 @@ class Training:
 
 @pytest.fixture(scope="module")
 def forks(processes: None) -> Iterator[Forks]:
-    """One process that has imported torch, for all workers and their ranks."""
+    """A forkserver with torch imported, for all workers and ranks."""
     with agent_forks("model_hopper.handler") as made:
         yield made
 
@@ -206,14 +205,13 @@ def gone(groups: list[int]) -> bool:
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
-    """To the bit."""
+    """Check that the tensors are bit-identical."""
     for left, right in zip(one, other, strict=True):
         torch.testing.assert_close(left, right, rtol=0.0, atol=0.0)
 
 
 def test_a_chain_of_sub_epochs_by_all_kinds_of_parallel_plans(training: Training) -> None:
-    """Each sub-epoch continues from the previous checkpoint and has one result, for all rows. Each rank of each
-    sub-epoch runs in a new process."""
+    """Each sub-epoch continues from the previous checkpoint with one result for all rows, in new rank processes."""
     checkpoint, processes = None, set[int]()
     parallel_plans = (
         DDP,
@@ -239,14 +237,14 @@ def test_a_chain_of_sub_epochs_by_all_kinds_of_parallel_plans(training: Training
         parallel_plan.ranks if parallel_plan else 1 for parallel_plan in parallel_plans
     )
     folder = training.root / "checkpoints/one/fit-1/m00"
-    # By a thread, once the commit is accepted.
+    # A thread removes the file after the accepted commit.
     until(lambda: len(list(folder.iterdir())) == 1, "older ones are removed")
     assert checkpoint is not None
     assert training.volumes.checkpoint(checkpoint.name).exists()
 
 
 def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training) -> None:
-    """A technique that refuses the model, or does not exist; a checkpoint that is damaged."""
+    """Covers a technique that refuses the model or is unknown, and a damaged checkpoint."""
     first = training.result(training.give("first"))
     for attempt, (parallel_plan, says) in enumerate(
         (
@@ -270,8 +268,9 @@ def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training
 
 @pytest.mark.parametrize("rank", BOTH)
 def test_a_rank_that_is_killed_in_any_batch(training: Training, rank: int) -> None:
-    """Nothing is left; the retry has the weights of a training that nothing befell. How soon the death is known is
-    measured (`benchmarks techniques`)."""
+    """The retry's weights equal those of an undisturbed training; `benchmarks techniques` measures the
+    detection time.
+    """
     wanted = training.weights(training.result(training.give("whole", run="fit-2")))
     for attempt, step in enumerate((1, 7, 15), 1):
         name = f"hit{attempt}"
@@ -296,7 +295,7 @@ def test_a_rank_that_is_killed_in_any_batch(training: Training, rank: int) -> No
 def test_what_befalls_one_rank_is_told_of_it(
     training: Training, what: str, kind: FailureKind, says: str
 ) -> None:
-    """And not that the other lost its connection."""
+    """The other rank's lost connection is not reported."""
     key = training.give("hit", rank=1, what=what)
     failure = training.failure(key)
     assert (failure.kind, failure.rank) == (kind, 1)
@@ -306,7 +305,7 @@ def test_what_befalls_one_rank_is_told_of_it(
 
 
 def test_a_rank_that_stands_still_is_named(training: Training) -> None:
-    """The other waits for it in an operation of both."""
+    """The other rank waits for it in a collective operation."""
     key = training.give("still", pause_s=2.0, hang_timeout_s=6.0)
     pids = training.pids("still")
     os.kill(pids[1], signal.SIGSTOP)
@@ -317,7 +316,7 @@ def test_a_rank_that_stands_still_is_named(training: Training) -> None:
 
 @pytest.mark.parametrize("rank", BOTH)
 def test_a_rank_that_hangs_within_a_batch_is_named(training: Training, rank: int) -> None:
-    """Both are at the same batch; it has begun fewer operations of both."""
+    """Both ranks are in the same batch; this one has started fewer collectives."""
     failure = training.failure(training.give("hangs", rank=rank, what="hang", hang_timeout_s=6.0))
     assert (failure.kind, failure.rank) == (FailureKind.HANG, rank)
     assert f"rank {rank} of 2 (device {rank}) is behind within batch 3" in failure.message
@@ -325,8 +324,10 @@ def test_a_rank_that_hangs_within_a_batch_is_named(training: Training, rank: int
 
 @pytest.mark.parametrize("parallel_plan", [DDP, FSDP], ids=str)
 def test_a_worker_that_ends_saves_the_group_first(training: Training, parallel_plan: ParallelPlan) -> None:
-    """All ranks leave at one batch; those of the next worker go on from there to the same bits, dropout included. One
-    device does the sub-epoch from its beginning."""
+    """Ranks of the next worker resume bit-identically, dropout included.
+
+    A single-device sub-epoch restarts instead.
+    """
     wanted = training.weights(
         training.result(training.give("whole", run="fit-2", parallel_plan=parallel_plan))
     )
@@ -350,8 +351,10 @@ def test_a_worker_that_ends_saves_the_group_first(training: Training, parallel_p
 
 
 def test_savepoints_by_the_clock_are_of_all_ranks(agents: Agents, tmp_path: Path) -> None:
-    """Rank 0 decides when; a rank is killed, and another attempt goes on from the newest to the same bits. One that is
-    damaged costs itself alone."""
+    """Rank 0 sets the time.
+
+    After a rank is killed, the next attempt resumes bit-identically; a damaged savepoint costs only itself.
+    """
     training = Training(agents, tmp_path, savepoint_s="0.2")
     wanted = training.weights(training.result(training.give("whole", run="fit-2")))
     key = training.give("hit", pause_s=1.0)

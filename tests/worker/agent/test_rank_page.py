@@ -1,4 +1,4 @@
-"""Ranks that share nothing but a page of memory stop at one batch, however fast each of them is."""
+"""Ranks coordinate a common stop batch through a shared memory page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKS, LAST = 3, 400
 
 @contextmanager
 def pages(folder: Path, size: int) -> Iterator[list[RankPage]]:
-    """One of each rank."""
+    """Make a page for each rank."""
     RankPage.make(folder / PAGE, size)
     made = [RankPage(folder / PAGE, size) for _ in range(size)]
     yield made
@@ -27,7 +27,7 @@ def pages(folder: Path, size: int) -> Iterator[list[RankPage]]:
 
 
 def test_nobody_stops_unasked(tmp_path: Path) -> None:
-    """The agent sees how far each rank is; a page that is cleared begins anew."""
+    """The agent sees each rank's batch, and `clear` resets the page."""
     with pages(tmp_path, 2) as (one, other):
         one.reach(0, 5)
         other.reach(1, 4)
@@ -40,7 +40,7 @@ def test_nobody_stops_unasked(tmp_path: Path) -> None:
 
 
 def test_a_rank_waits_for_the_confirmation_and_goes_on_where_another_was_past(tmp_path: Path) -> None:
-    """An announcement that rank 0 changes stops nobody; one that it leaves so is told as an error."""
+    """A changed announcement stops no rank, and an unconfirmed one raises an error."""
     with pages(tmp_path, 2) as (one, other):
         one.reach(0, 1)
         one._words[0] = 3 << 3 | int(Action.END) << 1
@@ -56,7 +56,7 @@ def test_a_rank_waits_for_the_confirmation_and_goes_on_where_another_was_past(tm
 
 @pytest.mark.parametrize("seed", range(4))
 def test_all_ranks_stop_at_the_same_batch(tmp_path: Path, seed: int) -> None:
-    """Nothing but the page holds them together: each runs as fast as it likes."""
+    """The ranks have no other synchronization and run at any speed."""
     chance = random.Random(seed)
     paces = [[chance.choice((0.0, 0.0, 1e-5, 2e-4)) for _ in range(LAST)] for _ in range(RANKS)]
     asked_at = chance.randrange(1, LAST // 4)
@@ -78,6 +78,6 @@ def test_all_ranks_stop_at_the_same_batch(tmp_path: Path, seed: int) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    # Who was done before the announcement has no batch to stop at: then the others go on to their end as well.
+    # A rank that finished before the announcement has no batch to stop at; then the others finish too.
     assert len(set(left.values())) <= 1
     assert len(left) in (0, RANKS)

@@ -1,4 +1,4 @@
-"""What a worker removes from its volume, and what it keeps."""
+"""A worker removes unused data sets from its volume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cerebro.worker.upkeep.shard_space import Reclaimer
 
 
 class Shelf:
-    """A worker's volume with partitions, and a store that says which nobody uses."""
+    """A worker's volume with partitions, and a store with a list of unused data sets."""
 
     def __init__(self, folder: Path) -> None:
         self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
@@ -34,22 +34,22 @@ class Shelf:
         return self.reclaim
 
     def partition(self, dataset: str) -> Path:
-        """A file of a partition."""
+        """Return a file of a partition."""
         return self.volumes.partition(dataset, "train", 0) / "partition.json"
 
     def act(self) -> bool:
-        """As after a report; waits for the removal."""
+        """Act as after a report, and wait for the removal."""
         has_changed = self.reclaimer.act(self.reclaim.seq)
         self.wait()
         return has_changed
 
     def wait(self) -> None:
-        """Until what is being removed is gone."""
+        """Wait for the removal to finish."""
         if self.reclaimer.removal.thread.ident is not None:
             self.reclaimer.removal.thread.join()
 
     def trash(self) -> Path:
-        """What was moved aside."""
+        """Return the trash folder."""
         return self.volumes.trash(self.volumes.shards)
 
 
@@ -59,7 +59,7 @@ def shelf(tmp_path: Path) -> Shelf:
 
 
 def test_what_nobody_uses_goes_and_the_rest_stays(shelf: Shelf) -> None:
-    """Partitions and downloads; replicas are told anew; nothing is left of what was moved aside."""
+    """Partitions and downloads are removed, replicas are reported again, and the trash is empty."""
     shelf.reclaim = Reclaim(seq=1, datasets=("old",))
     assert shelf.act()
     assert sorted(path.name for path in shelf.volumes.shards.glob("*/*")) == ["new", "new"]
@@ -67,7 +67,7 @@ def test_what_nobody_uses_goes_and_the_rest_stays(shelf: Shelf) -> None:
 
 
 def test_the_list_is_asked_for_when_it_has_changed(shelf: Shelf) -> None:
-    """Once: reports come every two seconds."""
+    """Reports arrive every two seconds, so the list is read only once."""
     assert not shelf.act()
     assert shelf.asked == 0
     shelf.reclaim = Reclaim(seq=4, datasets=("unknown",))
@@ -75,7 +75,7 @@ def test_the_list_is_asked_for_when_it_has_changed(shelf: Shelf) -> None:
 
 
 def test_a_data_set_is_kept_for_a_task_that_has_come_since(shelf: Shelf) -> None:
-    """The list may be older than the task; it is asked for again."""
+    """The list may be older than the task, so it is read again."""
     shelf.reclaim = Reclaim(seq=1, datasets=("old",))
     shelf.on_asked = lambda: shelf.reclaimer.touch("old")
     assert shelf.act()
@@ -86,7 +86,7 @@ def test_a_data_set_is_kept_for_a_task_that_has_come_since(shelf: Shelf) -> None
 
 
 def test_a_volume_that_does_not_answer_is_no_error(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker lives on: it may need nothing of it now."""
+    """The worker may not need the volume now."""
 
     def refuse(_: Path) -> bool:
         raise OSError("stale file handle")
@@ -100,7 +100,7 @@ def test_a_volume_that_does_not_answer_is_no_error(shelf: Shelf, monkeypatch: py
 def test_a_volume_that_cannot_be_written_is_tried_again(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker goes on meanwhile."""
+    """The worker continues to run."""
 
     def refuse(*_: object) -> None:
         raise PermissionError("read-only file system")

@@ -1,4 +1,4 @@
-"""The sandbox: user code changes what is its experiment's, and reads nothing that is another one's."""
+"""The sandbox limits user code to the files of its own experiment and data set."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ paths = st.lists(st.sampled_from("abc"), max_size=4).map(lambda parts: Path("/",
 
 
 def files_of(scope: Scope) -> list[Path]:
-    """What belongs to an experiment or to its data set, as handlers write it."""
+    """List files of an experiment or data set, as handlers write them."""
     volumes = VOLUMES
     if scope.work == "data":
         return [
@@ -53,14 +53,16 @@ def files_of(scope: Scope) -> list[Path]:
 
 
 def rights(scope: Scope) -> Rights:
-    """By the same volumes."""
+    """Return the rights of a scope on the test's volumes."""
     return rights_of(scope, VOLUMES, COMMON)
 
 
 @given(scopes, scopes)
 def test_everybody_writes_what_is_theirs_and_nothing_that_is_not(mine: Scope, other: Scope) -> None:
-    """Of two scopes each writes all of its files and none of the other's, unless both are for the same thing; nor is it
-    read, but for the data set that a model trains on."""
+    """Each scope writes its own files only.
+
+    Reading is limited in the same way, except for a model's training data.
+    """
     held = rights(mine)
     assert all(held.may_write(path) and held.may_read(path) for path in files_of(mine))
     is_shared = mine.work == other.work and (
@@ -74,8 +76,10 @@ def test_everybody_writes_what_is_theirs_and_nothing_that_is_not(mine: Scope, ot
 
 @given(scopes)
 def test_common_things_are_there_for_all(scope: Scope) -> None:
-    """Programs, code, environments of user code, metadata of the own data set and registered models are read; temporary
-    folders are written; code and metrics are not."""
+    """Readable: programs, code, environments, metadata of the own data set, registered models.
+
+    Writable: temporary folders. Code and metrics are read-only.
+    """
     held = rights(scope)
     read = [Path("/usr/lib/x.so"), VOLUMES.archive("a") / "m.py", VOLUMES.environment("e") / "bin/python"]
     read.append(VOLUMES.metadata(scope.dataset, "train", 0))
@@ -96,7 +100,7 @@ def test_common_things_are_there_for_all(scope: Scope) -> None:
 
 @given(st.sets(paths, min_size=1, max_size=5), st.sets(paths, max_size=12))
 def test_what_is_allowed_beside_closed_folders_is_all_but_these(closed: set[Path], more: set[Path]) -> None:
-    """Of any tree: nothing of a closed folder is beneath an allowed path, and every file outside of them is."""
+    """For any tree, no allowed path contains a closed folder, and each other file is allowed."""
     tree = {parent for path in (*closed, *more) for parent in (path, *path.parents)}
     found = list(
         outside(closed, lambda folder: sorted(p for p in tree if p.parent == folder and p != folder))
@@ -110,7 +114,7 @@ def test_what_is_allowed_beside_closed_folders_is_all_but_these(closed: set[Path
 
 
 def test_no_common_folder_opens_a_volume(tmp_path: Path) -> None:
-    """A cache or a temporary folder in which a volume lies would open everybody's files: it is left out."""
+    """A cache or temporary folder that contains a volume is excluded."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "home/.cache/v")})
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -122,7 +126,7 @@ def test_no_common_folder_opens_a_volume(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_wrong_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    """Also by `cerebro up`; and a folder that would open a volume by a worker whose sandbox is on."""
+    """`cerebro up` checks them too; a sandboxed worker refuses a folder that contains a volume."""
     for bad in ({"CEREBRO_SANDBOX": "yes"}, {"CEREBRO_SANDBOX_WRITABLE": "/a:b"}):
         with pytest.raises(ClusterError, match=r"expected .* of the chart"):
             check_settings(bad)
@@ -135,7 +139,7 @@ def test_settings_that_are_wrong_are_refused_before_anything_starts(tmp_path: Pa
 def test_a_worker_whose_sandbox_would_hold_nothing_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Volumes where all may write, a folder that holds a volume, and a kernel without Landlock are each named."""
+    """The error names world-writable volumes, a folder that contains a volume, or a kernel without Landlock."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "v")})
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ClusterError, match="TMPDIR"):
@@ -151,7 +155,6 @@ def test_a_worker_whose_sandbox_would_hold_nothing_does_not_start(
 
 
 def test_without_it_nothing_is_refused_and_every_task_is_admitted(tmp_path: Path) -> None:
-    """Off is as before."""
     held = Sandbox(VOLUMES, is_on=False)
     body = sub_epoch_body("fit-1/train/m00/e1/p0", None)
     bodies = [body.model_copy(update={"experiment": name}) for name in "ab"]
@@ -164,7 +167,7 @@ def test_without_it_nothing_is_refused_and_every_task_is_admitted(tmp_path: Path
 
 @pytest.fixture
 def started(agents: Agents, tmp_path: Path) -> Agents:
-    """A worker whose sandbox is on."""
+    """A worker with an enabled sandbox."""
     (tmp_path / "temporary").mkdir()
     agents.start(CEREBRO_SANDBOX="on", TMPDIR=str(tmp_path / "temporary"), HOME=str(tmp_path / "nobody"))
     return agents
@@ -172,8 +175,10 @@ def started(agents: Agents, tmp_path: Path) -> Agents:
 
 @needs_landlock
 def test_user_code_cannot_write_or_read_what_is_anothers(started: Agents, tmp_path: Path) -> None:
-    """Its own checkpoints and temporary files can be written. A stray write into another experiment's folder, or to a
-    file of the system, fails with a sentence that names path, sandbox and setting; so does reading it."""
+    """Its own checkpoints and temporary files are writable.
+
+    Other experiments' folders and system files give an error with the path, the sandbox and the setting.
+    """
     other = tmp_path / "checkpoints/other/fit-1/m00/u00000.pt"
     other.parent.mkdir(parents=True)
     other.write_text("theirs")
@@ -190,7 +195,7 @@ def test_user_code_cannot_write_or_read_what_is_anothers(started: Agents, tmp_pa
     assert not (tmp_path / "new").exists()
     kind, message = started.failure(started.give(19, "odd denial"))
     assert (kind, "The sandbox" in message) == (FailureKind.USER_ERROR, False)
-    # What is not there, and what its own rights forbid, is no matter of the sandbox.
+    # Missing files and ordinary permissions are not blamed on the sandbox.
     assert "sandbox" not in started.failure(started.give(20, f"read {tmp_path}/checkpoints/one/none"))[1]
 
 
@@ -199,8 +204,11 @@ def test_user_code_cannot_write_or_read_what_is_anothers(started: Agents, tmp_pa
 def test_user_code_cannot_change_the_mode_or_attributes_of_what_is_anothers(
     started: Agents, tmp_path: Path
 ) -> None:
-    """Landlock does not restrict that. The refusal names path, sandbox and setting; its own files' are changed, also by
-    a process of another data set, which comes later."""
+    """Landlock does not cover these calls.
+
+    The error has the path, the sandbox and the setting; own files can be changed, also by a later process for
+    another data set.
+    """
     other = tmp_path / "checkpoints/other/fit-1/m00/u00000.pt"
     other.parent.mkdir(parents=True)
     other.write_text("theirs")
@@ -219,7 +227,7 @@ def test_user_code_cannot_change_the_mode_or_attributes_of_what_is_anothers(
 
 @needs_landlock
 def test_user_code_does_not_read_the_token_of_a_local_cluster(agents: Agents, tmp_path: Path) -> None:
-    """The operator's token lies in a file of the same user."""
+    """The operator's token is in a file of the same user."""
     token = tmp_path / "home" / "run" / "token"
     token.parent.mkdir(parents=True)
     token.write_text("secret")
@@ -236,8 +244,7 @@ def test_user_code_does_not_read_the_token_of_a_local_cluster(agents: Agents, tm
 
 @needs_landlock
 def test_no_process_serves_two_data_sets_or_a_folder_made_anew(started: Agents, tmp_path: Path) -> None:
-    """Code is decoded again for another data set, and after the experiment's folder was replaced. The new process has
-    the code although the agent does not send it again."""
+    """The code is decoded again for another data set or a recreated folder. The agent does not send it twice."""
     code = started.learn(SubEpochSpec())
 
     def process(partition: int, dataset: str) -> str:

@@ -1,4 +1,4 @@
-"""Savepoints and attempts that are asked for, as a worker tells the store of them."""
+"""A worker reports savepoints and releases preempted attempts."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.worker.agent.agents import LIMIT_S, Agents, until
 
 
 def batches(agents: Agents) -> list[int]:
-    """Of the savepoints that the log tells of."""
+    """Return the batches of the savepoints in the log."""
     return [event.savepoint.batch for event in agents.bench.log() if isinstance(event, SubEpochSaved)]
 
 
 def test_a_savepoint_is_told_at_once(agents: Agents) -> None:
-    """Long before the next regular report, which this worker sends every twenty seconds."""
+    """The next regular report would be twenty seconds later."""
     agents.start(lease_s=100.0)
     agents.give(0, "saves")
     until(lambda: batches(agents) == [2], "the savepoint is in the log")
 
 
 def test_a_worker_that_ends_tells_where_its_sub_epoch_goes_on(agents: Agents) -> None:
-    """The savepoint comes before the end of the attempt, in the log as in truth."""
+    """In the log the savepoint precedes the end of the attempt."""
     process = agents.start(lease_s=100.0)
     key = agents.give(0, "saves")
     until(lambda: batches(agents)[:1] == [2], "the sub-epoch runs")
@@ -63,7 +63,7 @@ def test_an_attempt_that_is_asked_for_is_given_back_alone(agents: Agents, do: st
 
 
 def test_a_savepoint_of_another_attempt_is_noise(agents: Agents) -> None:
-    """User code can write to the connection: it gets no file of its choice into the log."""
+    """User code can write to the connection, so foreign savepoints are ignored."""
     agents.start()
     key = agents.give(0, "forges")
     os.kill(agents.begun(0), signal.SIGKILL)
@@ -75,7 +75,7 @@ def test_a_savepoint_of_another_attempt_is_noise(agents: Agents) -> None:
 
 
 def touched(folder: Path, sub_epoch: int, attempt: int, *batches: int) -> list[Path]:
-    """Files of an attempt at a sub-epoch: its checkpoint, and savepoints before these batches."""
+    """Create the checkpoint of an attempt, and savepoints before these batches."""
     name = checkpoint_file(sub_epoch=sub_epoch, epoch=1, partition=0, attempt=attempt)
     names = [name, *(savepoint_file(checkpoint=name, batch=batch) for batch in batches)]
     for each in names:
@@ -84,7 +84,7 @@ def touched(folder: Path, sub_epoch: int, attempt: int, *batches: int) -> list[P
 
 
 def test_a_savepoint_replaces_those_before_it(tmp_path: Path) -> None:
-    """Of its sub-epoch, also of earlier attempts and what they left unfinished; checkpoints and later ones stay."""
+    """Savepoints of earlier attempts and temporary files are removed; checkpoints and later savepoints stay."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     folder = volumes.model_checkpoints("one", "fit-1", "m00")
     folder.mkdir(parents=True)

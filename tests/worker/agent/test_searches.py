@@ -1,4 +1,4 @@
-"""Questions of searches, answered by a worker: by its child process, in the lane of tasks without a device."""
+"""A worker's child process answers search requests, without a device."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SPACE: Space = {"lr": LogUniform(low=1e-4, high=1), "wd": LogUniform(low=1e-4, h
 
 
 class Broken(Procedure):
-    """Has a mistake in a function of its own."""
+    """A procedure with an error in a helper."""
 
     def begin(self, facts: Any) -> list[Order]:
-        """Nothing is wrong yet."""
+        """Return a valid action."""
         return [Draw(count=1)]
 
     def on_report(self, report: Report) -> list[Order]:
-        """See above."""
+        """Call the broken helper."""
         return self._best([])
 
     def _best(self, models: list[Order]) -> list[Order]:
@@ -44,7 +44,7 @@ class Broken(Procedure):
 
 
 def ask(agents: Agents, code: str, question: SearchQuestion, number: int) -> Any:
-    """Give the worker a question; how its task has ended."""
+    """Assign a search request to the worker; return the final event."""
     task = SearchTask(
         key=f"fit-1/search/orders-{number}",
         experiment="one",
@@ -59,7 +59,7 @@ def ask(agents: Agents, code: str, question: SearchQuestion, number: int) -> Any
 
 
 def asked(code: str, *reports: Report) -> OrdersQuestion:
-    """What a procedure orders, from the beginning on."""
+    """Return a request for a procedure's actions, from the first one on."""
     return OrdersQuestion(
         request=SearchRequest(procedure=OwnProcedure(code=code, name="Mine"), space=SPACE),
         epochs=9,
@@ -73,7 +73,7 @@ def asked(code: str, *reports: Report) -> OrdersQuestion:
 
 
 def test_a_worker_answers_for_searches(agents: Agents) -> None:
-    """What a procedure orders, which is made anew for each question; and what is wrong with one that has a mistake."""
+    """Each request restarts the procedure, and a broken one gives its error."""
     agents.start(handler="cerebro.worker.searches")
     drawn = Drawn(number=0, hyperparams={"lr": 0.1, "batch_size": 1})
     code = agents.learn(Halving(models=3))
@@ -95,7 +95,7 @@ def test_a_worker_answers_for_searches(agents: Agents) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", [TPE(startup=2), GP(startup=2)], ids=["tpe", "gp"])
 def test_a_worker_draws_for_a_search_without_any_user_code(agents: Agents, sampler: Sampler) -> None:
-    """The values are those that would have been drawn beside the controller."""
+    """The values equal those drawn next to the controller."""
     agents.start(handler="cerebro.worker.searches")
     known = [Past(hyperparams={"lr": 0.1 + n / 10, "wd": 0.2}, scores={1: float(n)}) for n in range(5)]
     question = draw_question(sampler, SPACE, known, range(3), 5)

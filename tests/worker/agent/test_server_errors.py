@@ -1,4 +1,4 @@
-"""Errors of kvs_api's own end no thread of an agent."""
+"""Internal errors of kvs_api end no thread of an agent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cerebro.worker.agent.slot import Slot
 
 
 class Reports:
-    """Fails `failures` times."""
+    """Reports whose first `failures` calls fail."""
 
     def __init__(self, failures: int) -> None:
         self.left, self.sent = failures, list[Any]()
@@ -30,7 +30,7 @@ class Reports:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Time passes in pauses only."""
+    """A clock that advances only in pauses."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -47,7 +47,7 @@ def reporting(failures: int) -> tuple[Slot, Reports]:
 
 
 def test_a_report_is_repeated(clock: list[float]) -> None:
-    """With the same steps: the result of a task is not lost."""
+    """The same steps are sent again, so no result is lost."""
     one, reports = reporting(5)
     steps: list[Any] = [SimpleNamespace(task="t")]
     one._sent(steps)
@@ -55,7 +55,7 @@ def test_a_report_is_repeated(clock: list[float]) -> None:
 
 
 class Registration:
-    """Refuses `failures` times."""
+    """A registration that fails `failures` times."""
 
     def __init__(self, failures: int) -> None:
         self.failures, self.kinds = failures, ["train"]
@@ -69,7 +69,7 @@ class Registration:
 
 
 def test_an_agent_registers_as_soon_as_the_store_answers(caplog: pytest.LogCaptureFixture) -> None:
-    """However long kvs_api failed. The log has one line."""
+    """The outage may be long, and is logged once."""
     agent, registration, pauses = Agent.__new__(Agent), Registration(50), list[float]()
     agent._reports, agent._shared = registration, SimpleNamespace(handlers={"train": None})  # type: ignore[assignment]
     agent._finished = SimpleNamespace(wait=pauses.append)  # type: ignore[assignment]

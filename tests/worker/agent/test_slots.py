@@ -1,4 +1,4 @@
-"""Several devices of a worker, each with a task of its own: side by side, in order, and none to another's harm."""
+"""A worker runs one task per device, independently of the others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def has_begun(agents: Agents, partition: int) -> bool:
 
 
 def starts(agents: Agents) -> list[str]:
-    """Keys of the tasks that were started, in order."""
+    """Return the keys of started tasks in order."""
     return [event.task for event in agents.bench.log() if isinstance(event, TaskStarted)]
 
 
 def test_each_device_has_a_task_of_its_own(agents: Agents) -> None:
-    """At the same time, in processes of their own, which share the worker's cores; the store is told of both."""
+    """Processes run in parallel, share the worker's cores, and are all reported."""
     agents.start(devices=2)
     (status,) = agents.bench.store.workers()
     assert ([d.threads for d in status.record.devices], status.record.weight) == ([2, 2], 2.0)
@@ -43,8 +43,9 @@ def test_each_device_has_a_task_of_its_own(agents: Agents) -> None:
 
 
 def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
-    """However it ends: the process beside it goes on, its lease is kept, its first attempt is committed; and the device
-    takes its next task."""
+    """After any kind of end the other process keeps its lease and commits its first attempt, and the device
+    takes its next task.
+    """
     agents.start(lease_s=1.0, devices=2)
     spared = agents.give(0, "wait", devices=(0,))
     pid = agents.begun(0)
@@ -65,7 +66,7 @@ def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
 
 
 def test_a_task_of_two_devices_waits_for_both_and_keeps_both(agents: Agents) -> None:
-    """It starts after the older ones of either device, and before the younger ones, whoever is ready first."""
+    """It starts after older tasks and before younger ones of either device."""
     agents.start(devices=2)
     one, other = agents.give(0, "wait", devices=(0,)), agents.give(1, "wait", devices=(1,))
     agents.begun(0), agents.begun(1)
@@ -74,7 +75,7 @@ def test_a_task_of_two_devices_waits_for_both_and_keeps_both(agents: Agents) -> 
     agents.end_of(one)
     after = agents.give(3, "wait", devices=(0,))
     probe = agents.give(4, "work", devices=())
-    agents.end_of(probe)  # by then the agent has read all that was given before
+    agents.end_of(probe)  # by now the agent has read all earlier tasks
     assert not has_begun(agents, 2)
     assert not has_begun(agents, 3)
     agents.gate(1).touch()
@@ -88,7 +89,7 @@ def test_a_task_of_two_devices_waits_for_both_and_keeps_both(agents: Agents) -> 
 
 
 def test_a_worker_that_ends_leaves_all_tasks_at_their_next_batch(agents: Agents) -> None:
-    """And gives back all that wait, on whatever devices."""
+    """Queued tasks on all devices are released."""
     process = agents.start(grace_s=LONG_S, devices=2)
     running = [agents.give(0, "batches", devices=(0,)), agents.give(1, "batches", devices=())]
     waiting = [agents.give(2, "work", devices=(0,)), agents.give(3, "work", devices=())]
@@ -105,7 +106,7 @@ def test_a_worker_that_ends_leaves_all_tasks_at_their_next_batch(agents: Agents)
 
 
 def test_a_task_that_is_not_done_in_time_costs_no_other_its_end(agents: Agents) -> None:
-    """One comes to no batch boundary; the one beside it is left at its own."""
+    """One task reaches no batch boundary; the other is preempted at its own."""
     process = agents.start(grace_s=SHORT_S, devices=2)
     stuck, fair = agents.give(0, "wait", devices=(0,)), agents.give(1, "batches", devices=(1,))
     agents.begun(0), agents.begun(1)
@@ -116,7 +117,7 @@ def test_a_task_that_is_not_done_in_time_costs_no_other_its_end(agents: Agents) 
 
 
 def test_a_worker_that_was_killed_leaves_no_process(agents: Agents) -> None:
-    """Each child is tied to the thread that started it, which ends with the agent and not before."""
+    """Each child is tied to the agent's thread that started it."""
     process = agents.start(devices=2)
     for number in (0, 1):
         agents.give(number, "wait", devices=(number,))

@@ -1,4 +1,4 @@
-"""Processes of several groups are asked where they are at once, and waited for together."""
+"""Stack dumps of several process groups are requested at once, with one deadline."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import pytest
 from cerebro.worker.child import stacks
 
 SILENT, SLOW, BABBLING, DEAF = range(100, 104)
-"""Groups of one process: one does not answer, one halts between two lines, one writes all the time, one would be ended
-by the signal."""
+"""Process groups: without output, with a pause between two lines, with endless output, and with no handler
+for the signal.
+"""
 
 
 class Clock:
-    """Time that passes while somebody sleeps, and what is written meanwhile."""
+    """A fake clock that advances in `sleep` and writes output."""
 
     def __init__(self, folder: Path) -> None:
         self.now, self._folder, self._lines = 0.0, folder, {SLOW: {0.05: "first", 0.12: "second"}}
         self.signals: list[tuple[float, int]] = []
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """Return the time in seconds."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let it pass."""
+        """Advance the clock."""
         before, self.now = self.now, self.now + seconds
         for group, lines in self._lines.items():
             for due, line in lines.items():
@@ -38,12 +39,12 @@ class Clock:
             file.write(f"{line}\n")
 
     def kill(self, process: int, number: int) -> None:
-        """A signal is sent."""
+        """Record a signal."""
         self.signals.append((self.now, process))
 
 
 def test_all_are_asked_at_once_and_none_is_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is silent delays no other; they share one deadline. A short halt is not the end of a text."""
+    """A silent process does not delay others, and a short pause does not end a dump."""
     clock = Clock(tmp_path)
     monkeypatch.setattr(stacks, "time", clock)
     monkeypatch.setattr("os.kill", clock.kill)

@@ -1,4 +1,4 @@
-"""A log keeps its beginning and its end, however much is printed; who prints is not held up and need not know."""
+"""Task logs keep their beginning and end, without delay for the writer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ LIMIT = 4000
 
 
 def lines(first: int, last: int) -> bytes:
-    """Numbered ones."""
+    """Return numbered lines."""
     return b"".join(b"line %06d\n" % number for number in range(first, last))
 
 
 @given(st.integers(0, 3000), st.integers(0, 3000))
 def test_the_beginning_and_the_end_stay(before: int, after: int) -> None:
-    """Whole lines of both, in their order, and between them what says how much is missing; what is printed later comes
-    behind. A short log is left as it is."""
+    """Whole lines are kept, with a note about the missing size between them; later output follows.
+
+    Short logs are unchanged.
+    """
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"cerebro-test-{os.getpid()}.log"
     try:
         with path.open("ab", buffering=0) as printing:
@@ -57,7 +59,7 @@ def folded_line(content: bytes) -> bytes:
 
 @given(st.lists(st.text("ab\r\n█", max_size=8), max_size=20))
 def test_a_folded_log_has_all_lines_as_a_terminal_shows_them(printed: list[str]) -> None:
-    """In their order; lines without a return stay byte for byte."""
+    """Lines without a carriage return stay byte for byte."""
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"cerebro-test-fold-{os.getpid()}.log"
     try:
         path.write_bytes(content := "".join(printed).encode())
@@ -82,7 +84,7 @@ def test_a_line_read_in_pieces_is_the_same_line(printed: list[str], size: int) -
 
 @pytest.mark.parametrize("piece", [b"\r%01000d" % 7, b"x" * 1000], ids=["states", "one state"])
 def test_a_line_without_an_end_takes_little_memory(piece: bytes, tmp_path: Path) -> None:
-    """8 MiB of progress bars that only return, or of one state."""
+    """Covers 8 MiB of carriage returns, and of a single line."""
     path, size = tmp_path / "log", 1 << 23
     path.write_bytes(piece * (size // len(piece)))
     size = path.stat().st_size
@@ -101,7 +103,7 @@ def test_a_line_without_an_end_takes_little_memory(piece: bytes, tmp_path: Path)
 
 
 def test_the_log_of_an_ended_attempt_is_folded(tmp_path: Path) -> None:
-    """A progress bar of a hundred thousand states is one short line."""
+    """A progress bar with a hundred thousand states becomes one line."""
     logs, path = TaskLogs(LIMIT), tmp_path / "log"
     states = b"".join(b"\r%5d of 100000" % number for number in range(0, 100_001, 100))
     logs.begin([path])
@@ -115,7 +117,7 @@ def test_the_log_of_an_ended_attempt_is_folded(tmp_path: Path) -> None:
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """User code may have put one there."""
+    """User code may have created it."""
     (tmp_path / "other").write_bytes(lines(0, 3000))
     (tmp_path / "log").symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic"):
@@ -123,7 +125,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_sub_epoch_that_prints_without_end_fills_no_disk(agents: Agents) -> None:
-    """It is committed; its log has the first and the last line."""
+    """Its log has the first and last line, and it is committed."""
     agents.start(CEREBRO_TASK_LOG_MIB="1", lease_s=1.0)
     key = agents.give(1, "prints")
     pid = agents.begun(1)

@@ -1,4 +1,4 @@
-"""The parent of task processes survives a system that refuses a fork."""
+"""The parent of task processes survives a refused fork."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FULL = BlockingIOError(11, "Resource temporarily unavailable")
 
 
 class Process:
-    """Fake process: sends the given messages and records the calls."""
+    """A fake process with scripted messages and recorded calls."""
 
     def __init__(self, name: str, notes: list[Any], *messages: FromTaskProcess) -> None:
         self.pid, self.log = 0, None
@@ -60,7 +60,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_refused_fork_costs_no_task(
     notes: list[Any], monkeypatch: pytest.MonkeyPatch, *, must_exit_first: bool
 ) -> None:
-    """A preload is a hint. Reaping the finished process makes room, and the next process gets the result."""
+    """A preload is optional. Reaping the finished process makes room, and the next process gets the result."""
     finished = TaskFinished(unread="result", log=Path("log"), codes={}, must_exit_first=must_exit_first)
     preload = Preload(body=sub_epoch_body("fit-1/train/m00/e1/p0", None))
     running = Process("first", notes, preload, finished)
@@ -85,7 +85,7 @@ def test_a_refused_fork_costs_no_task(
 
 @pytest.mark.processes
 def test_a_process_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parent could never reap such a process."""
+    """The parent could never reap it."""
     asked: list[int] = []
 
     def refuse(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""Inspections and trials on a real worker: ranks that verify a way against one device, in processes of their own."""
+"""Inspections and trials on a real worker, with ranks that verify a parallel plan."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Trained(SubEpochSpec):
 
 
 def common(code: str) -> dict[str, Any]:
-    """What both kinds of tasks have."""
+    """Return the fields of both kinds of tasks."""
     return {"experiment": "one", "run": "fit-1", "code": code, "dataset": DATASET, "seed": 1}
 
 
 def trial(code: str, parallel_plan: ParallelPlan, **hyperparams: Any) -> TrialTask:
-    """Of a way, with a batch size that two ranks share evenly."""
+    """Return a trial with a batch size that two ranks divide evenly."""
     return TrialTask(
         key=f"fit-1/trial/g0{len(hyperparams)}/{parallel_plan.technique}-{parallel_plan.size}",
         **common(code),
@@ -71,14 +71,14 @@ def trial(code: str, parallel_plan: ParallelPlan, **hyperparams: Any) -> TrialTa
 
 
 def result_of(agents: Agents, key: str) -> TaskResult:
-    """Of its commit."""
+    """Return the result of the commit."""
     event = agents.end_of(key)
     assert isinstance(event, TaskCommitted), event
     return event.result
 
 
 def test_a_worker_inspects_models_and_its_ranks_verify_parallel_plans(agents: Agents, tmp_path: Path) -> None:
-    """Beside each other, in fresh processes; a loss that is a sum is ruled out."""
+    """The processes are new, and a summed loss is ruled out."""
     agents.start(devices=2, handler="trial_runner")
     write_split(volumes_in(tmp_path), "train", 1)
     code = agents.learn(Trained())
@@ -109,7 +109,7 @@ def test_a_worker_inspects_models_and_its_ranks_verify_parallel_plans(agents: Ag
 
 
 class Marking(Trained):
-    """Notes its process and the one that this was forked from, and what an earlier trial has left in it."""
+    """Records its process and parent, and changes made by an earlier trial."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
@@ -125,7 +125,7 @@ class Marking(Trained):
 def test_a_trial_meets_nothing_that_another_one_left_and_waits_for_no_imports(
     agents: Agents, tmp_path: Path
 ) -> None:
-    """Each has a process of its own, forked from one that has imported what all of them need."""
+    """Each trial forks from a process with the imports done."""
     agents.start(handler="trial_runner")
     write_split(volumes_in(tmp_path), "train", 1)
     notes = tmp_path / "notes"
@@ -145,7 +145,7 @@ def test_a_trial_meets_nothing_that_another_one_left_and_waits_for_no_imports(
 
 
 def test_ranks_that_fail_are_gone_when_the_next_trial_begins(agents: Agents, tmp_path: Path) -> None:
-    """All of them said at once that the technique does not apply; the next ones are forked from other processes."""
+    """Each rank reports that the technique does not apply; later trials fork from new processes."""
     agents.start(devices=2, handler="trial_runner")
     write_split(volumes_in(tmp_path), "train", 1)
     notes = tmp_path / "notes"

@@ -1,4 +1,4 @@
-"""A bus error of a task names the file that its process could not read."""
+"""A bus error in a task is traced to the unreadable file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _crash(signal: str) -> Failure:
 def test_rows_that_cannot_be_read_are_their_volumes_failure(
     number: int, signal: str, kind: FailureKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It names the shard, so that the run pauses. A bus error with readable rows stays a crash."""
+    """The failure names the shard, so the run pauses. A bus error with readable rows stays a crash."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     folder = volumes.partition("d", "train", 0)
     manifest = write_partition(folder, [2, 3])
@@ -70,7 +70,7 @@ def test_rows_that_cannot_be_read_are_their_volumes_failure(
 
 @pytest.mark.parametrize("is_damaged", [True, False])
 def test_a_damaged_partition_is_withdrawn(tmp_path: Path, is_damaged: bool) -> None:
-    """Preprocessing makes it again. A volume that could not be read for a moment keeps its partition."""
+    """Preprocessing makes it again. A temporary read error keeps the partition."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     folder = volumes.partition("d", "train", 0)
     shard = folder / write_partition(folder, [2, 3]).shards[1].file
@@ -81,14 +81,14 @@ def test_a_damaged_partition_is_withdrawn(tmp_path: Path, is_damaged: bool) -> N
     failure = Failure(kind=FailureKind.UNAVAILABLE, message="damaged", volume=str(shard))
     assert drop_damaged(failure, BODY, volumes) is is_damaged
     assert len(find_partitions(volumes.shards / "datasets")) == (not is_damaged)
-    if is_damaged:  # tasks that were assigned before the loss was reported
+    if is_damaged:  # tasks assigned before the report
         with pytest.raises(ShardCorruptError, match="no complete partition"):
             MappedRows.open([folder])
 
 
 @pytest.mark.processes
 def test_a_shard_that_became_shorter_while_it_was_read_is_named(agents: Agents, tmp_path: Path) -> None:
-    """The kernel ends the process; the failure is the volume's, so the run uses another copy or pauses."""
+    """The kernel ends the process; the failure is the volume's, so the run uses another replica or pauses."""
     folder = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}).partition("d", "train", 0)
     shard = folder / write_partition(folder, [2]).shards[0].file
     agents.start()

@@ -1,4 +1,4 @@
-"""Which rank is named when several fail, and which when all wait. Pure."""
+"""The root cause among several failed ranks, and the rank that all others wait for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ends = st.lists(
 def test_the_verdict_does_not_depend_on_who_speaks_first(
     told: Sequence[tuple[int, Failure | None]], chance: random.Random
 ) -> None:
-    """It is the earliest end that is no lost peer, by the time at which it happened."""
+    """It is the earliest failure that is not a lost peer."""
     found = [RankEnd(rank=rank, at=at, failure=failure) for rank, (at, failure) in enumerate(told)]
     heard = list(found)
     chance.shuffle(heard)
@@ -51,7 +51,7 @@ def test_the_verdict_does_not_depend_on_who_speaks_first(
     ],
 )
 def test_a_lost_peer_is_known_by_what_libraries_say(text: str) -> None:
-    """Also where user code wraps the error in its own."""
+    """User code may wrap the error."""
     assert is_lost_peer(Failure(kind=FailureKind.USER_ERROR, message=text))
     wrapped = Failure(
         kind=FailureKind.USER_ERROR, message="TrainError: step failed", traceback=f"x\n{text}\ny"
@@ -90,5 +90,5 @@ def test_a_lost_peer_is_known_by_what_libraries_say(text: str) -> None:
 def test_the_rank_that_the_others_wait_for_is_named(
     batches: tuple[int, ...], operations: tuple[int, ...], done: tuple[int, ...], rank: int | None, text: str
 ) -> None:
-    """If it is one; those that are done wait for nobody."""
+    """Finished ranks wait for no other rank."""
     assert who_is_behind(batches, operations, done) == (rank, text)

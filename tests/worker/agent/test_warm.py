@@ -1,4 +1,4 @@
-"""Processes outlive their task: what one has imported is there for the next one, and what user code changed is not."""
+"""Child processes are reused for their imports, without changes made by user code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.processes
 
 
 class Counted(SubEpochSpec):
-    """Notes where it is decoded, and meets what others left in a module that all of them use."""
+    """Records its process when decoded, and changes a shared module."""
 
     def __init__(self, notes: Path, name: str) -> None:
         self.notes, self.name = notes, name
@@ -52,8 +52,10 @@ def lines(path: Path) -> list[list[str]]:
 
 @pytest.mark.slow
 def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
-    """The same code finds its process, with all that it has imported. Other code gets a process of its own, in which
-    the platform's imports are done and nothing is left of the first."""
+    """The same code reuses its process.
+
+    Other code gets a new process with the platform's imports and no changes by the first.
+    """
     process = agents.start(is_fork=False, NOTES=str(tmp_path))
     one, other = (agents.learn(Counted(tmp_path, name)) for name in ("one", "other"))
     codes = (one, one, other, other, one)
@@ -61,7 +63,7 @@ def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
     decoded = lines(tmp_path / "decoded")
     assert [line[0] for line in decoded] == ["one", "other", "one"]
     assert len({pid for _, pid, *_ in decoded}) == 3
-    assert all(len(line) == 2 for line in decoded)  # nothing was left behind
+    assert all(len(line) == 2 for line in decoded)  # no earlier changes
     imports = {int(pid) for (pid,) in lines(tmp_path / "handler")} - {process.pid}
     assert len(imports) == 1
     assert not imports & {int(pid) for _, pid, *_ in decoded}
@@ -72,7 +74,7 @@ def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
 def test_the_first_sub_epoch_after_preprocessing_finds_the_imports_done(
     agents: Agents, tmp_path: Path
 ) -> None:
-    """A worker that only trains starts its process once training data appears on its volume, not earlier."""
+    """A worker that only trains starts its process once its volume has training data."""
     agent = agents.start(is_fork=False, NOTES=str(tmp_path))
     assert psutil.Process(agent.pid).children() == []
     (tmp_path / "shards" / "datasets" / "scans").mkdir(parents=True)
@@ -83,7 +85,7 @@ def test_the_first_sub_epoch_after_preprocessing_finds_the_imports_done(
 
 @pytest.mark.parametrize("how", ["leave", "daemon"])
 def test_what_a_task_left_running_ends_with_it(agents: Agents, how: str) -> None:
-    """Daemons end as well, before the task is reported as done. The log says so once."""
+    """Daemons end before the task is reported as done. The log says so once."""
     agents.start()
     result(agents, agents.give(0, how))
     assert not is_running(left := int(agents.gate(0).read_text()))
@@ -94,7 +96,7 @@ def test_what_a_task_left_running_ends_with_it(agents: Agents, how: str) -> None
 
 
 def test_a_daemon_ends_with_a_process_that_is_ended(agents: Agents) -> None:
-    """By the worker, here because the next task hangs."""
+    """Here the worker ends it, because the next task hangs."""
     agents.start()
     result(agents, agents.give(0, "daemon"))
     left = int(agents.gate(0).read_text())
@@ -105,7 +107,7 @@ def test_a_daemon_ends_with_a_process_that_is_ended(agents: Agents) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["work", "crash"])
 def test_the_death_of_user_code_is_told_by_its_signal(agents: Agents, tmp_path: Path, first: str) -> None:
-    """Though the process that died was not started by the agent; also in a process that was forked later."""
+    """The agent is not the parent of the dead process; later forks are covered too."""
     agents.start()
     other = agents.learn(Counted(tmp_path, "other"))
     agents.end_of(agents.give(0, first))
@@ -116,11 +118,11 @@ def test_the_death_of_user_code_is_told_by_its_signal(agents: Agents, tmp_path: 
     result(agents, agents.give(2, "spec", code=other))
 
 
-# --- which children are kept ------------------------------------------------------------------------
+# --- retention of children --------------------------------------------------------------------------
 
 
 class Kept:
-    """Children of a worker whose memory is what the test says."""
+    """A worker's children with memory usage set by the test."""
 
     def __init__(self, root: Path) -> None:
         self.files = root / "group"
@@ -146,7 +148,7 @@ class Kept:
     def take_parts(
         self, handler: str, devices: tuple[int, ...], *parts: tuple[int, ...], archive: str = ""
     ) -> tuple[ChildProcess, ...]:
-        """For a task of some devices, children that have a part of them each."""
+        """Take children for a task of several devices, each with a part of the devices."""
         shares = [Share(devices=part, threads=1) for part in parts]
         settings = [
             ChildSpec(handler=handler, python=sys.executable, archive=archive, share=share)
@@ -155,7 +157,7 @@ class Kept:
         return self.children.take(devices, settings)
 
     def make_ready(self, handler: str, *devices: int) -> None:
-        """Models are expected on these devices."""
+        """Expect models on these devices."""
         self.children.make_ready(
             ChildSpec(
                 handler=handler,
@@ -167,7 +169,7 @@ class Kept:
         )
 
     def task(self, handler: str, archive: str = "", devices: tuple[int, ...] = (0,)) -> int:
-        """Does one; returns the pid of its process."""
+        """Run a task; return its process id."""
         child = self.take(handler, archive, devices)
         self.children.done(devices)
         return child.pid
@@ -185,7 +187,7 @@ ETL, MODEL = "tests.worker.agent.fake_handler", "tests.worker.agent.warm_handler
 
 
 def test_a_process_that_was_made_ready_does_the_first_task(kept: Kept) -> None:
-    """On its device; where there is one already, or one is busy, none is started."""
+    """No process starts on a device with an idle or busy one."""
     busy = kept.take(MODEL, devices=(1,))
     kept.make_ready(MODEL, 0, 1)
     assert len(kept.children._children) == 2
@@ -197,7 +199,7 @@ def test_a_process_that_was_made_ready_does_the_first_task(kept: Kept) -> None:
 
 
 def test_of_many_processes_without_a_task_the_newest_are_kept(kept: Kept) -> None:
-    """One for each device, and one more; a moment after their last task. What has a task does not count."""
+    """One per device and one more stay, shortly after their last task. Busy processes do not count."""
     busy = kept.take(MODEL)
     pids = [kept.task(ETL, devices=(device,)) for device in (1, 2, 3, 4)]
     kept.children.tidy()
@@ -210,7 +212,7 @@ def test_of_many_processes_without_a_task_the_newest_are_kept(kept: Kept) -> Non
 
 
 def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> None:
-    """Beside one that has a task, and when nothing runs; files that could be dropped at once are no use of memory."""
+    """This happens next to a busy process and on an idle worker; reclaimable page cache is not counted."""
     etl = kept.task(ETL)
     kept.use(50, droppable=45)
     assert not kept.children.is_crowded()
@@ -227,8 +229,7 @@ def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> N
 
 
 def test_a_group_keeps_its_processes_from_those_who_had_them_before(kept: Kept) -> None:
-    """A device's own slot is done with its task a moment later, and again when it has ended: neither frees, nor ends,
-    what a task of several devices has by then."""
+    """The end of a device's earlier single task, however late, neither frees nor ends the group's processes."""
     alone = [kept.take(ETL, devices=(number,)) for number in (0, 1)]
     group = kept.take_parts(ETL, (0, 1), (0,), (1,))
     assert list(group) == alone
@@ -244,7 +245,7 @@ def test_a_group_keeps_its_processes_from_those_who_had_them_before(kept: Kept) 
 
 
 def test_a_spent_process_is_met_by_no_other_task(kept: Kept) -> None:
-    """What failed may have left its modules in any state."""
+    """The failure may have left its modules in any state."""
     child = kept.take(ETL)
     kept.children.done((0,), is_spent=True)
     assert not is_running(child.pid)

@@ -1,4 +1,4 @@
-"""A handler that leaves a note when it is told to rest. Its tasks do nothing."""
+"""A handler that logs requests to free memory. Its tasks do nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Handler(BaseHandler):
     """See `BaseHandler`."""
 
     def free_memory(self) -> None:
-        """Leaves a note."""
+        """Log the request."""
         (self._volumes.logs.parent / "rested").write_text(str(os.getpid()))
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Nothing to do."""
+        """Do nothing."""
         return TaskResult()
