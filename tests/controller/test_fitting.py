@@ -90,7 +90,7 @@ def test_a_mistake_in_fit_ends_the_run(story: Story) -> None:
 
 @pytest.mark.parametrize("fitted", [FITTED, None])
 def test_the_same_data_set_is_fitted_once(story: Story, fitted: FittedRef | None) -> None:
-    """A later run uses an interrupted run's result, even if a spec refuses it."""
+    """A later run uses an interrupted run's result, also if the spec has no `fit`."""
     story.do(FITTING, 0, TaskResult(fitted=fitted))
     assert all(
         isinstance(step.body, EtlTask) and step.body.fitted == fitted for step in given(story).values()

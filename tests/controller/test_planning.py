@@ -119,7 +119,7 @@ def test_without_names_the_best_model_is_taken_at_its_best_epoch(fitted: Story) 
 def test_a_test_meets_the_whole_split_where_a_worker_can_read_it(
     fitted: Story, kind: str, split: str, is_whole: bool
 ) -> None:
-    """Training data is on the workers' own volumes, and metrics are computed from combined predictions."""
+    """Training data is only on workers' own volumes, and predictions of partitions are concatenated."""
     assert plan_evaluation(fitted.state, evaluate(kind=kind, split=split)).is_whole == is_whole
 
 

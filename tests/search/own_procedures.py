@@ -79,7 +79,7 @@ class Halving(Procedure):
 
 
 class Clones(Procedure):
-    """Train two models with `facts` random numbers, then a clone of the first."""
+    """Train two models with random values from `facts`, then a clone of the first."""
 
     def begin(self, facts: Facts) -> list[Order]:
         self.facts, self.names, self.is_cloned = facts, list[str](), False
