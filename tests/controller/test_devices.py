@@ -141,7 +141,7 @@ def test_a_partition_is_made_beside_training() -> None:
     times=st.randoms(use_true_random=False),
 )
 def test_what_is_planned_and_judged_knows_the_devices(shape, counts, times) -> None:  # type: ignore[no-untyped-def]
-    """The planner's problem includes the devices, and the log is a valid schedule with a makespan not below the bound."""
+    """The planner's problem includes the devices, and the log is a valid schedule that respects the bound."""
     models, workers, epochs = shape
     cost: dict[tuple[str, str], float] = {}
 
