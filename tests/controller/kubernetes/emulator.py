@@ -151,7 +151,7 @@ class Emulator:
         return bool(self.faults) and self.faults[0].verb == verb
 
     def news_since(self, epoch: int, limit_s: float) -> Iterator[list[Entry]]:
-        """Yield new log entries until the watches of this epoch end."""
+        """Yield new log entries until the watches of this epoch end, or `limit_s` passes without entries."""
         place = 0
 
         def is_over() -> bool:
