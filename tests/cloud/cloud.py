@@ -1,9 +1,8 @@
-"""An AWS account with a cluster's life in it, for tests: moto where moto goes, and the rest here.
+"""A simulated AWS account for cluster tests, based on moto.
 
-moto keeps EC2, EFS, EKS clusters and node groups, CloudFormation, load balancers and logs. What it lacks (EKS addons,
-identities, versions, quotas) and what CloudFormation would delete with a stack is kept here and answered by botocore's
-own hooks; `aws cloudformation deploy` is in `deploying`. A `Fault` breaks one call of an executable that changes
-something, before or after its effect.
+moto keeps EC2, EFS, EKS clusters and node groups, CloudFormation, load balancers and logs. Hooks of botocore answer the
+calls that moto lacks (EKS addons, identities, versions, quotas) and CloudFormation's deletions; `deploying` implements
+`aws cloudformation deploy`. A `Fault` breaks one changing call of an executable, before or after its effect
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ VERSIONS = {
 }
 _READING = ("Describe", "List", "Get")
 _OFFERS = ("DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "DescribeAvailabilityZones")
-"""Tell what Amazon offers, whatever an account holds: moto goes through a thousand machines for each answer."""
+"""Calls about Amazon's offers, independent of the account: moto searches a thousand instance types for each answer."""
 
 
 class BrokenError(Exception):
-    """A fault has struck; the text is what the executable prints."""
+    """Raised by a fault; the executable prints the text."""
 
 
 @dataclass
@@ -53,14 +52,17 @@ class Fault:
 
 @dataclass
 class Cloud:
-    """The account. Make it inside `moto.mock_aws()`."""
+    """The account. Create it inside `moto.mock_aws()`."""
 
     fault: Fault | None = None
     eksctl_stops_after: int | None = None
-    """The part after which eksctl fails, once: 0 network, 1 control plane, 2 network addons, 3 the control group,
-    4 a worker group that failed, 5 all groups, 6 the other addons."""
+    """Let eksctl fail once, after this part:
+
+    0 network, 1 control plane, 2 network addons, 3 the control group, 4 a worker group that failed, 5 all groups, 6 the
+    other addons.
+    """
     fails_at_first: set[str] = field(default_factory=set)
-    """Changing operations that fail, without effect, the first time each is tried."""
+    """Changing operations that fail without effect at their first attempt."""
     changes: list[str] = field(default_factory=list)
     """Every changing operation, in order."""
     calls: list[list[str]] = field(default_factory=list)
@@ -69,7 +71,7 @@ class Cloud:
     identities: set[str] = field(default_factory=set)
     quotas: dict[str, float] = field(default_factory=dict)
     ticks: list[Callable[[], None]] = field(default_factory=list)
-    """Run, first to last, one at each time somebody waits."""
+    """Callbacks, one per wait of the code under test, in order."""
 
     def __post_init__(self) -> None:
         self.kube = FakeKube(self)
@@ -78,18 +80,18 @@ class Cloud:
     # --- for the code under test ---
 
     def session(self) -> boto3.Session:
-        """Credentials that see this account, with its faults."""
+        """Return a session for this account with its faults."""
         made = _session("test")
         made.cloud = self
         return made
 
     def wait(self, _: float) -> None:
-        """Time passes; whatever was due happens."""
+        """Advance time and run due callbacks."""
         if self.ticks:
             self.ticks.pop(0)()
 
     def execute(self, arguments: Sequence[str]) -> Answer:
-        """What an executable does and prints."""
+        """Run an executable; return its status and output."""
         self.calls.append(list(arguments))
         name, *rest = arguments
         handler = {
@@ -113,7 +115,7 @@ class Cloud:
     # --- faults ---
 
     def made(self, part: int) -> None:
-        """eksctl has made a part, after which it may have to stop."""
+        """Record that eksctl has made a part, and stop if requested."""
         if self.eksctl_stops_after == part:
             self.eksctl_stops_after = None
             raise BrokenError("failed to create what the file names")
@@ -134,7 +136,7 @@ class Cloud:
             raise BrokenError("the network is down")
 
     def before(self, model: Any, params: Any) -> Any:
-        """boto3 only reads: what changes anything is an executable, which a user can see and repeat."""
+        """boto3 must only read: changes go through executables, which a user can see and repeat."""
         assert model.name.startswith(_READING), model.name
         body = params["body"]
         given = json.loads(body) if isinstance(body, bytes | str) and body[:1] in (b"{", "{") else body
@@ -168,7 +170,7 @@ class Cloud:
     # --- what eksctl and CloudFormation do ---
 
     def client(self, service: str) -> Any:
-        """A client without faults, for what tests and stand-ins do to the account."""
+        """Make a client without faults, for tests and stand-ins."""
         return _session("own").client(service)
 
     def make_stack(
@@ -179,7 +181,7 @@ class Cloud:
         resources: dict[str, Any] | None = None,
         exported: dict[str, Any] | None = None,
     ) -> None:
-        """A stack as eksctl makes one; a topic stands in for what moto's CloudFormation does not know."""
+        """Create a stack as eksctl does; an SNS topic replaces resources that moto's CloudFormation lacks."""
         if name in self.stacks():
             raise BrokenError(
                 f"creating CloudFormation stack {name!r}: AlreadyExistsException: Stack [{name}] already exists"
@@ -195,20 +197,20 @@ class Cloud:
         )
 
     def stacks(self) -> dict[str, str]:
-        """Status by name."""
+        """Return status by stack name."""
         return {
             stack["StackName"]: stack["StackStatus"]
             for stack in self.client("cloudformation").describe_stacks()["Stacks"]
         }
 
     def set_stack(self, name: str, status: str, reason: str = "") -> None:
-        """As CloudFormation would after something happened."""
+        """Set a stack's status."""
         for stack in get_backend("cloudformation")[DEFAULT_ACCOUNT_ID][REGION].stacks.values():
             if stack.name == name:
                 stack.status = status
 
     def delete_stack(self, name: str) -> None:
-        """Delete a stack with what eksctl's templates hold; a network in use fails, as in life."""
+        """Delete a stack with its resources; a network in use fails, as on AWS."""
         if name not in self.stacks():
             return
         if name.endswith("-cluster"):
@@ -227,7 +229,7 @@ class Cloud:
         self.client("cloudformation").delete_stack(StackName=name)
 
     def drop_cluster(self, name: str) -> None:
-        """End a cluster with its nodes, its gateway and its address; the network stays."""
+        """Delete a cluster with its nodes, its gateway and its address; the network stays."""
         eks, ec2 = self.client("eks"), self.client("ec2")
         if name in eks.list_clusters()["clusters"]:
             for group in eks.list_nodegroups(clusterName=name)["nodegroups"]:
@@ -281,7 +283,7 @@ class Cloud:
         raise AssertionError(arguments)
 
     def _call(self, service: str, operation: str, options: Sequence[str]) -> Answer:
-        """Any other operation, by the options that the service's model gives it."""
+        """Handle any other operation by the options in the service's model."""
         client, method = self.client(service), operation.replace("-", "_")
         model = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[method])
         members = {
@@ -306,7 +308,7 @@ class Cloud:
         return 0, ""
 
     def paid_for(self) -> list[str]:
-        """Everything in the account that costs money, whatever its tags."""
+        """List everything in the account that costs money, with any tags."""
         ec2 = self.client("ec2")
         alive = [{"Name": "instance-state-name", "Values": ["pending", "running", "stopped"]}]
         found = [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]]
@@ -326,9 +328,9 @@ class Cloud:
 
 
 class _Session(boto3.Session):  # type: ignore[misc]  # boto3 has no types
-    """Keeps its clients: making one reads megabytes of models, and a test needs a dozen. `cloud` hears of its calls.
+    """Caches clients, since creating one reads several MB of models.
 
-    It keeps what Amazon offers as well.
+    `cloud` sees its calls. Also caches Amazon's offers.
     """
 
     def __init__(self, key: str) -> None:
@@ -368,10 +370,10 @@ class _Http:
 
 
 def as_tags(tags: dict[str, str]) -> list[dict[str, str]]:
-    """As most of AWS takes them."""
+    """Convert tags to the form of most AWS services."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def value(arguments: Sequence[str], option: str) -> str:
-    """What follows an option; empty if it is not there."""
+    """Return the value of an option, or an empty text."""
     return arguments[arguments.index(option) + 1] if option in arguments else ""

@@ -1,4 +1,4 @@
-"""A cluster file, an account, and a site that brings them together."""
+"""Fixtures: a cluster file, an account, and a site for both."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ FILE: dict[str, Any] = {
 
 
 EKSCTL_STOPS = [pytest.param(part, marks=[] if part == 4 else [pytest.mark.slow]) for part in range(7)]
-"""Where eksctl fails, as `Cloud.eksctl_stops_after` counts; one of them in every run."""
+"""Values of `Cloud.eksctl_stops_after`; one is in the fast tests."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_descriptions() -> Iterator[None]:
-    """What botocore knows of AWS's services, megabytes of JSON, is read once for all its sessions; and moto looks
-    once, not at each call, for what a service of its own can do."""
+    """Load botocore's service descriptions, several MB, once for all sessions, and cache moto's method lists."""
     loader = create_loader()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("botocore.session.create_loader", lambda *_: loader)
@@ -65,12 +64,12 @@ def shared_descriptions() -> Iterator[None]:
 
 @pytest.fixture
 def file() -> ClusterFile:
-    """A file with all that can be asked for."""
+    """Return a file with all options."""
     return ClusterFile.model_validate(FILE)
 
 
 def no_credentials(*_: Any, **__: Any) -> Any:
-    """In place of `Aws.look`, where nobody has signed in."""
+    """Replace `Aws.look` for a user without credentials."""
     raise AwsError("sts", "", "Unable to locate credentials")
 
 
@@ -81,29 +80,29 @@ class Terminal:
     cloud: Cloud
     folder: Path
     lines: list[str] = field(default_factory=list)
-    """What was shown."""
+    """Printed lines."""
 
     @property
     def path(self) -> Path:
-        """Of the cluster file."""
+        """Return the path of the cluster file."""
         return self.folder / "cluster.yaml"
 
     @property
     def chart(self) -> Path:
-        """Of the platform."""
+        """Return the path of the platform's chart."""
         return self.folder / "chart"
 
     @property
     def said(self) -> str:
-        """What was shown, as one text."""
+        """Return the output as one text."""
         return "\n".join(self.lines)
 
     def write(self, **changes: Any) -> None:
-        """The cluster file, with changes."""
+        """Write the cluster file, with changes."""
         self.path.write_text(yaml.safe_dump({**FILE, **changes}))
 
     def site(self, *, is_dry: bool = False) -> Site:
-        """A fresh look at everything, as a new process has it."""
+        """Open the site again, as a new process does."""
         return open_site(
             self.path,
             self.folder / "home",
@@ -114,17 +113,17 @@ class Terminal:
         )
 
     def create(self, *, is_dry: bool = False) -> None:
-        """`cerebro cluster create`."""
+        """Run `cerebro cluster create`."""
         self.lines.clear()
         create(self.site(is_dry=is_dry))
 
     def delete(self, *, is_dry: bool = False, confirm: Callable[[str], bool] = lambda _: True) -> None:
-        """`cerebro cluster delete`."""
+        """Run `cerebro cluster delete`."""
         self.lines.clear()
         delete(self.site(is_dry=is_dry), confirm)
 
     def shape(self) -> dict[str, Any]:
-        """The world without what differs from one creation to the next: ids."""
+        """Return the world without ids that differ between creations."""
         world = self.site().observe(with_resources=True)
         efs, system = self.cloud.client("efs"), world.file_system
         targets = efs.describe_mount_targets(FileSystemId=system)["MountTargets"] if system else []
@@ -154,7 +153,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Termin
 
 
 def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A context with an empty account and a cluster file in an empty folder."""
+    """Open a context with an empty account and a cluster file in an empty folder."""
     from contextlib import contextmanager
 
     @contextmanager
@@ -167,7 +166,7 @@ def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (folder / "chart" / "Chart.yaml").write_text("name: cerebro\n")
         monkeypatch.setenv(
             "MOTO_EC2_LOAD_DEFAULT_AMIS", "false"
-        )  # a thousand public snapshots would be listed
+        )  # otherwise moto lists a thousand public snapshots
         with mock_aws():
             cloud = Cloud()
             monkeypatch.setattr("botocore.waiter.time", SimpleNamespace(sleep=cloud.wait))
@@ -181,4 +180,4 @@ def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(autouse=True, scope="session")
 def run_commands(commands: None) -> None:
-    """Mark all tests here: the stand-ins for aws, eksctl, helm and kubectl are programs."""
+    """Mark all tests here, since the stand-ins for aws, eksctl, helm and kubectl are programs."""

@@ -1,8 +1,7 @@
-"""``aws cloudformation deploy`` as far as it is used: what it refuses, makes, changes and takes away.
+"""A stand-in for ``aws cloudformation deploy``: its checks, changes and deletions.
 
-moto makes the resources, but knows neither conditions in an update nor associations of pod identities: conditions are
-evaluated here, and associations are kept here. What AWS refuses is refused: a stack that failed cannot be updated, an
-association cannot be made twice, an exported value that is used cannot be deleted.
+moto makes the resources, but lacks conditions in updates and pod identity associations, so this module has both. It
+refuses what AWS refuses: an update of a failed stack, a second association, the deletion of an export in use
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ASSOCIATION = "AWS::EKS::PodIdentityAssociation"
 
 
 class Deployed:
-    """The stacks that were deployed."""
+    """The deployed stacks."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
@@ -37,7 +36,7 @@ class Deployed:
         from tests.cloud.cloud import as_tags, value
 
         name, template = value(options, "--stack-name"), load(Path(value(options, "--template-file")))
-        assert value(options, "--capabilities") == "CAPABILITY_IAM"  # without it AWS makes no role
+        assert value(options, "--capabilities") == "CAPABILITY_IAM"  # AWS requires it to create a role
         parameters = _assigned(options, "--parameter-overrides")
         assert set(parameters) == set(template["Parameters"])
         held = {key: _value(given, template, parameters) for key, given in template["Conditions"].items()}
@@ -78,7 +77,7 @@ class Deployed:
         except botocore.exceptions.ClientError as refused:
             return 255, str(refused)
         for stack in get_backend("cloudformation")[DEFAULT_ACCOUNT_ID]["us-east-1"].stacks.values():
-            if stack.name == name:  # moto would take what an update has removed for still there
+            if stack.name == name:  # moto would keep resources that an update removed
                 for gone in set(template["Resources"]) - set(body["Resources"]):
                     stack.resource_map._parsed_resources.pop(gone, None)
         self._cloud.identities -= self._associated.get(name, set())
@@ -92,7 +91,7 @@ class Deployed:
         self._cloud.set_stack(name, "ROLLBACK_COMPLETE" if status is None else "UPDATE_ROLLBACK_COMPLETE")
 
     def users_of(self, cluster: str) -> list[str]:
-        """Stacks that use what the stack of a cluster's network exports."""
+        """List the stacks that use exports of a cluster's network stack."""
         found = self._cloud.client("cloudformation").describe_stacks()["Stacks"]
         attached = {"ParameterKey": "Attached", "ParameterValue": "yes"}
         return [
@@ -102,7 +101,7 @@ class Deployed:
         ]
 
     def let_go(self, name: str) -> bool:
-        """A stack is about to be deleted: whether it can be."""
+        """Drop a stack's pod identity associations; return False if the stack cannot be deleted."""
         efs = self._cloud.client("efs")
         for resource in self._cloud.client("cloudformation").describe_stack_resources(StackName=name)[
             "StackResources"
@@ -125,7 +124,7 @@ def _assigned(options: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _value(given: Any, template: dict[str, Any], parameters: dict[str, str]) -> Any:
-    """What the functions used in conditions come to."""
+    """Evaluate the functions used in conditions."""
     if isinstance(given, list):
         return [_value(each, template, parameters) for each in given]
     if not isinstance(given, dict):
@@ -150,12 +149,12 @@ def _value(given: Any, template: dict[str, Any], parameters: dict[str, str]) -> 
 
 
 def load(path: Path) -> Any:
-    """A template with the short forms of functions written out."""
+    """Load a template and expand the short forms of functions."""
     return yaml.load(path.read_text(), Loader=_Loader)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with CloudFormation's tags."""
+    """A YAML loader with CloudFormation's tags."""
 
 
 def _function(loader: _Loader, tag: str, node: yaml.Node) -> Any:

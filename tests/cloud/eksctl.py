@@ -1,4 +1,4 @@
-"""eksctl as far as it is used: what it makes and in which order, and what it refuses."""
+"""A stand-in for eksctl: the parts it creates, in order, and its refusals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def eksctl(cloud: Cloud, arguments: Sequence[str]) -> Answer:
 
 
 def _create_cluster(cloud: Cloud, config: dict[str, Any]) -> None:
-    """Nothing that needs nodes: eksctl would wait for it."""
+    """Create only parts that need no nodes, since eksctl would wait for nodes."""
     assert "managedNodeGroups" not in config
     assert config["addonsConfig"]["disableDefaultAddons"]
     make_network(cloud, config)
@@ -55,7 +55,7 @@ def _create_cluster(cloud: Cloud, config: dict[str, Any]) -> None:
 
 
 def _create_groups(cloud: Cloud, config: dict[str, Any]) -> None:
-    """Those that have neither a stack nor a group of the name yet; the others are left out."""
+    """Create the groups without a stack or a group of that name; skip the others."""
     name = config["metadata"]["name"]
     there = set(cloud.client("eks").list_nodegroups(clusterName=name)["nodegroups"])
     wanted = [
@@ -72,7 +72,7 @@ def _create_groups(cloud: Cloud, config: dict[str, Any]) -> None:
 
 
 def make_network(cloud: Cloud, config: dict[str, Any]) -> None:
-    """The cluster's stack: VPC, subnets, gateway."""
+    """Create the cluster's stack: VPC, subnets, gateway."""
     name, zones = config["metadata"]["name"], config["availabilityZones"]
     resources: dict[str, Any] = {
         "VPC": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "192.168.0.0/16"}}
@@ -112,7 +112,7 @@ def make_network(cloud: Cloud, config: dict[str, Any]) -> None:
 
 
 def make_control_plane(cloud: Cloud, config: dict[str, Any]) -> None:
-    """EKS itself, with the security group it makes."""
+    """Create the EKS cluster with its security group."""
     name = config["metadata"]["name"]
     subnets = _subnets(cloud, name)
     vpc = subnets[0]["VpcId"]
@@ -127,7 +127,7 @@ def make_control_plane(cloud: Cloud, config: dict[str, Any]) -> None:
 
 
 def make_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
-    """A managed node group, its stack and its nodes."""
+    """Create a managed node group with its stack and its nodes."""
     name = config["metadata"]["name"]
     wanted = next(each for each in config["managedNodeGroups"] if each["name"] == group)
     cloud.make_stack(group_stack(name, group), name, wanted["tags"])
@@ -161,7 +161,7 @@ def _fail_group(cloud: Cloud, name: str, group: str) -> None:
 
 
 def make_addons(cloud: Cloud, config: dict[str, Any]) -> None:
-    """Addons that are missing or failed; those that need AWS have a stack with their role first."""
+    """Create missing or failed addons; an addon that uses AWS first gets a stack with its role."""
     cluster = config["metadata"]["name"]
     for name in (addon["name"] for addon in config["addons"]):
         if cloud.addons.get(name, "CREATE_FAILED") != "CREATE_FAILED":
@@ -194,6 +194,6 @@ def _subnets(cloud: Cloud, name: str) -> list[dict[str, Any]]:
 
 
 def _types(group: dict[str, Any]) -> list[str]:
-    """Of one or the other field: eksctl refuses both."""
+    """Return the instance types of either field; eksctl refuses both together."""
     assert ("instanceType" in group) != ("instanceTypes" in group)
     return group.get("instanceTypes") or [group["instanceType"]]

@@ -1,4 +1,4 @@
-"""A cluster's API as kubectl and helm show it: storage classes, releases, claims with their disks, load balancers."""
+"""A cluster's state as kubectl and helm see it: classes, releases, claims and load balancers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LOOKS = {
 
 
 class FakeKube:
-    """What is inside the cluster; gone when the cluster is."""
+    """The objects of a cluster, which end with the cluster."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self.clear()
 
     def clear(self) -> None:
-        """As at the cluster's birth and after its end. Disks on EC2 stay, as in life."""
+        """Reset to an empty cluster. Disks on EC2 stay, as on AWS."""
         self.classes: dict[str, dict[str, Any]] = {}
         self.releases: dict[str, dict[str, Any]] = {}
         self.claims: list[str] = []
@@ -42,11 +42,11 @@ class FakeKube:
 
     @staticmethod
     def is_read_only(name: str, arguments: Sequence[str]) -> bool:
-        """Whether a call of an executable only reads."""
+        """Return True if a call of an executable only reads."""
         return words(arguments)[0] in _LOOKS[name]
 
     def write_kubeconfig(self, path: str, cluster: str) -> None:
-        """As eksctl and aws write it."""
+        """Write a kubeconfig as eksctl and aws do."""
         seen = self._cloud.client("eks").describe_cluster(name=cluster)["cluster"]
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(yaml.safe_dump({"clusters": [{"cluster": {"server": seen["endpoint"]}}]}))
@@ -166,7 +166,7 @@ _WITH_VALUE = {
 
 
 def words(arguments: Sequence[str]) -> list[str]:
-    """The arguments that are neither options nor options' values."""
+    """Return the arguments that are neither options nor values of options."""
     found, skip = [], False
     for argument in arguments:
         if skip:

@@ -1,7 +1,7 @@
-"""Stand-ins for eksctl, kubectl, helm and aws: real executables on a PATH of their own, whose calls a test answers.
+"""Executables in place of eksctl, kubectl, helm and aws, whose calls a test answers.
 
-Each is a few lines of bash that send name and arguments to a server in the test's process and print what it answers. So
-the code under test starts real processes, while their state and their failures are the test's.
+Each is a bash script that sends name and arguments to a server in the test's process and prints the answer. The code
+under test starts real processes, and the test controls their state and failures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 NAMES = ("eksctl", "kubectl", "helm", "aws")
 
 Answer = tuple[int, str]
-"""Exit status, and what is printed."""
+"""Exit status and output."""
 
 _SCRIPT = """#!/bin/bash
 exec 3<>/dev/tcp/127.0.0.1/{port}
@@ -29,7 +29,7 @@ exit "$status"
 
 @contextmanager
 def standins(folder: Path, answer: Callable[[Sequence[str]], Answer]) -> Iterator[None]:
-    """Executables in a folder, answered by `answer` until the block ends; it is called with one call at a time."""
+    """Install executables in a folder and answer them by `answer`, one call at a time."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:

@@ -12,7 +12,7 @@ from tests.cloud.conftest import Terminal
 
 @pytest.fixture
 def at_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """A process whose PATH and credentials are the terminal's."""
+    """Use the terminal's PATH and credentials in this process."""
     monkeypatch.setenv("PATH", str(terminal.folder / "bin"))
     monkeypatch.setattr("cerebro.cloud.site.open_session", lambda _: terminal.cloud.session())
     monkeypatch.setenv("CEREBRO_HOME", str(terminal.folder / "home"))
@@ -21,7 +21,6 @@ def at_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal
 
 @pytest.mark.slow
 def test_create_status_and_delete(at_terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
-    """One command up, one down."""
     file = str(at_terminal.path)
     assert cli.main(["cluster", "create", "-f", file]) == 0
     assert "demo runs." in capsys.readouterr().out
@@ -34,7 +33,7 @@ def test_create_status_and_delete(at_terminal: Terminal, capsys: pytest.CaptureF
 def test_delete_asks_and_without_a_terminal_refuses(
     at_terminal: Terminal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A script that forgot --yes removes nothing."""
+    """A script without --yes deletes nothing."""
     at_terminal.cloud.eksctl_stops_after = 0
     assert cli.main(["cluster", "create", "-f", str(at_terminal.path)]) == 1
     before = len(at_terminal.cloud.changes)
@@ -48,7 +47,7 @@ def test_delete_asks_and_without_a_terminal_refuses(
 def test_a_mistake_in_the_file_is_one_line_and_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No traceback, no AWS."""
+    """No traceback and no AWS call."""
     path = tmp_path / "c.yaml"
     path.write_text("name: demo\nregoin: us-east-1\n")
     assert cli.main(["cluster", "create", "-f", str(path)]) == 1
@@ -58,7 +57,7 @@ def test_a_mistake_in_the_file_is_one_line_and_status_1(
 
 
 def test_the_chart_is_the_files_or_the_checkouts(terminal: Terminal) -> None:
-    """And where there is none, it is said what to do."""
+    """Without a chart the error names the fix."""
     terminal.write(install={"chart": {"path": "nowhere"}})
     assert "nowhere is no chart" in str(terminal.site().chart_problem)
     terminal.write(install={"chart": {"path": "chart"}})

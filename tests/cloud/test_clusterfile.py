@@ -1,4 +1,4 @@
-"""A cluster file with a mistake is refused with the line and the field, whatever the mistake is."""
+"""Errors in a cluster file name the line and the field."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ images:
 
 
 def refusal(text: str) -> str:
-    """What is said of a file."""
+    """Return the error for a file."""
     with pytest.raises(ClusterFileError) as refused:
         parse(text, "c.yaml")
     return str(refused.value)
 
 
 def test_a_good_file_is_read() -> None:
-    """Defaults fill what is not given."""
+    """Missing fields get defaults."""
     file = parse(GOOD, "c.yaml")
     assert (file.num_workers, file.gpus, file.storage.shards_gib) == (3, 1, 100)
     assert file.instance_types == ["g4dn.xlarge", "g5.xlarge", "m6i.xlarge"]
@@ -45,7 +45,7 @@ def test_a_good_file_is_read() -> None:
 
 @pytest.mark.parametrize("name", ["cluster.yaml", "cluster-gpu.yaml"])
 def test_the_examples_are_good(name: str) -> None:
-    """What the repository ships can be used as it is, but for the account's number."""
+    """Only the account's number must be changed."""
     read(Path(__file__).parents[2] / "infra" / "eksctl" / name)
 
 
@@ -80,17 +80,15 @@ def test_the_examples_are_good(name: str) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_line_and_field(old: str, new: str, said: str) -> None:
-    """So that nobody has to search."""
     assert said in refusal(GOOD.replace(old, new, 1))
 
 
 def test_all_mistakes_are_said_at_once() -> None:
-    """Not one per try."""
     said = refusal(GOOD.replace("count: 2", "cuont: 2").replace("us-east-1", "nowhere"))
-    assert len(said.splitlines()) == 3  # the region, the unknown field, the missing one
+    assert len(said.splitlines()) == 3  # the region, the unknown field, the missing field
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """With where to find an example."""
+    """With the path of an example."""
     with pytest.raises(ClusterFileError, match=r"No such file .*; infra/eksctl/cluster\.yaml"):
         read(tmp_path / "none.yaml")

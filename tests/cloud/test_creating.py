@@ -1,4 +1,4 @@
-"""Creation, whole and broken anywhere, ends in the same world."""
+"""A creation, interrupted anywhere and repeated, ends in the same state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cloud.conftest import EKSCTL_STOPS, Terminal, new_terminal
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str]]:
-    """The world after a creation without failures, and the changes that made it."""
+    """The world after a creation without failures, and its changes."""
     with (
         pytest.MonkeyPatch.context() as patch,
         new_terminal(tmp_path_factory.mktemp("whole"), patch) as terminal,
@@ -39,14 +39,14 @@ def test_from_nothing_to_a_running_platform(whole: tuple[dict[str, Any], list[st
 
 
 def _repeat(terminal: Terminal, *, after_effect: bool) -> int:
-    """Give the command until it succeeds, each time breaking the first change; returns how often it failed."""
+    """Repeat the command, each time with a fault at its first change; return the number of failures."""
     for failures in range(40):
         fault = terminal.cloud.fault = Fault(at=len(terminal.cloud.changes), after_effect=after_effect)
         try:
             terminal.create()
         except ProvisionError:
             continue
-        if not fault.has_struck:  # nothing was left to change
+        if not fault.has_struck:  # no change remained
             return failures
     raise AssertionError("no end")
 
@@ -54,7 +54,7 @@ def _repeat(terminal: Terminal, *, after_effect: bool) -> int:
 def test_every_change_is_tried_again_that_failed_without_effect(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
 ) -> None:
-    """Each change fails once, the first time it is tried: the k-th command gets one change further than the last."""
+    """Each change fails once at its first attempt, so each command makes one more change than the last."""
     terminal.cloud.fails_at_first = set(whole[1])
     for _ in range(len(terminal.cloud.fails_at_first)):
         with pytest.raises(ProvisionError, match="give the same command again"):
@@ -68,7 +68,7 @@ def test_every_change_is_tried_again_that_failed_without_effect(
 def test_every_answer_lost_after_its_effect_is_made_up_for(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
 ) -> None:
-    """Each command makes one change and hears only an error; in the end all is as without errors."""
+    """Each command makes one change and gets only an error; the final state equals a run without errors."""
     failures = _repeat(terminal, after_effect=True)
     assert failures >= len(whole[1]) - 1
     assert terminal.shape() == whole[0]
@@ -80,9 +80,9 @@ def test_every_answer_lost_after_its_effect_is_made_up_for(
 def test_broken_at_any_change_the_same_command_goes_on(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]], at: int, after_effect: bool
 ) -> None:
-    """Each change fails once, before or after its effect; the next command ends where an unbroken one does."""
+    """Each change fails once, before or after its effect; the next command reaches the same state."""
     world, changes = whole
-    assert len(changes) == 8, changes  # the range above covers them all
+    assert len(changes) == 8, changes  # the range above covers all changes
     fault = terminal.cloud.fault = Fault(at=at, after_effect=after_effect)
     with pytest.raises(ProvisionError, match="give the same command again"):
         terminal.create()
@@ -96,7 +96,7 @@ def test_broken_at_any_change_the_same_command_goes_on(
 def test_whatever_part_eksctl_stopped_at_is_gone_on_from(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]], part: int
 ) -> None:
-    """What it had not made is made by the same command again, or by that of the next step."""
+    """The same command, or the command of the next step, creates the missing parts."""
     terminal.cloud.eksctl_stops_after = part
     with pytest.raises(ProvisionError, match=r"(?s)step `.*` failed: eksctl .* status 1"):
         terminal.create()
@@ -107,7 +107,7 @@ def test_whatever_part_eksctl_stopped_at_is_gone_on_from(
 def test_a_stack_that_is_still_being_made_is_waited_for(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
 ) -> None:
-    """After Ctrl-C CloudFormation goes on; the next command waits for it, and uses what came of it."""
+    """CloudFormation continues after Ctrl-C; the next command waits for it and uses the result."""
     terminal.cloud.eksctl_stops_after = 1
     with pytest.raises(ProvisionError):
         terminal.create()
@@ -122,7 +122,7 @@ def test_a_stack_that_is_still_being_made_is_waited_for(
 
 
 def test_a_failure_names_step_command_status_and_last_lines(terminal: Terminal) -> None:
-    """The user needs no log to know what happened and what to do; the log has it all the same."""
+    """The message is enough to understand the failure; the log has it, too."""
     terminal.cloud.eksctl_stops_after = 2
     with pytest.raises(ProvisionError) as failure:
         terminal.create()
@@ -135,7 +135,7 @@ def test_a_failure_names_step_command_status_and_last_lines(terminal: Terminal) 
 
 
 def test_a_dry_run_shows_everything_and_changes_nothing(terminal: Terminal) -> None:
-    """Commands, generated files and AWS calls are printed; neither the account nor the disk is touched."""
+    """Commands, generated files and AWS calls are printed; account and disk stay unchanged."""
     terminal.create(is_dry=True)
     assert terminal.cloud.changes == []
     assert not (terminal.folder / "home").exists()
@@ -152,7 +152,7 @@ def test_a_dry_run_shows_everything_and_changes_nothing(terminal: Terminal) -> N
 
 
 def test_a_failed_check_keeps_anything_from_being_made(terminal: Terminal) -> None:
-    """An instance type with too few GPUs is seen before the first change."""
+    """An instance type with too few GPUs is found before the first change."""
     terminal.write(workers=[{"name": "gpu", "instance_type": "g5.xlarge", "count": 1, "gpus": 4}])
     with pytest.raises(ProvisionError, match="Nothing was created or changed"):
         terminal.create()
@@ -162,7 +162,7 @@ def test_a_failed_check_keeps_anything_from_being_made(terminal: Terminal) -> No
 
 @pytest.mark.slow
 def test_a_group_added_to_the_file_is_added_to_the_cluster(terminal: Terminal) -> None:
-    """Creation is also how a cluster grows; a group that is no longer in the file is named and kept."""
+    """Creation also extends a cluster; a group removed from the file is named and kept."""
     terminal.create()
     groups = [
         {"name": "spot", "instance_type": "g5.xlarge", "count": 3, "spot": True, "gpus": 1},
@@ -202,7 +202,7 @@ def test_somebody_elses_cluster_of_that_name_is_left_alone(terminal: Terminal) -
 
 @pytest.mark.slow
 def test_a_control_plane_deleted_by_hand_is_made_again_around_the_data(terminal: Terminal) -> None:
-    """The file system lets go of the network, which can then be made anew, and is mounted there."""
+    """The file system is detached so the network can be recreated, and is mounted again."""
     terminal.create()
     before, system = terminal.shape(), terminal.site().observe().file_system
     terminal.cloud.drop_cluster("demo")
@@ -213,7 +213,7 @@ def test_a_control_plane_deleted_by_hand_is_made_again_around_the_data(terminal:
 
 
 def test_a_stack_without_its_file_system_is_not_taken_for_an_empty_one(terminal: Terminal) -> None:
-    """Perhaps only its tag is lost: nothing is removed or made that could hide data."""
+    """If only its tag is lost, any change could hide data, so nothing changes."""
     terminal.create()
     efs = terminal.cloud.client("efs")
     (system,) = efs.describe_file_systems()["FileSystems"]
@@ -224,7 +224,7 @@ def test_a_stack_without_its_file_system_is_not_taken_for_an_empty_one(terminal:
 
 
 def test_two_commands_at_once_are_refused(terminal: Terminal) -> None:
-    """The second says who is at work."""
+    """The error names the running command."""
     site = terminal.site()
     with site.locked(), pytest.raises(ProvisionError, match="is at work on demo"), terminal.site().locked():
         pass

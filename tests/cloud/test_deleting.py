@@ -1,4 +1,4 @@
-"""Deletion leaves nothing that costs money, after any beginning, and does not touch what is not the cluster's."""
+"""Deletion removes everything that costs money and only the cluster's own resources."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.cloud.conftest import EKSCTL_STOPS, Terminal
 
 
 def assert_empty(terminal: Terminal) -> None:
-    """Nothing bears the cluster's name any more."""
+    """Check that no resource has the cluster's name."""
     assert terminal.site().observe(with_resources=True) == World(name="demo")
     assert terminal.cloud.paid_for() == []
 
 
 def test_a_whole_cluster_goes(terminal: Terminal) -> None:
-    """Everything is removed, said and looked for again."""
+    """Resources are removed, reported and verified."""
     terminal.create()
     terminal.delete()
     assert "Checked again: no billed resource of demo" in terminal.said
@@ -27,7 +27,7 @@ def test_a_whole_cluster_goes(terminal: Terminal) -> None:
 
 
 def half_made(terminal: Terminal, part: int) -> None:
-    """A cluster of which eksctl made the first parts."""
+    """A cluster with only the first parts of eksctl."""
     terminal.cloud.eksctl_stops_after = part
     with pytest.raises(ProvisionError):
         terminal.create()
@@ -35,7 +35,7 @@ def half_made(terminal: Terminal, part: int) -> None:
 
 @pytest.mark.parametrize("part", EKSCTL_STOPS)
 def test_a_half_made_cluster_goes(terminal: Terminal, part: int) -> None:
-    """Wherever eksctl stopped."""
+    """For each part."""
     half_made(terminal, part)
     terminal.delete()
     assert_empty(terminal)
@@ -44,7 +44,7 @@ def test_a_half_made_cluster_goes(terminal: Terminal, part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("at", range(8))
 def test_a_creation_broken_anywhere_goes(terminal: Terminal, at: int) -> None:
-    """Wherever creation stopped, the change it stopped at included."""
+    """For each change, including the one that failed."""
     terminal.cloud.fault = Fault(at=at, after_effect=True)
     with pytest.raises(ProvisionError):
         terminal.create()
@@ -55,7 +55,7 @@ def test_a_creation_broken_anywhere_goes(terminal: Terminal, at: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 def test_a_deletion_broken_again_and_again_comes_to_its_end(terminal: Terminal, after_effect: bool) -> None:
-    """Each command's k-th change fails, for growing k; what is left is named each time, and goes in the end."""
+    """The k-th command fails at its k-th change; it names the remaining resources, and in the end none remain."""
     terminal.create()
     for step in range(30):
         terminal.cloud.fault = Fault(at=len(terminal.cloud.changes) + step % 4, after_effect=after_effect)
@@ -69,7 +69,7 @@ def test_a_deletion_broken_again_and_again_comes_to_its_end(terminal: Terminal, 
 
 @pytest.mark.slow
 def test_load_balancers_go_before_the_network(terminal: Terminal) -> None:
-    """Inside the cluster and, where nobody removes them there, on AWS."""
+    """Inside the cluster, or on AWS if nothing in the cluster can remove them."""
     terminal.create()
     terminal.cloud.client("elb").create_load_balancer(
         LoadBalancerName="a0b1",
@@ -96,7 +96,7 @@ def test_load_balancers_go_before_the_network(terminal: Terminal) -> None:
 
 
 def test_nothing_goes_unless_the_name_is_typed(terminal: Terminal) -> None:
-    """The question says what goes, and that the data go with it."""
+    """The question lists the resources, including the data."""
     half_made(terminal, 1)
     before, asked = terminal.shape(), []
 
@@ -114,7 +114,7 @@ def test_nothing_goes_unless_the_name_is_typed(terminal: Terminal) -> None:
 def test_what_is_left_is_named_with_the_command_that_removes_it(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that a machine outside the cluster holds cannot go; the user is told how to remove it."""
+    """A disk attached to a machine outside the cluster remains, and the message has the command to delete it."""
     terminal.create()
     terminal.cloud.kube.drivers_are_dead = True
     volume = terminal.cloud.client("ec2").describe_volumes(Filters=[{"Name": "tag:of", "Values": ["claim"]}])[

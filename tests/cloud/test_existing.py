@@ -1,4 +1,4 @@
-"""What is done to a cluster that stands, and leaves it as it was: one for all of these tests."""
+"""Commands that leave an existing cluster unchanged; all tests share one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Whole = tuple[Terminal, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
-    """A whole cluster, and its shape."""
+    """A complete cluster and its shape."""
     with (
         pytest.MonkeyPatch.context() as patch,
         new_terminal(tmp_path_factory.mktemp("existing"), patch) as terminal,
@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
 
 @pytest.fixture
 def existing(cluster: Whole) -> Iterator[Terminal]:
-    """It, as every test leaves it for the next one."""
+    """The shared cluster; each test must leave it unchanged."""
     terminal, shape = cluster
     terminal.lines.clear()
     yield terminal
@@ -37,16 +37,16 @@ def existing(cluster: Whole) -> Iterator[Terminal]:
 
 
 def test_a_second_creation_changes_nothing(existing: Terminal) -> None:
-    """What is there as the file wants it is left alone."""
+    """Resources that match the file are not touched."""
     before = len(existing.cloud.changes)
     existing.create()
     assert existing.cloud.changes[before:] == []
     assert "demo runs." in existing.lines
-    assert "helm get notes cerebro" in existing.said  # the chart says how to reach it
+    assert "helm get notes cerebro" in existing.said  # the chart prints how to reach it
 
 
 def test_a_cluster_that_ran_is_never_removed_by_create(existing: Terminal) -> None:
-    """A stack that went bad later, as in an upgrade, may hold data: creation stops and says so."""
+    """A stack that failed later, as in an upgrade, may hold data, so creation stops with an error."""
     existing.cloud.set_stack("eksctl-demo-cluster", "UPDATE_ROLLBACK_FAILED")
     before = len(existing.cloud.changes)
     with pytest.raises(ProvisionError, match="Nothing is removed, because it may contain data"):
@@ -64,14 +64,14 @@ def test_a_cluster_that_ran_is_never_removed_by_create(existing: Terminal) -> No
     ],
 )
 def test_a_release_that_helm_has_locked_is_freed(existing: Terminal, status: str) -> None:
-    """helm refuses to touch a release whose last command was killed."""
+    """helm locks a release if its command is killed."""
     existing.cloud.kube.releases["cerebro"] |= {"status": status, "description": "Upgrade in progress"}
     existing.create()
     assert existing.cloud.kube.releases["cerebro"]["status"] == "deployed"
 
 
 def test_a_group_that_cannot_change_is_refused(existing: Terminal) -> None:
-    """EKS cannot change a group's instance type; the file's field is named before anything is touched."""
+    """EKS cannot change a group's instance type; the error names the file's field before any change."""
     existing.write(
         workers=[{"name": "spot", "instance_type": "g5.2xlarge", "count": 2, "spot": True, "gpus": 1}]
     )
@@ -83,18 +83,18 @@ def test_a_group_that_cannot_change_is_refused(existing: Terminal) -> None:
 
 
 def test_pause_and_resume(existing: Terminal) -> None:
-    """All nodes go, workers before the control plane; all come back; data and releases stay."""
+    """Worker nodes go before the control nodes, and all return; data and releases stay."""
     before, num_changes = existing.shape(), len(existing.cloud.changes)
     pause(existing.site())
     assert nodes(existing) == {"control": 0, "spot": 0, "firm": 0}
     assert existing.cloud.changes[num_changes:] == ["aws eks update-nodegroup-config"] * 3
     assert "paused" in "\n".join(status_lines(existing.site()))
-    pause(existing.site())  # twice is once
+    pause(existing.site())  # twice has no further effect
     assert len(existing.cloud.changes) == num_changes + 3
     resume(existing.site())
     assert existing.shape() == before
 
 
 def nodes(existing: Terminal) -> dict[str, int]:
-    """By group."""
+    """Return the number of nodes by group."""
     return {name: group.desired for name, group in existing.shape()["groups"].items()}

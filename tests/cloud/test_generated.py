@@ -1,4 +1,4 @@
-"""What is generated for eksctl, helm and kubectl is what these take."""
+"""Generated configurations are valid for eksctl, helm and kubectl."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ZONES = ("us-east-1b", "us-east-1a")
 
 
 def platform_values(file: ClusterFile) -> Any:
-    """Of the platform's chart."""
+    """Values for the platform's chart."""
     return releases(file, CHART)["platform"].values
 
 
 def monitoring_values(file: ClusterFile) -> Any:
-    """Of the monitoring's."""
+    """Values for the monitoring chart."""
     return releases(file, CHART)["monitoring"].values
 
 
@@ -54,7 +54,7 @@ SPARE: dict[str, Any] = {
 
 
 def test_fallbacks_come_after_the_type_they_stand_in_for() -> None:
-    """In their order, which counts on demand; a group without any names one type, as before."""
+    """In their order, which matters on demand; a group without fallbacks has one type, as before."""
     control, spot = configuration(ClusterFile.model_validate(SPARE), ZONES)["managedNodeGroups"]
     assert spot["instanceTypes"] == ["g5.xlarge", "g6.xlarge", "g5.2xlarge"]
     assert "instanceType" not in spot
@@ -64,14 +64,14 @@ def test_fallbacks_come_after_the_type_they_stand_in_for() -> None:
 @pytest.mark.parametrize("given", [FILE, CPU, SPARE], ids=["gpu", "cpu", "fallbacks"])
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "control plane"])
 def test_the_configuration_is_valid_under_eksctls_schema(given: dict[str, Any], is_whole: bool) -> None:
-    """Whole, and what the control plane alone is made from."""
+    """Both the complete one and the one for the control plane."""
     file = ClusterFile.model_validate(given)
     made = configuration(file, ZONES) if is_whole else configuration(file, ZONES, is_whole=False)
     jsonschema.validate(yaml.safe_load(yaml.safe_dump(made)), json.loads(SCHEMA.read_text()))
 
 
 def test_the_control_node_is_on_demand_and_workers_are_set_apart(file: ClusterFile) -> None:
-    """Only what tolerates it runs on workers; only workers may be spot."""
+    """Only pods with a toleration run on workers; only workers may be spot."""
     control, spot, firm = configuration(file, ZONES)["managedNodeGroups"]
     assert not control["spot"]
     assert "taints" not in control
@@ -81,7 +81,7 @@ def test_the_control_node_is_on_demand_and_workers_are_set_apart(file: ClusterFi
 
 
 def test_network_policies_are_enforced_and_drivers_come_along(file: ClusterFile) -> None:
-    """EKS accepts and ignores policies unless its network addon is told."""
+    """EKS ignores policies unless its network addon enforces them."""
     addons = {addon["name"]: addon for addon in configuration(file, ZONES)["addons"]}
     assert json.loads(addons["vpc-cni"]["configurationValues"]) == {"enableNetworkPolicy": "true"}
     assert {"aws-ebs-csi-driver", "aws-efs-csi-driver", "metrics-server", "eks-pod-identity-agent"} <= set(
@@ -90,7 +90,7 @@ def test_network_policies_are_enforced_and_drivers_come_along(file: ClusterFile)
 
 
 def test_roles_read_the_named_buckets_and_nothing_else(file: ClusterFile) -> None:
-    """Least privilege: no writing, no other bucket."""
+    """No writes and no other bucket."""
     parameters = stack_parameters(file, ZONES)
     assert parameters["Listed"] == "arn:aws:s3:::pictures"
     assert parameters["Read"] == "arn:aws:s3:::pictures/train*"
@@ -102,7 +102,7 @@ def test_roles_read_the_named_buckets_and_nothing_else(file: ClusterFile) -> Non
 
 
 def test_cloudformation_takes_the_template() -> None:
-    """By the linter of AWS, which knows every resource and property."""
+    """AWS' linter knows every resource and property."""
     from cfnlint.api import lint_all as lint  # type: ignore[import-untyped]  # a second: not at each collection
 
     problems = [problem for problem in lint(STACK.read_text()) if problem.rule.severity != "informational"]
@@ -110,7 +110,7 @@ def test_cloudformation_takes_the_template() -> None:
 
 
 def test_the_platforms_values_follow_the_file(file: ClusterFile) -> None:
-    """Workers, GPUs, volumes and images; overrides win."""
+    """Workers, GPUs, volumes and images; overrides take precedence."""
     values = platform_values(file)
     assert (values["worker"]["replicas"], values["worker"]["gpus"]) == (3, 1)
     assert values["images"] == {"registry": file.images.registry, "worker": {"cuda": True}}
@@ -124,7 +124,7 @@ def test_the_platforms_values_follow_the_file(file: ClusterFile) -> None:
 
 @pytest.mark.parametrize("given", [FILE, CPU], ids=["gpu", "cpu"])
 def test_the_chart_takes_the_values(given: dict[str, Any], tmp_path: Path) -> None:
-    """helm renders the chart with them: its schema knows every field, and its own checks have nothing against them."""
+    """helm renders the chart with them, including its schema and its own checks."""
     path = tmp_path / "values.yaml"
     path.write_text(yaml.safe_dump(platform_values(ClusterFile.model_validate(given))))
     command = [
@@ -148,11 +148,11 @@ def test_the_chart_takes_the_values(given: dict[str, Any], tmp_path: Path) -> No
     }
     assert classes <= {"efs-sc", "gp3"}
     services = {each["metadata"]["name"] for each in objects if each["kind"] == "Service"}
-    assert {"cerebro-dispatcher", "cerebro-notebook"} <= services  # as the user is told to forward them
+    assert {"cerebro-dispatcher", "cerebro-notebook"} <= services  # named in the user's port-forward command
 
 
 def test_storage_classes_find_their_drivers_and_carry_the_tag(file: ClusterFile) -> None:
-    """The shared class is on the file system; disks can be found after the cluster is gone."""
+    """The shared class uses the file system; disks can be found by their tag after the cluster is deleted."""
     shared, shard = storage_classes(file, "fs-1")
     assert (shared["provisioner"], shared["parameters"]["fileSystemId"]) == ("efs.csi.aws.com", "fs-1")
     assert (shared["parameters"]["uid"], shared["parameters"]["gid"]) == ("1000", "1000")
@@ -163,8 +163,7 @@ def test_storage_classes_find_their_drivers_and_carry_the_tag(file: ClusterFile)
 
 
 def test_monitoring_finds_what_the_platform_brings(file: ClusterFile) -> None:
-    """The platform's monitors, rules and dashboard are made where there is somebody to read them, and only there; they
-    are in another namespace and release than who reads them."""
+    """The monitoring watches all namespaces; the platform's monitors, rules and dashboard exist only with it."""
     found = monitoring_values(file)
     selectors = found["prometheus"]["prometheusSpec"]
     assert selectors["serviceMonitorSelectorNilUsesHelmValues"] is False

@@ -1,4 +1,4 @@
-"""Pause ends the nodes and nothing else; resume brings back what the file says; status tells the truth."""
+"""Pause ends only the nodes, resume restores the file's sizes, and status shows both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cloud.conftest import Terminal
 
 
 def test_status_tells_states_nodes_and_costs(terminal: Terminal) -> None:
-    """Of nothing, of a half-made cluster, of a whole one."""
+    """For no cluster, an incomplete one and a complete one."""
     assert list(status_lines(terminal.site())) == ["No resource of demo exists in us-east-1."]
     terminal.cloud.eksctl_stops_after = 4
     with pytest.raises(ProvisionError):

@@ -1,4 +1,4 @@
-"""What is wrong is said before anything is made, with what to do about it."""
+"""Checks before the creation name each problem with a fix."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from tests.cloud.conftest import FILE, Terminal, no_credentials
 
 
 def checked(terminal: Terminal) -> list[Finding]:
-    """All checks, and that they changed nothing."""
+    """Run all checks and assert that they changed nothing."""
     found, _ = check(terminal.site())
     assert terminal.cloud.changes == []
     return found
 
 
 def failed(found: list[Finding]) -> list[str]:
-    """Names of the checks that failed."""
+    """List the names of failed checks."""
     return [finding.name for finding in found if finding.verdict is Verdict.FAIL]
 
 
 def verdicts(found: list[Finding]) -> dict[str, Verdict]:
-    """By name of the check."""
+    """Return verdicts by the name of the check."""
     return {finding.name: finding.verdict for finding in found}
 
 
 def said(found: list[Finding], name: str) -> str:
-    """Message and mend of a check."""
+    """Return message and fix of a check."""
     finding = next(finding for finding in found if finding.name == name)
     return f"{finding.message} -> {finding.remedy}"
 
 
 def test_a_good_file_in_a_good_account_passes(terminal: Terminal) -> None:
-    """And the zone of the nodes is one that offers all types."""
+    """The nodes' zone offers all types."""
     site = terminal.site()
     found, _ = check(site)
     assert [finding for finding in found if finding.verdict is not Verdict.OK] == []
@@ -47,7 +47,7 @@ def test_a_good_file_in_a_good_account_passes(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("tool", ["eksctl", "kubectl", "helm", "aws"])
 def test_a_missing_tool_is_named_with_where_to_get_it(terminal: Terminal, tool: str) -> None:
-    """All tools are looked for at once."""
+    """All tools are checked, not only the first."""
     (terminal.folder / "bin" / tool).unlink()
     found = checked(terminal)
     assert verdicts(found)[tool] is Verdict.FAIL
@@ -55,14 +55,14 @@ def test_a_missing_tool_is_named_with_where_to_get_it(terminal: Terminal, tool: 
 
 
 def test_an_old_tool_is_refused(terminal: Terminal) -> None:
-    """With the oldest version that will do."""
+    """With the oldest supported version."""
     (terminal.folder / "bin" / "eksctl").write_text("#!/bin/sh\necho 0.150.0\n")
     assert "0.150.0 is too old: 0.200 or newer" in said(checked(terminal), "eksctl")
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.77"])
 def test_a_version_that_eks_does_not_offer_is_refused(terminal: Terminal, version: str) -> None:
-    """Too old and unheard of alike; the answer lists what there is."""
+    """Old and unknown versions; the error lists the offered ones."""
     terminal.write(kubernetes=version)
     assert f"EKS does not offer {version} -> there are 1.31, 1.33, 1.34" in said(
         checked(terminal), "kubernetes"
@@ -72,7 +72,7 @@ def test_a_version_that_eks_does_not_offer_is_refused(terminal: Terminal, versio
 def test_missing_credentials_are_said_and_the_rest_is_left_out(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With how to sign in; one knows what was not looked up."""
+    """With the sign-in command and the list of skipped checks."""
     site = terminal.site()
     monkeypatch.setattr(site.aws, "read", no_credentials)
     found, _ = check(site)
@@ -82,7 +82,7 @@ def test_missing_credentials_are_said_and_the_rest_is_left_out(
 
 
 def test_an_instance_type_that_does_not_exist_is_refused(terminal: Terminal) -> None:
-    """By the field that names it."""
+    """The error names the field."""
     terminal.write(controller={"instance_type": "m5.9xlarge"})
     assert "m5.9xlarge does not exist in us-east-1" in said(checked(terminal), "controller.instance_type")
 
@@ -100,7 +100,7 @@ def test_an_instance_type_that_does_not_exist_is_refused(terminal: Terminal) -> 
 def test_machines_have_what_is_asked_for(
     has: int, architecture: str, gpus: int, name: str, verdict: Verdict
 ) -> None:
-    """No GPU, too few, too many, the wrong processor."""
+    """No GPU, too few, too many, or the wrong architecture."""
     workers = [{"name": "gpu", "instance_type": "g5.xlarge", "count": 1, "gpus": gpus}]
     file = ClusterFile.model_validate({**FILE, "workers": workers})
     control = {"vcpus": 4, "memory_mib": 16384, "gpus": 0, "architectures": ["x86_64"]}
@@ -124,7 +124,7 @@ def test_machines_have_what_is_asked_for(
 def test_fallbacks_have_what_is_asked_for(
     machine: dict[str, object] | None, verdict: Verdict, said_of_it: str
 ) -> None:
-    """Each is looked at as the type it stands in for; what workers ask for has to fit it, too."""
+    """Each fallback is checked like the main type, including the workers' resources."""
     workers = [
         {"name": "gpu", "instance_type": "g5.xlarge", "fallbacks": ["g6.xlarge"], "count": 1, "gpus": 1}
     ]
@@ -140,7 +140,7 @@ def test_fallbacks_have_what_is_asked_for(
 
 
 def test_quotas_are_counted_for_the_largest_type_of_a_group(terminal: Terminal) -> None:
-    """At the worst each node is one of those."""
+    """In the worst case each node has that type."""
     spot = {**FILE["workers"][0], "fallbacks": ["g5.4xlarge"]}
     terminal.write(workers=[spot])
     found = checked(terminal)
@@ -157,7 +157,7 @@ def test_quotas_are_counted_for_the_largest_type_of_a_group(terminal: Terminal) 
     ],
 )
 def test_a_quota_that_is_too_small_is_refused(terminal: Terminal, code: str, name: str) -> None:
-    """Spot and on demand are counted apart; the answer says where to ask for more."""
+    """Spot and on-demand quotas are separate; the error links to the quota request."""
     terminal.cloud.quotas[code] = 0
     found = checked(terminal)
     assert failed(found) == [name]
@@ -165,7 +165,7 @@ def test_a_quota_that_is_too_small_is_refused(terminal: Terminal, code: str, nam
 
 
 def test_zones_that_do_not_offer_a_type_are_refused(terminal: Terminal) -> None:
-    """Said with zones that do."""
+    """The error lists zones that offer it."""
     workers = [{"name": "gpu", "instance_type": "p4d.24xlarge", "count": 1, "gpus": 8}]
     terminal.write(zones=["us-east-1f", "us-east-1a"], workers=workers)
     assert "us-east-1f does not offer all instance types -> zones that do: us-east-1" in said(

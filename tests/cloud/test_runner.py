@@ -1,4 +1,4 @@
-"""Executables: found on the PATH given, shown as they go, ended when the user interrupts."""
+"""Executables are found on a given PATH, their output is shown live, and Ctrl-C ends them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.waiting import HANG_S
 
 
 class Bench:
-    """A folder on PATH, a log, and what was shown."""
+    """A folder on PATH, a log, and the shown lines."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,12 +32,12 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Nothing on its PATH but the shell's own."""
+    """A PATH with only the shell's tools and the test's executables."""
     return Bench(tmp_path)
 
 
 def test_output_is_shown_and_kept(bench: Bench) -> None:
-    """Both streams, line by line, with the environment given and no shell in between."""
+    """Both streams, line by line, with the given environment and without a shell."""
     bench.script("tool", 'echo "$GREETING $1"; echo oops >&2')
     bench.runner().change("tool", "two words; rm -rf /")
     assert bench.lines == ["$ tool 'two words; rm -rf /'", "  hello two words; rm -rf /", "  oops"]
@@ -45,7 +45,7 @@ def test_output_is_shown_and_kept(bench: Bench) -> None:
 
 
 def test_a_failure_keeps_status_and_last_lines(bench: Bench) -> None:
-    """Fifteen of them."""
+    """The last fifteen lines."""
     bench.script("tool", "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); done; exit 3")
     with pytest.raises(CommandError) as failure:
         bench.runner().change("tool")
@@ -72,9 +72,9 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_ends_the_executable_and_is_passed_on(bench: Bench) -> None:
-    """It is asked to end, and waited for, so that nothing runs on unseen.
+    """The runner waits for the executable, so it cannot continue in the background.
 
-    In a process of its own: other tests' libraries (OR-Tools) leave handlers of SIGINT that would end this one.
+    The test uses a separate process, since other libraries (OR-Tools) install SIGINT handlers.
     """
     bench.script(
         "tool", "trap 'echo ended >> \"$0.ended\"; exit 130' INT; echo ready; while :; do sleep 0.01; done"

@@ -1,4 +1,4 @@
-"""What a world comes to: which steps are left, what cannot be changed."""
+"""Conclusions from a world: remaining steps and unchangeable settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEMO = ClusterFile.model_validate(FILE)
 
 
 def whole() -> World:
-    """What AWS shows of the cluster that the file wants, as far as a file can clash with it."""
+    """The part of AWS' answer for the file's cluster that a file can contradict."""
     kinds = {"control": ("m5.xlarge", False, 1)}
     kinds |= {group.name: (group.instance_type, group.spot, group.count) for group in DEMO.workers}
     return World(
@@ -32,12 +32,12 @@ def whole() -> World:
 
 
 def changed(**changes: Any) -> ClusterFile:
-    """The file with changes."""
+    """Return the file with changes."""
     return ClusterFile.model_validate({**FILE, **changes})
 
 
 def test_what_cannot_change_is_named_with_its_field() -> None:
-    """Version, type and market of what exists."""
+    """Version, instance type and market of an existing cluster."""
     assert conflicts(DEMO, whole()) == []
     assert conflicts(DEMO, World(name="demo")) == []
     other = changed(
@@ -52,7 +52,7 @@ def test_what_cannot_change_is_named_with_its_field() -> None:
 
 
 def test_fallbacks_cannot_be_added_to_a_group_that_is_there() -> None:
-    """EKS changes no types; with those that it was made with nothing clashes."""
+    """EKS cannot change types; the group's original fallbacks are accepted."""
     spot = {"name": "spot", "instance_type": "g5.xlarge", "count": 2, "spot": True, "gpus": 1}
     other = changed(workers=[{**spot, "fallbacks": ["g6.xlarge"]}])
     (clash,) = conflicts(other, whole())
@@ -71,11 +71,15 @@ def test_fallbacks_cannot_be_added_to_a_group_that_is_there() -> None:
         ("DELETE_FAILED", False, False),
         ("CREATE_IN_PROGRESS", False, True),
         ("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", False, True),
-        ("REVIEW_IN_PROGRESS", False, False),  # a change set that nobody executed: waiting would be for ever
+        (
+            "REVIEW_IN_PROGRESS",
+            False,
+            False,
+        ),  # a change set that was never executed, so waiting would never end
     ],
 )
 def test_stacks_are_ready_or_moving_or_broken(status: str, is_ready: bool, is_moving: bool) -> None:
-    """By the states that AWS documents."""
+    """By AWS' documented states."""
     world = World(name="demo", stacks={"cerebro-demo": status})
     assert (world.is_stack_ready("cerebro-demo"), bool(world.moving_stacks)) == (is_ready, is_moving)
     assert not world.is_stack_ready("another")

@@ -1,4 +1,4 @@
-"""Partitions for tests: rows whose values tell which row they are."""
+"""Write partitions whose values identify their rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = Source(fingerprint="spec-1", metadata="xxh3_64:0")
 def write_shard(
     folder: Path, index: int, ids: Sequence[int], *, start: int = 0, shape: tuple[int, ...] = (3,)
 ) -> ShardManifest:
-    """A shard of rows with input ``full(shape, id)`` and output ``id``."""
+    """Write a shard of rows with input ``full(shape, id)`` and output ``id``."""
     with ShardWriter(
         folder, index, start=start, stop=start + len(ids), source=SOURCE, id_type=pa.int64()
     ) as writer:
@@ -28,7 +28,7 @@ def write_shard(
 
 
 def write_partition(folder: Path, sizes: Sequence[int], *, first_id: int = 0) -> PartitionManifest:
-    """A complete partition of shards with so many rows each; ids count up from ``first_id``."""
+    """Write a complete partition with these shard sizes; ids start at ``first_id``."""
     shards, start = [], 0
     for index, size in enumerate(sizes):
         ids = range(first_id + start, first_id + start + size)
@@ -41,5 +41,5 @@ def write_partition(folder: Path, sizes: Sequence[int], *, first_id: int = 0) ->
 
 
 def failed(row: int) -> FailedRow:
-    """A failed row."""
+    """Make a failed row."""
     return FailedRow(id=row, error="ValueError: bad", traceback="Traceback ...\nValueError: bad")

@@ -1,4 +1,4 @@
-"""A file with a base is read as the whole that it is a part of, wherever one reads, or not at all."""
+"""A file that shares ranges with a base file reads as a whole, or raises."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cerebro.runtime.volumes import sub_epoch_of
 
 
 def written(folder: Path, whole: bytes, ranges: list[tuple[int, int]]) -> Path:
-    """A file that leaves these (start, end) of it to a base, where they lie in the opposite order."""
+    """Write a file whose (start, end) ranges are in a base, in reverse order."""
     in_base: list[Range] = []
     base = b""
     for start, end in reversed(ranges):
@@ -50,7 +50,7 @@ def written(folder: Path, whole: bytes, ranges: list[tuple[int, int]]) -> Path:
 def test_it_reads_as_the_whole(
     data: st.DataObject, whole: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """All of it, and from any place on; whichever ranges are in the base."""
+    """From any offset, with any ranges in the base."""
     cuts = sorted(data.draw(st.sets(st.integers(0, len(whole)), min_size=2, max_size=9)))
     ranges = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False) if a < b]
     path = written(tmp_path_factory.mktemp("files"), whole, ranges)
@@ -70,7 +70,7 @@ def test_it_reads_as_the_whole(
 
 
 def test_other_files_are_read_as_they_are(tmp_path: Path) -> None:
-    """Empty ones and short ones among them."""
+    """Including empty and short files."""
     for content in (b"", b"x", b"y" * 100):
         (tmp_path / "x").write_bytes(content)
         with opened(tmp_path / "x") as file:
@@ -78,7 +78,7 @@ def test_other_files_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_names_tell_bytes_and_are_never_used_twice(tmp_path: Path) -> None:
-    """Nor do they look like those of checkpoints, of which older versions remove some."""
+    """Names depend on the content, and differ from checkpoint names, which older versions delete."""
     (tmp_path / "x").write_bytes(b"frozen")
     found = checksum(tmp_path / "x")
     one, other = base_namer()(found), base_namer()(found)
@@ -101,7 +101,7 @@ def test_names_tell_bytes_and_are_never_used_twice(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_put_together_is_refused(ranges: list[Range]) -> None:
-    """Ranges that overlap, are out of order or end behind the file or the base; none at all."""
+    """Ranges that overlap, are unordered or exceed the file or the base; no ranges."""
     with pytest.raises(ValueError, match=r"overlap|behind|at least 1"):
         Layout(base=f"frozen-{'0' * 16}-5-{'0' * 8}", size=10, ranges=tuple(ranges))
 
@@ -110,7 +110,7 @@ _LARGE, _BASE = 1 << 59, f"frozen-{'0' * 16}-{1 << 60}-{'0' * 8}"
 
 
 def test_the_largest_layout_can_be_read(tmp_path: Path) -> None:
-    """Whatever its names and numbers are."""
+    """With any names and numbers."""
     name = "x" * (LONGEST_NAME - 2)
     first = Range(start=0, size=_LARGE, at=0, name=name, digest=(1 << 64) - 1)
     others = (
@@ -136,7 +136,7 @@ def test_the_largest_layout_can_be_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_layout_that_nobody_writes_costs_its_reader_little(tmp_path: Path, what: str, why: str) -> None:
-    """It is refused at the first thing that is wrong, and without being read where it is too long."""
+    """The reader stops at the first error, and rejects a layout that is too long without reading it."""
     told = f'{{"base":"{_BASE}","size":9,{what}}}'.encode()
     path = tmp_path / "u0.pt"
     path.write_bytes(told + struct.pack("<Q16s", len(told), b"cerebro: based 1"))
@@ -153,7 +153,7 @@ def test_a_base_is_a_file_of_the_same_folder(base: str) -> None:
 
 
 def test_a_damaged_layout_and_a_base_that_is_gone_or_short_are_errors(tmp_path: Path) -> None:
-    """Of the operating system's kind, as whoever reads a file expects them."""
+    """As OSError, the type that callers of file reads expect."""
     path = written(tmp_path, bytes(range(200)), [(10, 60), (80, 90)])
     with path.open("rb") as file:
         layout = layout_of(file)

@@ -1,4 +1,4 @@
-"""Types of columns of text: a cell says the same after it was read, in all files and splits."""
+"""Column types of text files keep every cell's meaning, over all files and splits."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ TEXT = (
     "1e999",    "1e-999", "null 1", "None", "N/A", "#N/A", "NULL", "1 true", "0 false", "yes", "2024-2-9", "2024-02-30",
     "2024-02-29 1", "12:00", "12:00:00", "2024-02-29T12:00:00+02:00", "1e", "--1", "1.5.2", "\u0661", "1\u00a0000",
 )  # fmt: skip
-"""Cells of columns that are text, because a value would be another one or would be written in another way."""
+"""Cells of text columns: another type would change the value or its notation."""
 
 
 def write(path: Path, columns: Mapping[str, Sequence[str]]) -> str:
-    """A CSV file with an id; its address."""
+    """Write a CSV file with an id column; return its address."""
     rows = list(zip(*columns.values(), strict=True))
     with path.open("w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
@@ -80,7 +80,7 @@ def write(path: Path, columns: Mapping[str, Sequence[str]]) -> str:
 def read(
     addresses: Mapping[Split, str], types: Mapping[Split, dict[str, str]] | None = None
 ) -> dict[str, pa.Table]:
-    """All rows of splits."""
+    """Read all rows of the splits."""
     given = types or {}
     streams = open_splits(
         {split: (table_files(uri), given.get(split, {})) for split, uri in addresses.items()}
@@ -96,7 +96,7 @@ def read(
 def test_values_that_are_written_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, values: Sequence[Any], is_streamed: bool
 ) -> None:
-    """Numbers, truth values and dates as programs write them are such; an empty cell is none."""
+    """Numbers, booleans and dates in the usual notation; an empty cell is null."""
     if is_streamed:
         monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 60)
     each = [*cells.split(" "), ""]
@@ -106,7 +106,7 @@ def test_values_that_are_written_so(
 
 
 def _like(values: Sequence[Any]) -> Sequence[Any]:
-    """Integers in a column of floats are floats."""
+    """Integers in a column of floats become floats."""
     return [float(each) for each in values] if any(type(each) is float for each in values) else values
 
 
@@ -140,7 +140,7 @@ def test_what_would_change_when_read_is_text(
     ],
 )
 def test_spaces_around_numbers(tmp_path: Path, cells: list[str], values: Sequence[Any]) -> None:
-    """They do not count. A cell of spaces is text, and text keeps its spaces."""
+    """Ignored around numbers. A cell of only spaces is text, and text keeps its spaces."""
     found = read({"train": write(tmp_path / "t.csv", {"c": cells})})["train"]["c"].to_pylist()
     assert list(map(repr, map(_in_utc, found))) == list(map(repr, values))
 
@@ -221,7 +221,7 @@ def test_a_column_has_one_type_in_all_splits(
 
 
 def test_a_given_type_counts_in_all_splits(tmp_path: Path) -> None:
-    """It applies to text files; contradicting types are refused with both splits."""
+    """For text files; contradicting types are refused with both splits."""
     addresses: dict[Split, str] = {
         "train": write(tmp_path / "a.csv", {"zip": ["0123"], "share": ["1.10"]}),
         "valid": write(tmp_path / "b.csv", {"zip": ["99"], "share": ["NA"]}),
@@ -274,7 +274,7 @@ def test_text_and_parquet_have_one_type(tmp_path: Path) -> None:
 def test_a_parquet_column_of_nulls_takes_the_type_of_other_splits(
     tmp_path: Path, values: pa.Array | None, is_turned: bool
 ) -> None:
-    """pandas writes a column without labels as float64; a CSV or Parquet split with labels has the type."""
+    """pandas writes a column without labels as float64; a CSV or Parquet split with labels decides the type."""
     dummy = pa.table({"id": ["p", "q"], "c": pa.array([None, None], pa.float64())})
     pq.write_table(dummy, tmp_path / "p.parquet", row_group_size=1)
     if values is None:
@@ -307,7 +307,7 @@ def test_a_parquet_column_without_statistics_keeps_its_type(tmp_path: Path) -> N
 @pytest.mark.parametrize("is_one_split", [False, True])
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_decimals_are_never_rounded_to_floats(tmp_path: Path, is_one_split: bool, is_nested: bool) -> None:
-    """Decimals and floats in one column are refused, in one split or two, also within lists."""
+    """Decimals and floats in one column are refused, in one split or two, also in lists."""
     for name, value in (("a", Decimal("12345678901234567.89")), ("b", 1.5)):
         cells = [[value]] if is_nested else [value]
         (tmp_path / name).mkdir()
@@ -321,7 +321,7 @@ def test_decimals_are_never_rounded_to_floats(tmp_path: Path, is_one_split: bool
 
 
 def test_later_floats_may_have_any_notation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first rows decide that a column has floats. Only words contradict."""
+    """The first rows decide that a column has floats; afterwards only words contradict."""
     monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 20)
     cells = ["0.5", "1.9", "1.5", "1.50", "3", "+2.5", "1e5", "", " 4.25"]
     values = [0.5, 1.9, 1.5, 1.5, 3.0, 2.5, 1e5, None, 4.25]
@@ -350,7 +350,7 @@ def test_later_floats_may_have_any_notation(tmp_path: Path, monkeypatch: pytest.
 def test_the_type_that_an_error_names_reads_the_column(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, later: str, alias: str
 ) -> None:
-    """The column keeps its type if Arrow reads the cell so."""
+    """The column keeps its type if Arrow can read the cell that way."""
     monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 20)
     uri = write(tmp_path / "t.csv", {"c": [*(cells.split(" ") * 5), later]})
     with pytest.raises(MetadataError, match=rf"row 11, column 'c', has '{later}'.*{{'c': '{alias}'}}"):
@@ -359,7 +359,7 @@ def test_the_type_that_an_error_names_reads_the_column(
 
 
 def test_ids_have_one_type_in_all_splits(tmp_path: Path) -> None:
-    """Whole numbers in each, or text in each."""
+    """Whole numbers in each split, or text in each split."""
     (tmp_path / "a.csv").write_text("id\n1\n2\n")
     (tmp_path / "b.csv").write_text("id\n3\n04\n")
     found = read({"train": f"{tmp_path}/a.csv", "predict": f"{tmp_path}/b.csv"})
@@ -398,7 +398,7 @@ def test_rows_are_never_lost_in_a_quote(
 
 
 def test_an_open_quote_in_the_header_is_told(tmp_path: Path) -> None:
-    """The whole file would be one column name."""
+    """Otherwise the whole file would be one column name."""
     (tmp_path / "t.csv").write_text('"id,a\n1,x\n')
     with pytest.raises(MetadataError, match="line 1 and is never closed"):
         read({"train": f"{tmp_path}/t.csv"})
@@ -409,7 +409,7 @@ def test_an_open_quote_in_the_header_is_told(tmp_path: Path) -> None:
 def test_empty_lines_before_the_header_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: str, is_streamed: bool
 ) -> None:
-    """All files of a table may begin with empty lines, with and without rows."""
+    """Also if a file has no rows."""
     end = "\r\n" if "\r" in blank else "\n"
     for number in range(3):
         lines = ["id,x", "1,2", "3,4"] if number else ["id,x"]
@@ -433,7 +433,7 @@ def test_empty_lines_before_the_header_are_skipped(
 def test_unusual_text_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, rows: list[str], is_streamed: bool
 ) -> None:
-    """Quotes inside a value, values over lines, mixed line ends, a mark at the begin."""
+    """Quotes inside a value, values over several lines, mixed line ends, a byte order mark."""
     if is_streamed:
         monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", len(content.encode()) - 1)
         monkeypatch.setattr("cerebro.data.tables.text_check._BLOCK_BYTES", 3)

@@ -1,4 +1,4 @@
-"""Files appear whole, and a full disk is named."""
+"""Files are written atomically, and a full disk is reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cerebro.errors import ShardCorruptError, StorageFullError, VolumeError
 
 
 def test_nothing_appears_before_commit(tmp_path: Path) -> None:
-    """Until it is committed, a file's place keeps what was there."""
+    """The old content stays until the commit."""
     path = tmp_path / "file"
     path.write_bytes(b"old")
     file = DurableFile(path)
@@ -27,7 +27,7 @@ def test_nothing_appears_before_commit(tmp_path: Path) -> None:
 
 
 def test_a_discarded_file_leaves_no_trace(tmp_path: Path) -> None:
-    """Discarding removes the copy aside, twice if need be."""
+    """Discarding twice is safe."""
     file = DurableFile(tmp_path / "file")
     file.write(b"new")
     file.discard()
@@ -36,7 +36,7 @@ def test_a_discarded_file_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
-    """Two attempts write aside under names of their own; the last to commit wins, whole."""
+    """Each attempt writes its own temporary file; the last commit wins."""
     first, second = DurableFile(tmp_path / "file"), DurableFile(tmp_path / "file")
     first.write(b"first")
     second.write(b"second")
@@ -46,7 +46,7 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_the_killed_are_removed(tmp_path: Path) -> None:
-    """What a killed writer left is recognised; other files stay."""
+    """Temporary files of killed writers are recognised; other files stay."""
     (tmp_path / "kept").touch()
     file = DurableFile(tmp_path / "file")
     discard_leftovers(tmp_path)
@@ -70,7 +70,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
 
 
 def test_an_error_of_the_disk_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An input/output error is not reported as a full disk, but as one of the volume."""
+    """An input/output error is reported as an error of the volume, not as a full disk."""
 
     def broken(descriptor: int) -> None:
         raise OSError(errno.EIO, "input/output error")
@@ -82,7 +82,7 @@ def test_an_error_of_the_disk_names_the_folder(tmp_path: Path, monkeypatch: pyte
 
 
 def test_changed_bytes_are_found(tmp_path: Path) -> None:
-    """Another byte, another length and a missing file are all corrupt."""
+    """A changed byte, a changed length and a missing file."""
     path = tmp_path / "file"
     path.write_bytes(b"content")
     written = checksum(path)

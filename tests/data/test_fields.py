@@ -1,4 +1,4 @@
-"""Trees become named fields and batches become trees again; what cannot be stored is named."""
+"""Trees become named fields and back; unsupported values are reported by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _trees = st.recursive(
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Whether two trees have the same nesting and values."""
+    """Return True if two trees have the same nesting and values."""
     if isinstance(left, dict):
         return (
             isinstance(right, dict)
@@ -54,7 +54,7 @@ def _same(left: Any, right: Any) -> bool:
 @settings(deadline=None)
 @given(inputs=_trees, outputs=st.none() | _trees)
 def test_a_row_is_rebuilt_as_it_was(inputs: Any, outputs: Any) -> None:
-    """Flattening and rebuilding gives back nesting and values, whatever the keys are."""
+    """Flattening and rebuilding keeps nesting and values for any keys."""
     row = flatten(1, inputs, outputs)
     assert _same(inputs, rebuild(row.structure["input"], row.values))
     assert _same(outputs, rebuild(row.structure["output"], row.values))
@@ -63,7 +63,7 @@ def test_a_row_is_rebuilt_as_it_was(inputs: Any, outputs: Any) -> None:
 @settings(deadline=None)
 @given(inputs=_trees)
 def test_a_layout_survives_json(inputs: Any) -> None:
-    """A stored layout describes the same rows as the one that was stored."""
+    """The layout describes the same rows after the round trip."""
     row = flatten("a", inputs, 1)
     layout = Layout.from_json(Layout.of(row).to_json())
     assert layout == Layout.of(row)
@@ -87,7 +87,7 @@ def test_a_layout_survives_json(inputs: Any) -> None:
     ],
 )
 def test_numbers_and_tensors_keep_torchs_types(value: object, dtype: str) -> None:
-    """Python numbers get the dtype torch would give them; arrays and tensors keep theirs, in native order."""
+    """Python numbers get torch's default dtype; arrays and tensors keep theirs, in native byte order."""
     array = flatten(1, value, None).values["input"]
     assert array.dtype.name == dtype
     assert array.dtype.isnative
@@ -112,13 +112,13 @@ def test_numbers_and_tensors_keep_torchs_types(value: object, dtype: str) -> Non
     ],
 )
 def test_what_cannot_be_stored_is_named(value: object, expected: str) -> None:
-    """The error names row, field and type, and says what to return instead."""
+    """The error names row, field, type and the expected return value."""
     with pytest.raises(RowError, match=expected):
         flatten(7, 1, {"label": value})
 
 
 def test_an_input_is_required() -> None:
-    """Only the output may be None; an input without any field is an error."""
+    """Only the output may be None; an input without fields raises."""
     with pytest.raises(RowError, match="NoneType"):
         flatten(7, None, 1)
     with pytest.raises(RowError, match="input is empty"):
@@ -126,7 +126,7 @@ def test_an_input_is_required() -> None:
 
 
 def test_keys_must_be_strings_and_trees_finite() -> None:
-    """A number as key and a dict that contains itself are errors, not crashes."""
+    """A number as key and a recursive dict raise an error."""
     with pytest.raises(RowError, match="keys must be strings"):
         flatten(7, {1: 2}, None)
     endless: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def test_keys_must_be_strings_and_trees_finite() -> None:
 
 
 def test_a_row_of_another_shape_is_told_how_to_pad() -> None:
-    """The error names both rows, the field, both shapes, and the remedy."""
+    """The error names both rows, the field, both shapes and the fix."""
     layout = Layout.of(flatten("first", {"image": np.zeros((3, 4))}, 1))
     with pytest.raises(RowError) as caught:
         layout.check(flatten("odd", {"image": np.zeros((3, 5))}, 1))
@@ -160,18 +160,18 @@ def test_a_row_of_another_dtype_is_told_to_convert() -> None:
     ],
 )
 def test_a_row_of_another_nesting_is_named(first: object, other: object, expected: str) -> None:
-    """Fields that are missing, added or nested differently are told apart."""
+    """Missing, added and differently nested fields have different errors."""
     with pytest.raises(RowError, match=expected):
         Layout.of(flatten(1, first, None)).check(flatten(2, other, None))
 
 
 def test_the_order_of_keys_does_not_matter() -> None:
-    """Rows whose dicts have the same keys in another order are alike."""
+    """Rows with the same keys in another order match."""
     Layout.of(flatten(1, {"a": 1, "b": 2.0}, None)).check(flatten(2, {"b": 1.0, "a": 5}, None))
 
 
 def test_an_unknown_dtype_on_disk_is_refused() -> None:
-    """A layout written by a later version is an error that says what to do."""
+    """A layout of a later version raises with the fix."""
     stored = Layout.of(flatten(1, 1, None)).to_json()
     stored["fields"][0]["dtype"] = "float8"
     with pytest.raises(DataError, match="float8"):

@@ -1,4 +1,4 @@
-"""Every row once per pass, in an order that the seed alone decides."""
+"""Each pass yields every row once, in an order decided by the seed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.data.rows import SOURCE, write_partition
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A partition of 20 rows in three shards."""
+    """Write a partition of 20 rows in three shards."""
     write_partition(tmp_path / "p", [7, 5, 8])
     return tmp_path / "p"
 
@@ -53,7 +53,7 @@ def test_a_pass_yields_each_row_once(
     batch_bytes: int,
     largest: int,
 ) -> None:
-    """However rows are spread over partitions, shards and record batches, none is lost or doubled."""
+    """For any split of rows into partitions, shards and record batches."""
     count = sum(map(sum, partitions))
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "BATCH_BYTES", batch_bytes)
@@ -87,20 +87,20 @@ def test_a_pass_yields_each_row_once(
 
 
 def test_the_same_seed_gives_the_same_order(folder: Path) -> None:
-    """Two loaders with one seed visit the same rows in the same batches."""
+    """Two loaders with one seed yield the same batches."""
     orders = [_order(PartitionLoader([folder], batch_size=6, seed=5)) for _ in range(2)]
     assert orders[0] == orders[1]
 
 
 def test_another_seed_gives_another_order(folder: Path) -> None:
-    """Seeds do not share their orders, and none of them is the stored one."""
+    """Each seed has its own order, which differs from the stored order."""
     orders = {tuple(_order(PartitionLoader([folder], batch_size=1, seed=seed))) for seed in range(20)}
     assert len(orders) == 20
     assert tuple(range(20)) not in orders
 
 
 def test_a_second_pass_has_its_own_order(folder: Path) -> None:
-    """A loop over several passes does not see one order again; the passes of an equal loader are equal."""
+    """Passes differ from each other, and an equal loader repeats them."""
     first, second = (
         PartitionLoader([folder], batch_size=1, seed=5),
         PartitionLoader([folder], batch_size=1, seed=5),
@@ -111,7 +111,7 @@ def test_a_second_pass_has_its_own_order(folder: Path) -> None:
 
 
 def test_a_pass_may_begin_in_its_middle(folder: Path) -> None:
-    """The rows and their order are those of the whole pass; the next pass is whole."""
+    """A complete loader yields the same remaining rows and the same next pass."""
     whole = PartitionLoader([folder], batch_size=6, seed=5)
     first, second = _order(whole), _order(whole)
     for start in range(len(whole) + 1):
@@ -124,7 +124,7 @@ def test_a_pass_may_begin_in_its_middle(folder: Path) -> None:
 
 
 def test_the_order_does_not_change_with_versions(folder: Path) -> None:
-    """A stored run can be replayed: this order was drawn once and must be drawn for ever."""
+    """Stored runs must replay, so this order is fixed for ever."""
     loader = PartitionLoader([folder], batch_size=5, seed=1234567890123456789)
     assert [outputs.tolist() for _, outputs in loader] == [
         [5, 15, 17, 16, 1],
@@ -135,7 +135,7 @@ def test_the_order_does_not_change_with_versions(folder: Path) -> None:
 
 
 def test_trees_come_back_as_the_row_function_made_them(tmp_path: Path) -> None:
-    """Nesting, shapes and dtypes of a batch are those of the rows, bools included; no output is None."""
+    """Nesting, shapes and dtypes equal the rows', including bools; an absent output is None."""
     with ShardWriter(tmp_path, 0, start=0, stop=2, source=SOURCE, id_type=pa.string()) as writer:
         for row_id in ("a", "b"):
             writer.add(row_id, {"x": (np.zeros((2, 3), np.float16), row_id == "b"), "y": np.uint16(7)}, None)
@@ -151,7 +151,7 @@ def test_trees_come_back_as_the_row_function_made_them(tmp_path: Path) -> None:
 
 
 def test_batches_belong_to_the_caller(folder: Path) -> None:
-    """Changing a batch in place changes neither the data nor other batches, which may all be kept."""
+    """Changing a batch in place changes neither the data nor other batches."""
     loader = PartitionLoader([folder], batch_size=6, seed=None)
     kept = list(loader)
     for inputs, _ in kept:
@@ -169,13 +169,13 @@ def test_a_batch_larger_than_the_partition_is_an_error(folder: Path) -> None:
 
 @pytest.mark.parametrize(("batch_size", "seed"), [(0, 0), (-1, 0), (1, -1)])
 def test_sizes_and_seeds_out_of_range_are_errors(folder: Path, batch_size: int, seed: int) -> None:
-    """Neither is silently replaced by something that works."""
+    """Invalid values are not replaced silently."""
     with pytest.raises(DataError, match="expected"):
         PartitionLoader([folder], batch_size=batch_size, seed=seed)
 
 
 def test_partitions_of_other_fields_do_not_mix(tmp_path: Path, folder: Path) -> None:
-    """Validation over partitions that were made differently is an error that names the folder."""
+    """The error names the folder."""
     other = tmp_path / "other"
     with ShardWriter(other, 0, start=0, stop=1, source=SOURCE, id_type=pa.int64()) as writer:
         writer.add(0, np.zeros(4, np.float32), 1)
@@ -186,7 +186,7 @@ def test_partitions_of_other_fields_do_not_mix(tmp_path: Path, folder: Path) -> 
 
 @pytest.mark.parametrize("damage", ["absent", "short", "foreign"])
 def test_a_damaged_shard_is_named(folder: Path, damage: str) -> None:
-    """A shard that is missing, cut short or no Arrow file is corrupt, and its path is told."""
+    """A missing, truncated or invalid file is reported as corrupt with its path."""
     shard = sorted(folder.glob("*.arrow"))[1]
     if damage == "absent":
         shard.unlink()
@@ -199,7 +199,7 @@ def test_a_damaged_shard_is_named(folder: Path, damage: str) -> None:
 
 
 def test_open_rows_outlive_their_files(folder: Path) -> None:
-    """A partition that is made again does not pull the ground from under a running sub-epoch."""
+    """Rebuilding a partition does not affect a running sub-epoch."""
     rows = MappedRows.open([folder])
     for path in folder.iterdir():
         path.unlink()
@@ -211,9 +211,8 @@ def _prefetchers() -> list[threading.Thread]:
 
 
 def test_other_devices_are_fed_by_a_thread_that_ends(folder: Path) -> None:
-    """Batches for a device are gathered ahead, and a pass that stops early leaves no thread.
-
-    No GPU is needed: torch's "meta" device takes the same path.
+    """A thread gathers batches for a device, and ends when a pass stops early. torch's "meta" device takes the same
+    path without a GPU.
     """
     loader = PartitionLoader([folder], batch_size=6, seed=0, device="meta")
     batches: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(loader)
@@ -228,7 +227,7 @@ def test_other_devices_are_fed_by_a_thread_that_ends(folder: Path) -> None:
 
 @pytest.mark.gpu
 def test_batches_reach_a_gpu_unchanged(folder: Path) -> None:
-    """Pinned memory that is copied without blocking is not overwritten too early."""
+    """Pinned memory is not overwritten before a non-blocking copy ends."""
     loader = PartitionLoader([folder], batch_size=1, seed=3, device="cuda")
     host = PartitionLoader([folder], batch_size=1, seed=3)
     kept = list(loader)
@@ -237,7 +236,7 @@ def test_batches_reach_a_gpu_unchanged(folder: Path) -> None:
 
 @given(rows=st.integers(0, 60), of=st.integers(1, 9))
 def test_shares_of_a_batch_are_its_rows_in_order(rows: int, of: int) -> None:
-    """They follow one another without a gap, and their sizes differ by one at most."""
+    """Shares are contiguous, and their sizes differ by at most one."""
     shares = [share_of(rows, index, of) for index in range(of)]
     assert [row for begin, end in shares for row in range(begin, end)] == list(range(rows))
     sizes = [end - begin for begin, end in shares]
@@ -247,8 +246,10 @@ def test_shares_of_a_batch_are_its_rows_in_order(rows: int, of: int) -> None:
 @settings(max_examples=30)
 @given(size=st.integers(1, 20), of=st.integers(1, 4), first=st.integers(0, 2), seed=st.integers(0, 9))
 def test_ranks_read_the_batches_of_one_loader(size: int, of: int, first: int, seed: int) -> None:
-    """Their shares, one after another, are the batches that a loader without shares yields; a rank without a row of
-    its own is lent one that is another's, and the counts tell."""
+    """The concatenated shares equal the batches of one loader.
+
+    A rank without rows borrows a row of another rank, and the counts show it.
+    """
     with TemporaryDirectory() as name:
         write_partition(Path(name), [7, 5, 8])
         first = min(first, -(-20 // size))
@@ -282,8 +283,10 @@ def test_ranks_read_the_batches_of_one_loader(size: int, of: int, first: int, se
     first=st.integers(0, 3),
 )
 def test_workers_read_partitions_as_one(rows: list[int], share: float, seed: int, first: int) -> None:
-    """Each reads its own rows, once each; together they have full batches, those of one process that reads all; and no
-    batch has many more or fewer rows of a partition than its size would have it."""
+    """Each worker reads its own rows once.
+
+    Together they form the full batches of a single process, and partitions contribute evenly to the batches.
+    """
     total, size = sum(rows), max(1, int(sum(rows) * share))
     first, begins = min(first, -(-total // size)), [sum(rows[:number]) for number in range(len(rows))]
     with TemporaryDirectory() as name:
@@ -311,7 +314,7 @@ def test_workers_read_partitions_as_one(rows: list[int], share: float, seed: int
 def test_large_rows_are_copied_into_memory_of_the_caller(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As into pinned memory for a GPU: the same rows, from all shards, and no other memory."""
+    """As for pinned memory of a GPU: the same rows from all shards, in the given buffers."""
     rows = MappedRows.open([folder])
     order, bounds = np.random.default_rng(3).permutation(20), np.array([0, 8, 16, 20])
     expected = [planned.columns() for planned in rows.planned(order, bounds)]

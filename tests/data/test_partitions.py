@@ -35,7 +35,7 @@ def _flip_a_byte(path: Path) -> None:
 
 
 def test_a_partition_is_found_by_its_place(tmp_path: Path) -> None:
-    """Data set, split and number come from the folders; totals from the manifest."""
+    """Folders give data set, split and number; the manifest gives totals."""
     folder = tmp_path / "digits" / "train" / "partition-0003"
     manifest = write_partition(folder, [2, 0, 3])
     (found,) = find_partitions(tmp_path)
@@ -52,7 +52,7 @@ def test_a_volume_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["no manifest", "not json", "shard missing", "shard cut short"])
 def test_a_damaged_partition_is_not_complete(tmp_path: Path, damage: str) -> None:
-    """What lacks its manifest or a shard is not offered for training."""
+    """Without its manifest or a shard it is not offered for training."""
     folder = tmp_path / "digits" / "train" / "partition-0000"
     manifest = write_partition(folder, [2, 3])
     shard = folder / manifest.shards[1].file
@@ -68,7 +68,7 @@ def test_a_damaged_partition_is_not_complete(tmp_path: Path, damage: str) -> Non
 
 
 def test_changed_bytes_are_found_when_asked_for(tmp_path: Path) -> None:
-    """Sizes are looked at always; checksums, which read everything, on request."""
+    """Sizes are always checked; checksums, which read all bytes, on request."""
     folder = tmp_path / "digits" / "train" / "partition-0000"
     manifest = write_partition(folder, [2, 3])
     _flip_a_byte(folder / manifest.shards[0].file)
@@ -79,7 +79,7 @@ def test_changed_bytes_are_found_when_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_damaged", [True, False])
 def test_a_shard_that_is_newer_than_its_manifest_is_checked(tmp_path: Path, is_damaged: bool) -> None:
-    """A changed byte is never trained on; a restored copy has another time and the same rows."""
+    """Training never uses a changed byte; a restored copy with another time passes."""
     manifest = write_partition(tmp_path, [2, 3])
     path = tmp_path / manifest.shards[1].file
     if is_damaged:
@@ -94,7 +94,7 @@ def test_a_shard_that_is_newer_than_its_manifest_is_checked(tmp_path: Path, is_d
 
 
 def test_shards_of_another_source_are_left_out(tmp_path: Path) -> None:
-    """Shards made by another spec, or of other rows, do not count."""
+    """Shards of another spec or of other rows do not count."""
     shard = write_shard(tmp_path, 0, range(3))
     assert complete_shards(tmp_path, source=SOURCE) == [shard]
     assert complete_shards(tmp_path, source=Source(fingerprint="spec-2", metadata=SOURCE.metadata)) == []
@@ -102,7 +102,7 @@ def test_shards_of_another_source_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_manifest_of_another_version_is_an_error(tmp_path: Path) -> None:
-    """Data written by a later version is refused with what to do, and never half understood."""
+    """The error names the fix; data of a later version is never partly read."""
     write_partition(tmp_path, [1])
     path = tmp_path / PARTITION_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 99}))
@@ -111,7 +111,7 @@ def test_a_manifest_of_another_version_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_partition_says_so(tmp_path: Path) -> None:
-    """Reading a partition that was never completed names the remedy; an unreadable manifest is corrupt."""
+    """The error names the fix; an unreadable manifest is reported as corrupt."""
     with pytest.raises(DataError, match="run_etl"):
         read_manifest(tmp_path)
     (tmp_path / PARTITION_FILE).write_text("[]")
@@ -120,7 +120,7 @@ def test_an_unfinished_partition_says_so(tmp_path: Path) -> None:
 
 
 def test_failed_rows_of_a_partition_are_listed_in_order(tmp_path: Path) -> None:
-    """The rows that are missing from the data can be looked up, with their errors."""
+    """With their errors, so missing rows can be looked up."""
     shards: list[ShardManifest] = []
     for index in range(3):
         writer = ShardWriter(
@@ -135,7 +135,7 @@ def test_failed_rows_of_a_partition_are_listed_in_order(tmp_path: Path) -> None:
 
 
 def test_a_manifest_survives_the_disk(tmp_path: Path) -> None:
-    """What is read equals what was written, for shards and partitions."""
+    """For shards and partitions."""
     manifest = write_partition(tmp_path, [2, 3])
     assert read_manifest(tmp_path) == manifest
     assert [shard.file for shard in complete_shards(tmp_path)] == [shard.file for shard in manifest.shards]
@@ -143,14 +143,14 @@ def test_a_manifest_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_partition_with_a_gap_cannot_be_declared(tmp_path: Path) -> None:
-    """Shards must cover all rows, once, without overlap."""
+    """Shards must cover all rows once."""
     shards = [write_shard(tmp_path, 0, range(3)), write_shard(tmp_path, 1, range(3), start=4)]
     with pytest.raises(DataError, match="starts at row 4, expected row 3"):
         PartitionManifest.of(SOURCE, shards)
 
 
 def test_shards_that_do_not_fit_together_cannot_be_declared(tmp_path: Path) -> None:
-    """Shapes that change between shards are found although each shard is consistent."""
+    """Shapes that differ between shards are found although each shard is consistent."""
     shards = [write_shard(tmp_path, 0, [5, 6]), write_shard(tmp_path, 1, [7], start=2, shape=(4,))]
     with pytest.raises(RowError, match=r"row 7 has shape \(4,\).*\(id 5\) has shape \(3,\)"):
         PartitionManifest.of(SOURCE, shards)
@@ -171,7 +171,7 @@ def test_a_partition_whose_rows_all_failed_is_complete(tmp_path: Path) -> None:
 def test_a_shard_that_cannot_be_read_twice_is_made_again(
     errors: int, found: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bad block of a disk does not keep the partition from being preprocessed again."""
+    """A bad disk block must not block preprocessing."""
     write_partition(tmp_path, [2, 3])
     left = [OSError(errno.EIO, "input/output error")] * errors
     read = durable.checksum

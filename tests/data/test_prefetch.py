@@ -1,4 +1,4 @@
-"""The next items are prepared while the present one is used, and the threads that do it end."""
+"""Prefetching prepares the next items in threads that always end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.waiting import HANG_S
 
 
 def test_items_come_in_order() -> None:
-    """Prefetching changes nothing but when items are made."""
+    """Prefetching does not change the order."""
     assert list(prefetched(iter(range(5)))) == [0, 1, 2, 3, 4]
     assert list(prefetched(iter([]))) == []
 
 
 def test_one_item_is_made_ahead_and_no_more() -> None:
-    """While an item is used, the next is made, but not the one after it."""
+    """While an item is used, only the next one is made."""
     begun: list[int] = []
     ready = threading.Semaphore(0)
 
@@ -35,14 +35,14 @@ def test_one_item_is_made_ahead_and_no_more() -> None:
     items = prefetched(source())
     assert next(items) == 0
     assert ready.acquire(timeout=HANG_S)
-    assert ready.acquire(timeout=HANG_S)  # the second item was begun without being asked for
+    assert ready.acquire(timeout=HANG_S)  # the second item started without a request
     assert begun == [0, 1]
     items.close()
     assert begun == [0, 1]
 
 
 def test_an_error_comes_after_the_items_before_it() -> None:
-    """What the source raises is raised to the consumer, in its place."""
+    """The consumer gets the source's exception in its position."""
 
     def source() -> Iterator[int]:
         yield 1
@@ -56,7 +56,7 @@ def test_an_error_comes_after_the_items_before_it() -> None:
 
 @pytest.mark.parametrize("used", [0, 1, 3])
 def test_no_thread_outlives_its_consumer(used: int) -> None:
-    """Closing before, in the middle of and after the items ends the thread."""
+    """Closing before, during and after the items ends the thread."""
     before = threading.active_count()
     items = prefetched(iter(range(3)))
     for _ in range(used):
@@ -66,7 +66,7 @@ def test_no_thread_outlives_its_consumer(used: int) -> None:
 
 
 def _waits_for(before: list[threading.Event], after: threading.Event, item: int) -> int:
-    """Make an item once others are made: so threads end in an order that is theirs alone."""
+    """Make an item after given others, so threads finish in an arbitrary order."""
     for event in before:
         assert event.wait(HANG_S)
     after.set()
@@ -75,13 +75,13 @@ def _waits_for(before: list[threading.Event], after: threading.Event, item: int)
 
 @given(count=st.integers(0, 12), threads=st.integers(1, 4), extra=st.integers(0, 3), seed=st.integers())
 def test_items_come_in_order_however_threads_end(count: int, threads: int, extra: int, seed: int) -> None:
-    """Also where each waits for a later one that another thread makes."""
+    """Also if each waits for a later one from another thread."""
     made = [threading.Event() for _ in range(count)]
     rng = Random(seed)
 
     def jobs() -> Iterator[Callable[[], int]]:
         for item in range(count):
-            # The first of a group of as many as there are threads may wait for the last.
+            # The first item of a group with one item per thread may wait for the last one.
             last = min(count - 1, item - item % threads + threads - 1)
             waits = [made[last]] if item % threads == 0 and last != item and rng.random() < 0.5 else []
             yield partial(_waits_for, waits, made[item], item)
@@ -92,7 +92,7 @@ def test_items_come_in_order_however_threads_end(count: int, threads: int, extra
 
 @pytest.mark.parametrize(("threads", "depth"), [(1, 1), (2, 3), (4, 4)])
 def test_no_more_than_the_depth_is_made_ahead(threads: int, depth: int) -> None:
-    """Each is memory."""
+    """Each item needs memory."""
     begun, ready = list[int](), threading.Semaphore(0)
 
     def job(item: int) -> int:
@@ -111,7 +111,7 @@ def test_no_more_than_the_depth_is_made_ahead(threads: int, depth: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_job_that_raises_does_so_in_its_place(threads: int) -> None:
-    """After all items before it; and no thread is left."""
+    """After all items before it, and no thread remains."""
 
     def job(item: int) -> int:
         if item == 4:

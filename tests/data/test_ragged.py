@@ -1,4 +1,4 @@
-"""Fields whose length differs from row to row: what is written is what batches have, and what does not fit is named."""
+"""Ragged fields: batches equal the written rows, and invalid rows are reported by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Rows = Sequence[tuple[Any, Any]]
 
 
 def _write(folder: Path, rows: Rows, edges: Sequence[int]) -> PartitionManifest:
-    """A complete partition of rows, in shards that begin and end at `edges`."""
+    """Write a complete partition in shards split at `edges`."""
     made: list[ShardManifest] = []
     for index, (start, stop) in enumerate(pairwise(edges)):
         with ShardWriter(folder, index, start=start, stop=stop, source=SOURCE, id_type=pa.int64()) as writer:
@@ -52,14 +52,14 @@ def _leaf(batch: Any, row: int) -> Any:
 
 
 def _batch_of(leaves: Sequence[Any]) -> Any:
-    """What a batch function returns for what a row function returns for each row."""
+    """Build a batch function's result from a row function's results."""
     is_ragged = not isinstance(leaves[0], np.ndarray)
     return Ragged.of([leaf.value for leaf in leaves]) if is_ragged else np.stack(leaves)
 
 
 @st.composite
 def _columns(draw: st.DrawFn) -> list[list[Any]]:
-    """Fields of a few rows: some marked as ragged, some plain."""
+    """Generate ragged and plain fields of a few rows."""
     count = draw(st.integers(1, 12))
     fields = []
     for _ in range(draw(st.integers(1, 3))):
@@ -94,7 +94,7 @@ def test_batches_have_the_rows_that_were_written(
     of: int,
     data: st.DataObject,
 ) -> None:
-    """Whatever dtypes, lengths, shards, record batches, order, batch size, first batch and share there are."""
+    """For any dtypes, lengths, shards, record batches, order, batch size, first batch and share."""
     count = len(columns[0])
     rows = [((*(column[row] for column in columns[:-1]), row), columns[-1][row]) for row in range(count)]
     inner = data.draw(st.lists(st.integers(0, count), max_size=3))
@@ -126,7 +126,7 @@ def test_batches_have_the_rows_that_were_written(
 def test_rows_and_batches_of_them_make_the_same_file(
     columns: list[list[Any]], batch_bytes: int, data: st.DataObject
 ) -> None:
-    """To the byte, however the rows were cut into batches."""
+    """Byte for byte, for any split of rows into batches."""
     count = len(columns[0])
     edges = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=3))})
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
@@ -147,9 +147,9 @@ def test_rows_and_batches_of_them_make_the_same_file(
 
 
 def test_memory_is_bounded_by_bytes_not_by_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record batch ends before it has too many bytes; a row that alone has more is one by itself."""
+    """A record batch ends before it exceeds the limit; a larger row is a batch by itself."""
     monkeypatch.setattr(shards, "BATCH_BYTES", 100)
-    lengths = [4, 4, 0, 0, 500, 1, 1]  # of 8 bytes, and 8 for where they end
+    lengths = [4, 4, 0, 0, 500, 1, 1]  # of 8 bytes, and 8 for each offset
     _write(tmp_path, [(ragged(np.zeros(length)), None) for length in lengths], [0, 7])
     with pa.memory_map(str(next(tmp_path.glob("*.arrow")))) as file:
         reader = pa.ipc.open_file(file)
@@ -158,7 +158,7 @@ def test_memory_is_bounded_by_bytes_not_by_rows(tmp_path: Path, monkeypatch: pyt
 
 
 def test_other_readers_see_lists(tmp_path: Path) -> None:
-    """Of numbers, and of fixed-shape tensors where an entry has axes; the manifest has null for any length."""
+    """Lists of numbers, or of fixed-shape tensors; the manifest writes null for any length."""
     rows = [(ragged(np.array([True])), ragged(np.zeros((2, 3), np.float32)))]
     _write(tmp_path, rows, [0, 1])
     with pa.memory_map(str(next(tmp_path.glob("*.arrow")))) as file:
@@ -189,14 +189,14 @@ _WORDS = np.zeros(2, np.int64)
     ],
 )
 def test_a_row_that_does_not_fit_is_named(tmp_path: Path, other: Any, expected: str) -> None:
-    """With its field, what it is, what the first row is, and what to do."""
+    """With its field, its value, the first row's value and the fix."""
     rows = [({"x": ragged(np.zeros((5, 3), np.float32))}, 1), ({"x": other}, 1)]
     with pytest.raises(RowError, match=rf"(?i)(row 1|'input\.x').*{expected}"):
         _write(tmp_path, rows, [0, 2])
 
 
 def test_a_shape_that_changes_tells_of_ragged_fields(tmp_path: Path) -> None:
-    """Who did not mark a field is told that it can be."""
+    """The error suggests to mark the field as ragged."""
     with pytest.raises(RowError, match=r"Pad.*or return cerebro\.ragged\(array\) in every row"):
         _write(tmp_path, [(np.zeros(2), 1), (np.zeros(3), 1)], [0, 2])
     with pytest.raises(RowError, match=r"\(any,\).*\(2,\).*ragged in all rows of a split or in none"):
@@ -204,7 +204,7 @@ def test_a_shape_that_changes_tells_of_ragged_fields(tmp_path: Path) -> None:
 
 
 def _broken() -> Ragged:
-    """Offsets that were changed after they had been looked at."""
+    """Make offsets that were changed after validation."""
     rows = Ragged.of([_WORDS] * 3)
     rows.offsets = np.array([0, 2, 4, 7])
     return rows
@@ -231,7 +231,7 @@ def _lists(kind: pa.DataType, *rows: list[Any] | None) -> pa.Array:
     ],
 )
 def test_a_batch_that_does_not_fit_is_named(tmp_path: Path, words: Callable[[], Any], expected: str) -> None:
-    """With the row where one is to blame, and else with the first of the batch."""
+    """With the wrong row, or else the first row of the batch."""
     given = {"x": words()}
     with (
         ShardWriter(tmp_path, 0, start=0, stop=3, source=SOURCE, id_type=pa.string()) as writer,
@@ -242,7 +242,7 @@ def test_a_batch_that_does_not_fit_is_named(tmp_path: Path, words: Callable[[], 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float32())])
 def test_lists_of_arrow_are_rows(tmp_path: Path, kind: pa.DataType) -> None:
-    """What Arrow computes on a column needs no other form, also where it is a part of a larger one."""
+    """Arrow lists need no conversion, also as slices."""
     lists = pa.array([[9.0], [1.0, 2.0], [], [3.0]], kind).slice(1)
     bools = pa.array([[], [True], [False, True]])
     with ShardWriter(tmp_path, 0, start=0, stop=3, source=SOURCE, id_type=pa.int64()) as writer:
@@ -255,14 +255,14 @@ def test_lists_of_arrow_are_rows(tmp_path: Path, kind: pa.DataType) -> None:
 
 
 def test_tensors_are_marked_alike(tmp_path: Path) -> None:
-    """A row function that works with torch needs no array."""
+    """Row functions may return tensors."""
     _write(tmp_path, [(ragged(torch.arange(length)), torch.tensor(1.0)) for length in (2, 0, 1)], [0, 3])
     ((inputs, _),) = PartitionLoader([tmp_path], batch_size=3, seed=None)
     assert [row.tolist() for row in inputs] == [[0, 1], [], [0]]
 
 
 def test_ragged_batches_are_the_callers_and_reach_other_devices(tmp_path: Path) -> None:
-    """Changing one changes no data. What is fed by a thread knows its longest row without looking at the device."""
+    """Changing a batch changes no data. On another device the longest row is known without a copy."""
     _write(tmp_path, [(ragged(np.full(row, row)), row) for row in range(9)], [0, 4, 9])
     loader = PartitionLoader([tmp_path], batch_size=4, seed=None)
     for inputs, _ in list(loader):
@@ -275,7 +275,7 @@ def test_ragged_batches_are_the_callers_and_reach_other_devices(tmp_path: Path) 
 
 @pytest.mark.gpu
 def test_ragged_batches_reach_a_gpu_unchanged(tmp_path: Path) -> None:
-    """Both arrays, from pinned memory; rows are padded and taken there as on the host."""
+    """Values and offsets are copied from pinned memory; padding and indexing work as on the host."""
     _write(tmp_path, [(ragged(np.arange(row % 4)), row) for row in range(40)], [0, 25, 40])
     there, here = (
         list(PartitionLoader([tmp_path], batch_size=3, seed=1, device=device)) for device in ("cuda", "cpu")
@@ -288,20 +288,20 @@ def test_ragged_batches_reach_a_gpu_unchanged(tmp_path: Path) -> None:
 
 
 def test_offsets_on_disk_that_lead_nowhere_are_found(tmp_path: Path) -> None:
-    """A damaged shard is an error, and no memory is read that is not its own."""
+    """A damaged shard raises, and no memory outside it is read."""
     manifest = _write(tmp_path, [(ragged(np.arange(length)), 1) for length in (3, 3)], [0, 2])
     path = tmp_path / manifest.shards[0].file
     content = path.read_bytes()
     offsets = np.array([0, 3, 6], np.int64).tobytes()
     assert content.count(offsets) == 1
     path.write_bytes(content.replace(offsets, np.array([0, 3, 1 << 40], np.int64).tobytes()))
-    os.utime(path, ns=(0, 0))  # or the checksum would tell
+    os.utime(path, ns=(0, 0))  # otherwise the checksum would find it
     with pytest.raises(ShardCorruptError, match=r"'input'.*preprocessed again"):
         list(PartitionLoader([tmp_path], batch_size=2, seed=None))
 
 
 def test_partitions_of_ragged_and_other_rows_do_not_mix(tmp_path: Path) -> None:
-    """Nor do those whose entries differ."""
+    """Nor do ragged partitions with different entry shapes."""
     _write(tmp_path / "a", [(ragged(np.zeros((2, 3))), 1)], [0, 1])
     _write(tmp_path / "b", [(np.zeros((2, 3)), 1)], [0, 1])
     with pytest.raises(DataError, match=r"does not fit.*ragged in all rows"):
@@ -309,7 +309,7 @@ def test_partitions_of_ragged_and_other_rows_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_a_shape_that_no_version_knows_is_refused() -> None:
-    """One with any length in a later axis."""
+    """A shape with any length in a later axis."""
     stored = Layout.of(flatten(1, ragged(np.zeros((2, 3))), None)).to_json()
     stored["fields"][0]["shape"] = [None, None]
     with pytest.raises(DataError, match="more than the first axis"):
@@ -317,7 +317,7 @@ def test_a_shape_that_no_version_knows_is_refused() -> None:
 
 
 def test_partitions_that_are_read_as_one_have_ragged_rows(tmp_path: Path) -> None:
-    """Each worker reads its part of every batch, and one that reads all of them alone has the same rows."""
+    """Each worker reads its part of every batch; a single worker with all parts gets the same rows."""
     counts = [5, 8]
     folders = [tmp_path / str(number) for number in range(2)]
     for number, (folder, count) in enumerate(zip(folders, counts, strict=True)):
@@ -340,7 +340,7 @@ def _own(loaders: Sequence[PartitionLoader]) -> list[int]:
 
 
 def test_a_trial_and_a_technique_see_the_rows_of_a_batch(tmp_path: Path) -> None:
-    """A trial, in another order; a technique in a dry run, one by one, as a row function returns them."""
+    """A trial reads them in another order; a dry run gives a technique single rows."""
     rows = [({"x": ragged(np.arange(row)), "y": np.float32(row)}, row) for row in range(5)]
     _write(tmp_path, rows, [0, 5])
     trial = LimitedLoader(

@@ -1,4 +1,4 @@
-"""Threads follow what passes have shown, and never change what is read."""
+"""The number of prefetch threads follows measured passes and never changes the data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS = st.floats(1e-6, 1e3)
 
 
 def times(gather_s: float, step_s: float, *, waiting: float = 0.0, num_bytes: int = 1000) -> PassTimes:
-    """A pass of 10 batches that each took so long to gather, and to be used."""
+    """Times of a pass of 10 batches with these seconds to gather and to use each."""
     return PassTimes(ROWS, 10 * gather_s, 10 * gather_s * (1 - waiting), 10 * step_s, 10, num_bytes)
 
 
@@ -30,14 +30,14 @@ def after(*passes: PassTimes, cores: int = 8, memory: int | None = None) -> Read
 
 
 def test_nothing_known_is_as_before() -> None:
-    """On a processor when it is asked for, else the next one."""
+    """Without measurements: on demand on the CPU, one batch ahead on other devices."""
     for known in (after(), after(PassTimes(0, 0, 0, 0, 0, 0))):
         assert known.ahead("m", BATCH, is_on_host=True) == ON_DEMAND
         assert known.ahead("m", BATCH, is_on_host=False) == NEXT_ONE
 
 
 def test_threads_gather_a_fifth_faster_than_batches_are_used() -> None:
-    """As many as the cores that are left bear."""
+    """Limited by the free cores."""
     assert after(times(2.0, 1.0)).ahead("m", BATCH, is_on_host=False) == Ahead(3, 4)
     assert after(times(0.1, 1.0)).ahead("m", BATCH, is_on_host=False) == Ahead(1, 2)
     assert after(times(2.0, 1.0), cores=3).ahead("m", BATCH, is_on_host=False) == Ahead(2, 3)
@@ -45,14 +45,14 @@ def test_threads_gather_a_fifth_faster_than_batches_are_used() -> None:
 
 
 def test_threads_that_wait_for_storage_take_no_core() -> None:
-    """So there may be more of them than cores."""
+    """So more threads than cores are possible."""
     slow = after(times(2.0, 1.0, waiting=0.9), cores=2)
     assert slow.ahead("m", BATCH, is_on_host=True) == Ahead(3, 4)
     assert after(times(9.0, 1.0, waiting=1.0), cores=1).ahead("m", BATCH, is_on_host=True).threads == 11
 
 
 def test_what_computes_on_the_processor_is_left_alone_unless_reading_waits() -> None:
-    """A thread would take from training what it gives; and a short wait is worth none."""
+    """A thread would take as much CPU from training as it saves, and a short wait is not worth one."""
     assert after(times(2.0, 1.0)).ahead("m", BATCH, is_on_host=True) == ON_DEMAND
     assert after(times(0.02, 1.0, waiting=0.9)).ahead("m", BATCH, is_on_host=True) == ON_DEMAND
 
@@ -64,7 +64,7 @@ def test_a_partition_that_is_in_memory_by_now_ends_the_threads() -> None:
 
 
 def test_models_have_steps_of_their_own() -> None:
-    """One that never ran here has those of the others."""
+    """A model without measurements uses the other models'."""
     known = after(times(1.0, 1.0))
     known.learn("slow", times(1.0, 100.0))
     assert known.ahead("slow", BATCH, is_on_host=False).threads == 1
@@ -85,7 +85,7 @@ def test_models_have_steps_of_their_own() -> None:
 def test_threads_and_memory_are_bounded(
     passes: list[PassTimes], cores: int, memory: int | None, batch: int, is_on_host: bool
 ) -> None:
-    """Whatever was measured: at most 16 threads, a batch for each, a tenth of the memory; else as nothing is known."""
+    """At most 16 threads, one batch each, and a tenth of the memory, for any measurements."""
     known = after(*passes, cores=cores, memory=memory)
     threads, depth = found = known.ahead("m", batch, is_on_host=is_on_host)
     if found in (ON_DEMAND, NEXT_ONE):
@@ -99,7 +99,7 @@ def test_threads_and_memory_are_bounded(
 
 @pytest.mark.parametrize("ahead", [Ahead(1, 1), Ahead(1, 2), Ahead(3, 4), Ahead(16, 17)])
 def test_batches_are_the_same_to_the_bit(tmp_path: Path, ahead: Ahead) -> None:
-    """In the same order, in each pass, also from the middle on."""
+    """In the same order in each pass, also from the middle."""
     folder = tmp_path / "p"
     write_partition(folder, [17, 0, 25, 11])
     told: list[PassTimes] = []

@@ -1,4 +1,4 @@
-"""What is written to a shard is what is read from it, and rows in are rows out plus rows failed."""
+"""Shards return the written rows, and count rows in as rows out plus failed rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _writer(folder: Path, num_rows: int, id_type: pa.DataType | None = None) -> 
 
 
 def _read(folder: Path) -> tuple[MappedRows, list[Any]]:
-    """All rows of the shards in a folder, one array per field."""
+    """Read all rows of the shards in a folder, one array per field."""
     write_manifest(folder, PartitionManifest.of(SOURCE, complete_shards(folder)))
     rows = MappedRows.open([folder])
     batches = list(rows.batches(np.arange(rows.num_rows), np.unique([0, rows.num_rows])))
@@ -55,7 +55,7 @@ _columns = st.integers(0, 12).flatmap(
 @settings(deadline=None, max_examples=60)
 @given(columns=_columns, batch_bytes=st.sampled_from([1, 64, 1 << 20]), as_text=st.booleans())
 def test_rows_survive_the_disk(columns: Sequence[Array], batch_bytes: int, as_text: bool) -> None:
-    """Any dtypes, shapes and ids, in any number of record batches, are read as they were."""
+    """For any dtypes, shapes, ids and numbers of record batches."""
     count = len(columns[0])
     ids = [f"row-{i}" if as_text else i for i in range(count)]
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
@@ -76,7 +76,7 @@ def test_rows_survive_the_disk(columns: Sequence[Array], batch_bytes: int, as_te
 def test_a_shard_larger_than_a_batch_is_written_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is bounded by the batch, not by the shard."""
+    """The batch bounds memory, not the shard."""
     monkeypatch.setattr(shards, "BATCH_BYTES", 40)  # three rows of 12 bytes
     shard = write_shard(tmp_path, 0, range(10), shape=(1,))
     with pa.memory_map(str(tmp_path / shard.file)) as file:
@@ -84,7 +84,7 @@ def test_a_shard_larger_than_a_batch_is_written_in_several(
 
 
 def test_failed_rows_are_counted_beside_the_others(tmp_path: Path) -> None:
-    """Rows in are rows out plus rows failed; the failed ones keep error and traceback."""
+    """Failed rows keep error and traceback."""
     with _writer(tmp_path, 3) as writer:
         writer.add(0, 1.0, 1)
         writer.fail(failed(1))
@@ -96,7 +96,7 @@ def test_failed_rows_are_counted_beside_the_others(tmp_path: Path) -> None:
 
 
 def test_a_shard_without_rows_is_complete(tmp_path: Path) -> None:
-    """When every row failed, or there was none, the shard is still written, with its id column."""
+    """If every row failed or none existed, the shard has only its id column."""
     with _writer(tmp_path, 2, pa.string()) as writer:
         writer.fail(failed(0))
         writer.fail(failed(1))
@@ -108,7 +108,7 @@ def test_a_shard_without_rows_is_complete(tmp_path: Path) -> None:
 
 
 def test_rows_that_went_missing_are_an_error(tmp_path: Path) -> None:
-    """A shard that does not account for every row of its range cannot be completed."""
+    """A shard must account for every row of its range."""
     with _writer(tmp_path, 3) as writer:
         writer.add(0, 1.0, 1)
         with pytest.raises(DataError, match="3 rows in, but 1 out and 0 failed"):
@@ -117,7 +117,7 @@ def test_rows_that_went_missing_are_an_error(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_was_not_closed_leaves_no_trace(tmp_path: Path) -> None:
-    """An error in between removes what was written aside."""
+    """An error removes the temporary files."""
     with _writer(tmp_path, 2) as writer:
         writer.add(0, np.zeros(3), 1)
         with pytest.raises(RowError, match="shape"):
@@ -137,7 +137,7 @@ def test_values_are_copied_when_added(tmp_path: Path) -> None:
 
 
 def test_bools_are_tagged_bytes(tmp_path: Path) -> None:
-    """Other readers see bytes and a tag that tells what they are."""
+    """Other readers see bytes and a tag for the type."""
     with _writer(tmp_path, 1) as writer:
         writer.add(0, np.array([True, False]), None)
         shard = writer.close()
@@ -148,7 +148,7 @@ def test_bools_are_tagged_bytes(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_in_a_shard_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error passes through Arrow as it is, and nothing of the shard stays."""
+    """Arrow passes the error on, and no file of the shard remains."""
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

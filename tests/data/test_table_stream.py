@@ -1,4 +1,4 @@
-"""Tables of any size: read in pieces as they are read as a whole, and what a later row contradicts is told."""
+"""Streamed tables equal tables read as a whole, and contradicting rows are reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _written(rows: list[list[str]]) -> bytes:
 
 
 def read(uri: str, types: dict[str, str] | None = None) -> pa.Table:
-    """All rows of a table, read in pieces."""
+    """Read all rows of a table in pieces."""
     stream = open_tables(table_files(uri), types or {})
     return pa.Table.from_batches([rows.batch for rows in stream.rows()], stream.schema)
 
@@ -54,7 +54,7 @@ def read(uri: str, types: dict[str, str] | None = None) -> pa.Table:
 def test_pieces_are_read_as_the_whole_is(
     tmp_path_factory: pytest.TempPathFactory, columns: list[list[str]], parts: int
 ) -> None:
-    """The same types and values, in however many files rows lie, once types are told."""
+    """The same types and values for any number of files, once the types are known."""
     folder = tmp_path_factory.mktemp("table")
     names = [f"c{n}" for n in range(len(columns))] + ["last"]
     rows = [[*row, f"r{n}"] for n, row in enumerate(zip(*columns, strict=True))]
@@ -87,7 +87,7 @@ LATER = "".join(f"{n},{n}.5,w{n},\n" for n in range(20))
 def test_a_row_that_contradicts_the_first_ones_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, column: str, value: str
 ) -> None:
-    """With file, row, column, value, and what to do: nothing is changed in silence."""
+    """With file, row, column, value and fix; no value changes silently."""
     monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 100)
     path = tmp_path / "t.csv"
     path.write_text(f"id,number,word,empty\n{LATER}{row}\n{LATER}")
@@ -104,7 +104,7 @@ def test_a_row_that_contradicts_the_first_ones_is_told(
 def test_unusual_numbers_that_are_the_same_are_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Zeros, negative and missing ones, after the first rows."""
+    """Zeros, negative and missing numbers after the first rows."""
     monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 20)
     (tmp_path / "t.csv").write_text(
         "id,n\n" + "".join(f"{n},{n}\n" for n in range(9)) + "9,\n0,-5\n11,0\n12,-10\n"
@@ -113,7 +113,7 @@ def test_unusual_numbers_that_are_the_same_are_numbers(
 
 
 def test_a_type_that_is_given_counts(tmp_path: Path) -> None:
-    """From the first row on; what is not of that type is told."""
+    """From the first row; other values are reported."""
     path = tmp_path / "t.csv"
     path.write_text("id,zip,share\n1,0123,1\n2,4567,2\n")
     types = {"id": "string", "zip": "int64", "share": "float64"}
@@ -135,7 +135,7 @@ def test_a_type_that_is_given_counts(tmp_path: Path) -> None:
 def test_text_that_is_no_table_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str, expected: str
 ) -> None:
-    """With the file, and about where."""
+    """With the file and the approximate position."""
     monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 100)
     monkeypatch.setattr("cerebro.data.tables.text_stream.TEXT_BLOCK_BYTES", 2000)
     (tmp_path / "t.csv").write_text(f"id,number,word,empty\n{LATER}{tail}", errors="surrogateescape")
@@ -144,7 +144,7 @@ def test_text_that_is_no_table_is_told(
 
 
 def test_files_of_one_table_have_the_same_columns(tmp_path: Path) -> None:
-    """In whatever order; else both files are named, with what differs."""
+    """In any order; otherwise both files and the difference are named."""
     for name, table in {"a": {"id": [1], "n": [2]}, "b": {"n": [3], "id": [4]}}.items():
         pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
         (tmp_path / f"{name}.csv").write_bytes(_written([list(table), [str(v[0]) for v in table.values()]]))
@@ -162,7 +162,7 @@ def test_files_of_one_table_have_the_same_columns(tmp_path: Path) -> None:
 
 
 def test_types_of_parquet_files_are_joined(tmp_path: Path) -> None:
-    """Where a wider type holds both; dictionaries are read as their values. Else the file is named."""
+    """To a wider type if it holds both; dictionaries are decoded. Otherwise the file is named."""
     words = pa.array(["x", "y"]).dictionary_encode()
     pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32()), "word": words}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"id": pa.array([3], pa.int64()), "word": ["z"]}), tmp_path / "b.parquet")
@@ -177,7 +177,7 @@ def test_types_of_parquet_files_are_joined(tmp_path: Path) -> None:
 
 
 def test_row_groups_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One may be larger than memory."""
+    """A row group may exceed memory."""
     monkeypatch.setattr("cerebro.data.tables.table_stream.BATCH_BYTES", 1000)
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "t.parquet", row_group_size=1000)
     found = [
@@ -194,7 +194,7 @@ def test_row_groups_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_batches_are_bounded_by_what_rows_take_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of texts that pages name by numbers, and where rows get longer: all rows, in their order."""
+    """Also for dictionary-encoded texts and growing rows; all rows in order."""
     monkeypatch.setattr("cerebro.data.tables.table_stream.BATCH_BYTES", 100_000)
     texts = ["short", "s", "t"] * 100 + ["x" * 5000, "y" * 5000] * 300 + ["short"] * 100
     table = pa.table({"id": range(1000), "text": pa.array(texts).dictionary_encode()})
@@ -212,7 +212,7 @@ def test_batches_are_bounded_by_what_rows_take_in_memory(
 
 
 def test_files_are_not_all_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process may have 1,024."""
+    """The limit is 1,024 per process."""
     for number in range(40):
         pq.write_table(pa.table({"id": [number]}), tmp_path / f"part-{number:02d}.parquet")
     most, whole = [0], pq.ParquetFile.__init__
@@ -231,7 +231,7 @@ def test_files_are_not_all_open_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_views_become_texts(tmp_path: Path) -> None:
-    """Arrow cannot take rows of them."""
+    """Arrow cannot take rows of view types."""
     table = pa.table({"id": ["a", "b"], "raw": [b"1", b"2"]})
     kinds = pa.schema([("id", pa.string_view()), ("raw", pa.binary_view())])
     pq.write_table(table.cast(kinds), tmp_path / "t.parquet")
@@ -242,7 +242,7 @@ def test_views_become_texts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["b.csv.gz", "day=2/x.csv", "day=2/x.parquet", "day=2/x.csv.zst"])
 def test_no_rows_of_a_folder_are_left_out(tmp_path: Path, name: str) -> None:
-    """Of compressed tables and folders of tables neither; a pattern names the others, and images are none."""
+    """Including compressed tables and nested folders; a pattern selects others, and images are no tables."""
     (tmp_path / "images").mkdir()
     for other in ("a.csv", "images/a.png", "notes.txt.gz"):
         (tmp_path / other).write_text("id\n1\n")
@@ -256,7 +256,7 @@ def test_no_rows_of_a_folder_are_left_out(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("first", ["a", "z"])
 def test_a_header_alone_has_no_rows(tmp_path: Path, first: str) -> None:
-    """With a line break or without, wherever the file stands among the others."""
+    """With or without a final line break, and in any position among the files."""
     (tmp_path / "m.csv").write_text("id,n\n1,2\n")
     for header in ("id,n", "n,id", "id,n\n", "\ufeffid,n"):
         (tmp_path / f"{first}.csv").write_text(header)
@@ -267,7 +267,7 @@ def test_a_header_alone_has_no_rows(tmp_path: Path, first: str) -> None:
 
 
 def test_types_of_nothing_are_refused(tmp_path: Path) -> None:
-    """A misspelt column would keep the type that it was told by."""
+    """A type for a misspelt column would otherwise be ignored."""
     (tmp_path / "t.csv").write_text("id,zip\n1,0123\n")
     with pytest.raises(
         MetadataError, match=r"types for 'Zip', but .*t\.csv lacks these columns.*'id', 'zip'"
@@ -288,7 +288,7 @@ def test_types_of_nothing_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_told(tmp_path: Path, uri: str, expected: str) -> None:
-    """A folder without a table, a pattern that nothing matches, a missing file."""
+    """A folder without a table, a pattern without matches, a missing file."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").touch()
     with pytest.raises(LocatorError, match=expected):
@@ -296,7 +296,7 @@ def test_what_is_not_there_is_told(tmp_path: Path, uri: str, expected: str) -> N
 
 
 def test_a_name_with_signs_of_a_pattern_is_a_name(tmp_path: Path) -> None:
-    """If there is such a file."""
+    """If such a file exists."""
     (tmp_path / "a[1].csv").write_text("id\n1\n")
     (tmp_path / "a1.csv").write_text("id\n2\n")
     assert read(f"{tmp_path}/a[1].csv").to_pylist() == [{"id": 1}]
@@ -304,7 +304,7 @@ def test_a_name_with_signs_of_a_pattern_is_a_name(tmp_path: Path) -> None:
 
 
 def test_a_preview_reads_the_first_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of a table that is wrong further down; how many rows there are is told where it is known."""
+    """Also of a table with later errors; the row count is given if known."""
     rows = "".join(f"{n},{n}\n" for n in range(100))
     (tmp_path / "t.csv").write_text(f"id,n\n{rows}0,oops\n")
     pq.write_table(pa.table({"id": range(100), "n": range(100)}), tmp_path / "t.parquet")
@@ -326,7 +326,7 @@ def test_a_preview_reads_the_first_rows_alone(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_tables_in_a_bucket_are_looked_at_in_parts(tmp_path: Path) -> None:
-    """Columns and first rows of files, folders and patterns, without a copy; as a whole they are fetched."""
+    """Columns and first rows need no copy; a full read downloads the files."""
     with s3_server():
         table = pa.table({"id": range(9), "n": range(9)})
         pq.write_table(table, tmp_path / "t.parquet")

@@ -1,4 +1,4 @@
-"""Tables as users write them: what a cell says is what the row function and the predictions see."""
+"""Tables keep the meaning of cells for row functions and predictions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cerebro.data.tables.whole_tables import (
 
 
 def test_numbers_with_leading_zeros_stay_text() -> None:
-    """``0001`` names an object; read as the number 1 it would name another one."""
+    """``0001`` names an object; as the number 1 it would name another one."""
     table = parse_table(b"id,image,label\n0001,0007,3\n0002,0008,4\n", "train.csv")
     assert table.to_pylist() == [
         {"id": "0001", "image": "0007", "label": 3},
@@ -32,7 +32,7 @@ def test_numbers_with_leading_zeros_stay_text() -> None:
 
 
 def test_plain_numbers_are_numbers() -> None:
-    """Whole ids, labels and measures keep their types; an empty cell is no value."""
+    """Whole ids, labels and measures keep their types; an empty cell is null."""
     table = parse_table(b"id,label,weight\n1,3,0.5\n2,,1.5\n", "train.csv")
     assert table.to_pylist() == [
         {"id": 1, "label": 3, "weight": 0.5},
@@ -41,18 +41,18 @@ def test_plain_numbers_are_numbers() -> None:
 
 
 def test_ids_that_are_neither_whole_nor_text_are_text() -> None:
-    """A date or 1.50 as id comes back as it was written."""
+    """A date or 1.50 as id keeps its notation."""
     assert parse_table(b"id\n1.50\n2.5\n", "train.csv").to_pylist() == [{"id": "1.50"}, {"id": "2.5"}]
 
 
 def test_columns_come_back_as_they_were_written(tmp_path: Path) -> None:
-    """Predictions are read as plain values."""
+    """Predictions return plain values."""
     write_columns(tmp_path / "p.arrow", {"id": ["a", "b"], "digit": [1, 2]})
     assert read_columns(tmp_path / "p.arrow") == {"id": ["a", "b"], "digit": [1, 2]}
 
 
 def test_a_folder_that_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
-    """A prediction that was taken back may still be at its end when its experiment is gone."""
+    """A revoked prediction may still finish after its experiment was deleted."""
     with pytest.raises(FileNotFoundError, match="one"):
         write_columns(tmp_path / "one" / "p.arrow", {"id": ["a"]})
     assert list(tmp_path.iterdir()) == []
@@ -68,7 +68,7 @@ NAMES = st.lists(
 
 @given(names=NAMES, has_mark=st.booleans(), data=st.data())
 def test_columns_are_known_from_the_beginning(names: list[str], has_mark: bool, data: st.DataObject) -> None:
-    """As they are once all is read, however they are quoted; what is not complete tells nothing."""
+    """Incomplete text gives no columns; complete headers equal a full read for any quoting."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([names, ["1"] * len(names)])
     content = text.getvalue().encode("utf-8-sig" if has_mark else "utf-8")
@@ -78,7 +78,7 @@ def test_columns_are_known_from_the_beginning(names: list[str], has_mark: bool, 
 
 
 def test_columns_of_parquet_are_known_from_its_end(tmp_path: Path) -> None:
-    """And only of a file that is what its name says."""
+    """Only if the file is really Parquet."""
     pq.write_table(pa.table({"id": [1], "image": ["a"]}), tmp_path / "t.parquet")
     with (tmp_path / "t.parquet").open("rb") as file:
         assert parquet_column_names(file) == ("id", "image")

@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def run_commands(commands: None) -> None:
-    """Mark all tests here: rendered charts are cached, so any test may be the first to run helm."""
+    """Mark all tests here, since any test may be the first to run helm for the shared cache."""

@@ -1,7 +1,7 @@
-"""The platform as containers, each as its pod would run it: no root, nothing writable but /tmp and its volumes.
+"""Run the platform as containers with the pods' restrictions: no root, a read-only root file system.
 
-Kubernetes is not in it: containers share the host's network and are told each other's ports. What the chart says is
-checked in tests/deploy/chart, what the images hold and do is checked with this.
+There is no Kubernetes: containers share the host's network and get each other's ports. tests/deploy/chart tests the
+chart; this module tests the images.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _COMMON = ("shared", "checkpoints", "metrics", "code", "logs")
 
 
 def image(name: str) -> str:
-    """The tag that `make images` gives."""
+    """Return the tag that `make images` sets."""
     return f"cerebro/cerebro-{name}:{VERSION}"
 
 
 def require() -> None:
-    """Skip where there is no Docker or the images are not built, in CI too: it has no Docker, and builds no images."""
+    """Skip without Docker or images, in CI too, since CI has no Docker."""
     if shutil.which("docker") is None:
         pytest.skip("docker is not on PATH")
     if docker("info", check=False).returncode != 0:
@@ -48,7 +48,7 @@ def require() -> None:
 
 
 def docker(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a docker command; an assertion shows what it said if it fails."""
+    """Run a docker command; on failure show its output."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=600)
     assert not check or done.returncode == 0, f"docker {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
     return done
@@ -70,12 +70,12 @@ class Platform:
         for name in (*_COMMON, "store", *workers):
             path = folder / name
             path.mkdir()
-            path.chmod(0o777)  # as an fsGroup would have it: the containers' user is not the test's
+            path.chmod(0o777)  # as an fsGroup would, since the container's user is not the test's
 
     # --- services --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start everything and wait until it is well."""
+        """Start all services and wait until they are healthy."""
         self._start_store()
         client = {"CEREBRO_SERVER": self.server, "CEREBRO_TOKEN": self.token}
         self.run(
@@ -95,7 +95,7 @@ class Platform:
 
     @property
     def server(self) -> str:
-        """Base URL of kvs_api."""
+        """Return the base URL of kvs_api."""
         return f"http://127.0.0.1:{self.ports['kvs-api']}"
 
     def _start_store(self) -> None:
@@ -151,7 +151,7 @@ class Platform:
         Args:
             of: control, worker or notebook.
             volumes: mounted under their own names below /volumes.
-            mounts: further folders of `folder`, and where.
+            mounts: further folders of `folder`, and their mount points
         """
         binds = {volume: f"/volumes/{volume}" for volume in volumes} | dict(mounts or {})
         options = [f"--volume={self.folder / source}:{target}" for source, target in binds.items()]
@@ -162,29 +162,29 @@ class Platform:
     def notebook(
         self, *command: str, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in the notebook's image to its end, as a cell there would."""
+        """Run a command in the notebook image until it exits, as a cell would."""
         client = {"CEREBRO_SERVER": self.server, "CEREBRO_TOKEN": self.token, **(environment or {})}
         options = [f"--volume={self.folder / volume}:/volumes/{volume}" for volume in _COMMON]
         options += [f"--env={key}={value}" for key, value in client.items()]
         return docker("run", "--rm", *_AS_A_POD, *options, image("notebook"), *command, check=False)
 
     def name(self, of: str) -> str:
-        """A container's name, this platform's own."""
+        """Return a container's name, unique to this platform."""
         return f"cerebro-{self._key}-{of}"
 
     def state(self, of: str) -> dict[str, object]:
-        """What docker knows of a container's state."""
+        """Return docker's state of a container."""
         found = docker("inspect", "--format={{json .State}}", self.name(of)).stdout
         state: dict[str, object] = json.loads(found)
         return state
 
     def logs(self, of: str) -> str:
-        """What a container wrote."""
+        """Return a container's output."""
         done = docker("logs", self.name(of))
         return done.stdout + done.stderr
 
     def await_url(self, of: str, path: str) -> None:
-        """Wait until a container answers a path with 200; an assertion shows its log if it does not, or ends."""
+        """Wait until a container answers a path with 200; on failure show its log."""
         url = f"http://127.0.0.1:{self.ports[of]}{path}"
         some = urllib3.Retry(5, status_forcelist=[503], backoff_factor=0.2, backoff_max=2)
         deadline = time.monotonic() + TIMEOUT_S
@@ -207,6 +207,6 @@ class Platform:
 
 
 def _free_ports(names: Iterable[str]) -> dict[str, int]:
-    with ExitStack() as stack:  # all at once, so that no two are the same
+    with ExitStack() as stack:  # reserve all ports together, so they differ
         held = {name: stack.enter_context(closing(socket.create_server(("127.0.0.1", 0)))) for name in names}
         return {name: listening.getsockname()[1] for name, listening in held.items()}

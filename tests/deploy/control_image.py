@@ -1,7 +1,7 @@
-"""The control image's packages on a development machine: imports of all others fail.
+"""Emulate the control image on a development machine: imports of all other packages fail.
 
-`hide_packages` writes a ``sitecustomize`` module. Processes started with its folder on ``PYTHONPATH`` load it, as do
-their children.
+`hide_packages` writes a ``sitecustomize`` module. Processes with its folder on ``PYTHONPATH`` load it, and so do their
+children.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = ImageFinder
 
 
 def closure(roots: Iterable[Requirement]) -> set[str]:
-    """Names of all distributions that installing `roots` brings in, read from the installed metadata."""
+    """Return the names of all distributions that installing `roots` requires, from installed metadata."""
     pending, visited, names = list(roots), set[tuple[str, frozenset[str]]](), set[str]()
     while pending:
         requirement = pending.pop()
@@ -57,7 +57,7 @@ def closure(roots: Iterable[Requirement]) -> set[str]:
 
 
 def _direct_requirements(distribution: str, extras: frozenset[str]) -> list[Requirement]:
-    """The requirements an installed distribution declares for this machine with these extras."""
+    """Return the requirements that an installed distribution declares for this machine with these extras."""
     environments = [{"extra": extra} for extra in sorted(extras | {""})]
     found = [Requirement(line) for line in requires(distribution) or []]
     return [
@@ -70,12 +70,12 @@ def _direct_requirements(distribution: str, extras: frozenset[str]) -> list[Requ
 def hide_packages(
     folder: Path, *, installed: Iterable[str], trimmed: Iterable[str], own: Iterable[str]
 ) -> set[str]:
-    """Write ``sitecustomize.py`` to `folder`, and return the names of all modules that it hides.
+    """Write ``sitecustomize.py`` to `folder`, and return the names of all hidden modules.
 
     Args:
-        installed: distributions of the image, indirect ones included.
+        installed: distributions of the image, including indirect ones.
         trimmed: patterns of files that the build removes from ``site-packages``.
-        own: the project's packages.
+        own: the project's packages
     """
     has = {canonicalize_name(each) for each in installed}
     absent = {
@@ -90,7 +90,7 @@ def hide_packages(
 
 
 def _modules(patterns: Iterable[str]) -> Iterable[str]:
-    """Names of modules that patterns of files below ``site-packages`` match here."""
+    """Return the names of modules that match patterns of files below ``site-packages``."""
     for place in {Path(each) for each in sys.path if Path(each).name == "site-packages"}:
         for pattern in patterns:
             for path in place.glob(pattern):

@@ -1,6 +1,6 @@
-"""Ask every route of the page, and start an experiment file: a program for test_control_image.py.
+"""Request every route of the page and start an experiment file; a program for test_control_image.py.
 
-``python control_image_routes.py FOLDER`` prints as JSON each request's method, path and status.
+``python control_image_routes.py FOLDER`` prints each request's method, path and status as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ fit:
 
 
 def main() -> None:
-    """Ask, and print what came."""
+    """Send all requests and print the results."""
     folder = Path(sys.argv[1])
     experiment_file.READ_S = HANG_S  # a slow machine takes longer
     table = folder / "train.csv"
@@ -54,7 +54,7 @@ def main() -> None:
         answers.append(("POST", path, browser.post(path, sent, form="/experiments").status_code))
     for method, path, _ in routes(bench):
         if path.startswith("/api/v1"):
-            continue  # the store's own API, passed on
+            continue  # the store's own API, which is forwarded
         status = client.open(path, method=method, base_url=LOCAL, headers=BEARER, buffered=True).status_code
         answers.append((method, path, status))
     browser = bench.signed_in()

@@ -1,4 +1,4 @@
-"""`deploy/images/build`, which `make images` runs, with a stand-in for docker that notes what it is asked."""
+"""`deploy/images/build`, the script behind `make images`, with a docker stand-in that records its calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STAND_IN = '#!/bin/sh\necho "$*" >> "$ASKED"\n'
 
 
 class Checkout:
-    """A folder with the script and what it writes to, and a PATH with the stand-in."""
+    """A folder with the script and its inputs, and a PATH with the stand-in."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.asked = folder / "checkout", folder / "asked"
@@ -38,7 +38,7 @@ class Checkout:
         return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
 
     def builds(self) -> list[str]:
-        """What docker was asked to build."""
+        """List the images that docker was asked to build."""
         lines = self.asked.read_text().splitlines() if self.asked.exists() else []
         return [line for line in lines if line.startswith("build ")]
 
@@ -49,7 +49,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 def test_three_images_are_built_and_tagged_with_the_version(checkout: Checkout) -> None:
-    """Control, worker, notebook, in this order; nothing is pushed without a registry."""
+    """Control, worker, notebook, in this order; without a registry nothing is pushed."""
     assert checkout.build().returncode == 0
     targets = [line.split("--target ")[1].split()[:3] for line in checkout.builds()]
     assert targets == [[n, "--tag", f"cerebro/cerebro-{n}:1.2.3"] for n in ("control", "worker", "notebook")]
@@ -57,7 +57,7 @@ def test_three_images_are_built_and_tagged_with_the_version(checkout: Checkout) 
 
 
 def test_a_registry_stands_in_front_of_names_and_gets_the_images(checkout: Checkout) -> None:
-    """With or without a slash at its end."""
+    """With or without a trailing slash."""
     assert checkout.build(REGISTRY="registry.example/team/").returncode == 0
     lines = checkout.asked.read_text().splitlines()
     pushed = [line.removeprefix("push ") for line in lines if line.startswith("push ")]
@@ -69,7 +69,7 @@ def test_a_registry_stands_in_front_of_names_and_gets_the_images(checkout: Check
 def test_wheels_and_certificates_of_this_machine_go_into_the_context(
     checkout: Checkout, tmp_path: Path
 ) -> None:
-    """A builder sees no folder of this machine: wheels are copied, addresses are passed on."""
+    """The builder sees no folder of this machine, so wheels are copied and index addresses passed on."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     (wheels / "torch-1-py3-none-any.whl").touch()

@@ -1,4 +1,4 @@
-"""The images, built, run as the chart's pods run them: read-only, as user 1000, two workers of two containers each."""
+"""The built images under the chart's restrictions: read-only, user 1000, two workers with two containers each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 MB = 1_000_000
 CONTROL_BAR_BYTES = 650 * MB
 WORKER_BAR_BYTES = 450 * MB
-"""Beyond torch and what it depends on. Missed at present (574): SciPy and Optuna are in it, to draw for searches."""
+"""The limit beyond torch and its dependencies. Currently missed (574): the image has SciPy and Optuna for searches."""
 
 _SIZE_OF_TORCH = """
 import re
@@ -43,7 +43,7 @@ print(sum(closure("torch", {}).values()))
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """One for all tests that leave it whole."""
+    """A platform shared by tests that leave it intact."""
     yield from _platform(tmp_path_factory.mktemp("containers"))
 
 
@@ -68,26 +68,24 @@ def _images() -> None:
 
 
 def size(name: str) -> int:
-    """Bytes of an image, unpacked."""
+    """Return the unpacked size of an image in bytes."""
     return int(docker("image", "inspect", "--format={{.Size}}", image(name)).stdout)
 
 
 def in_image(name: str, *command: str) -> str:
-    """What a command in a new container of an image prints."""
+    """Return the output of a command in a new container."""
     return docker(
         "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp", image(name), *command
     ).stdout
 
 
 def test_control_image_is_within_its_bar_and_has_no_torch() -> None:
-    """650 MB unpacked at most; neither torch nor pip is in it."""
     assert size("control") <= CONTROL_BAR_BYTES
     script = "from importlib.util import find_spec as f; print([f(n) for n in ('torch', 'pandas', 'pip')])"
     assert in_image("control", "python", "-c", script).strip() == "[None, None, None]"
 
 
 def test_worker_image_is_within_its_bar() -> None:
-    """450 MB at most beyond torch and what torch depends on."""
     torch = int(in_image("worker", "python", "-c", _SIZE_OF_TORCH))
     assert torch > 100 * MB, "torch was not measured"
     assert size("worker") - torch <= WORKER_BAR_BYTES
@@ -95,7 +93,7 @@ def test_worker_image_is_within_its_bar() -> None:
 
 @pytest.mark.parametrize("name", ["control", "worker", "notebook"])
 def test_images_carry_no_tools_of_the_build(name: str) -> None:
-    """No compiler, no package lists, no pip cache; the user is 1000 and owns nothing below /opt."""
+    """No compiler, no package lists and no pip cache; the user is 1000 and owns nothing below /opt."""
     look = (
         "for tool in gcc cc g++ clang ld as; do command -v $tool; done; "
         "find /var/lib/apt/lists /var/cache/apt/archives /wheels /source -type f ! -name lock; find /opt -user 1000"
@@ -109,7 +107,7 @@ def test_images_carry_no_tools_of_the_build(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["control", "worker", "notebook"])
 def test_nothing_is_compiled_at_start(name: str) -> None:
-    """Whatever Cerebro imports has bytecode in the image, which nobody checks against its source."""
+    """Every module that Cerebro imports has unchecked bytecode in the image."""
     script = (
         "import importlib, pathlib\n"
         "for name in ('cerebro.runtime.kvs.client', 'cerebro.data.tables.whole_tables', 'controller.loop.loop', "
@@ -122,7 +120,7 @@ def test_nothing_is_compiled_at_start(name: str) -> None:
 
 
 def test_an_experiment_runs_from_the_notebook_image(platform: Platform) -> None:
-    """ETL and fit over both workers, started in the notebook image: the selftest, as `helm test` runs it."""
+    """The selftest in the notebook image, as `helm test` runs it: ETL and fit on both workers."""
     done = platform.notebook("python", "-P", "-m", "cerebro.cli", "selftest", "--timeout", "120")
     assert done.returncode == 0, done.stdout + done.stderr + platform.logs("worker-0")
     assert "each committed exactly once" in done.stdout
@@ -130,7 +128,7 @@ def test_an_experiment_runs_from_the_notebook_image(platform: Platform) -> None:
 
 
 def test_health_commands_tell_the_state(platform: Platform) -> None:
-    """Docker's health command says healthy in every service's container; for the notebook the address is its own."""
+    """Each service's container is healthy; the notebook checks its own address."""
     for name in ("kvs-api", "controller", "dispatcher", "worker-0", "worker-0-etl"):
         docker("exec", platform.name(name), "python", "-m", "cerebro.runtime.web.health")
 
@@ -138,7 +136,7 @@ def test_health_commands_tell_the_state(platform: Platform) -> None:
 def test_requirements_of_user_code_are_installed_on_the_shards_volume(
     platform: Platform, tmp_path: Path
 ) -> None:
-    """A worker makes an environment for a requirements.txt although its own packages are read-only."""
+    """A worker creates an environment for requirements.txt although its own packages are read-only."""
     wheel = tmp_path / "greeting-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("greeting.py", "TEXT = 'hello'\n")
@@ -165,7 +163,7 @@ def test_requirements_of_user_code_are_installed_on_the_shards_volume(
 
 
 def test_jupyterlab_starts_with_the_notebooks_in_place(platform: Platform) -> None:
-    """start-notebook copies the quickstart to the shared volume, once, and answers; its own token is asked for."""
+    """start-notebook copies the quickstart to the shared volume once; JupyterLab requires its token."""
     folder = platform.folder / "shared" / "notebooks"
     command = ["start-notebook", "/volumes/shared/notebooks"]
     environment = {"JUPYTER_TOKEN": "secret", "JUPYTER_PORT": str(platform.ports["notebook"])}
@@ -178,7 +176,7 @@ def test_jupyterlab_starts_with_the_notebooks_in_place(platform: Platform) -> No
 
 
 def test_whoever_is_told_to_stop_ends_by_itself(own_platform: Platform) -> None:
-    """As a container's first process each of them hears SIGTERM: exit status 0 within the grace, no kill."""
+    """As PID 1 each process handles SIGTERM: exit status 0 within the grace period."""
     for name in ("worker-1", "worker-1-etl", "dispatcher", "controller", "kvs-api", "redis"):
         docker("stop", f"--time={HANG_S:.0f}", own_platform.name(name))
         assert own_platform.state(name)["ExitCode"] == 0, own_platform.logs(name)

@@ -1,4 +1,4 @@
-"""The control plane needs no package that its image lacks, wherever an import stands."""
+"""The control plane runs with the packages of its image only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
 @pytest.mark.slow
 @pytest.mark.processes
 def test_every_module_of_a_service_can_be_imported(environment: dict[str, str]) -> None:
-    """Modules that a service starts as child processes are included."""
+    """Including modules that a service starts as child processes."""
     program = (
         "import importlib, pkgutil\n"
         f"for name in {SERVICES!r}:\n"
@@ -71,7 +71,7 @@ def test_every_route_of_the_page_answers(environment: dict[str, str], tmp_path: 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_imports_nothing_by_name(service: str) -> None:
-    """`.importlinter` and test_images.py follow import statements: a module's name in a text escapes them."""
+    """`.importlinter` and test_images.py follow import statements and miss module names in strings."""
     by_name = []
     for path in (ROOT / service).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

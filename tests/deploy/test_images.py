@@ -1,6 +1,4 @@
-"""The images' recipe: what it builds from, what it lets in, what it installs. Built and run, they are tried in
-test_containers.py.
-"""
+"""The Dockerfile: its inputs and its packages. test_containers.py tests the built images."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ TARGETS = ("control", "worker", "notebook")
 
 
 def load(name: str) -> ModuleType:
-    """A script of deploy/images as a module."""
+    """Load a script of deploy/images as a module."""
     spec = importlib.util.spec_from_file_location(f"images_{name}", IMAGES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -41,7 +39,7 @@ def load(name: str) -> ModuleType:
 
 
 def stage(name: str) -> list[str]:
-    """Instructions of a stage."""
+    """Return the instructions of a stage."""
     starts = [i for i, line in enumerate(INSTRUCTIONS) if line.startswith("FROM ")]
     begin = next(i for i in starts if INSTRUCTIONS[i].endswith(f" AS {name}"))
     end = next((i for i in starts if i > begin), len(INSTRUCTIONS))
@@ -58,13 +56,13 @@ def requirements(command: str) -> list[Requirement]:
 
 
 def required(command: str) -> set[str]:
-    """Names of the distributions in `requirements`."""
+    """Return the names of the distributions in `requirements`."""
     return {each.name for each in requirements(command)}
 
 
 @pytest.fixture
 def let_in() -> list[str]:
-    """Patterns of .dockerignore that let something in."""
+    """Return the patterns of .dockerignore that include files."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*", "the list has to begin by keeping all out"
@@ -72,7 +70,7 @@ def let_in() -> list[str]:
 
 
 def test_whatever_is_copied_is_let_in_and_exists(let_in: list[str]) -> None:
-    """Each path that COPY takes from the checkout is there, and .dockerignore lets it in."""
+    """.dockerignore includes each path that COPY takes from the checkout."""
     copies = [line.split()[1:-1] for line in INSTRUCTIONS if re.match(r"COPY (?!--from)", line)]
     sources = {source.rstrip("/") for words in copies for source in words}
     assert "cerebro" in sources
@@ -83,7 +81,7 @@ def test_whatever_is_copied_is_let_in_and_exists(let_in: list[str]) -> None:
 
 
 def test_every_package_of_the_project_is_built_in() -> None:
-    """The packages that pyproject.toml installs are those that the images are built from."""
+    """The images install the packages of pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = {
         name for name in project["tool"]["setuptools"]["packages"]["find"]["include"] if "." not in name
@@ -105,7 +103,7 @@ def test_what_is_not_named_stays_out(secret: str, let_in: list[str]) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_image_runs_as_nobody_and_says_what_it_is(target: str) -> None:
-    """User 1000, a health command, the OCI labels; nothing is installed where it would stay."""
+    """User 1000, a health command, the OCI labels, and no installation in the final stage."""
     lines = stage(target) + (stage("worker") if target == "notebook" else [])
     text = "\n".join(lines)
     assert "USER 1000:1000" in lines
@@ -116,7 +114,7 @@ def test_an_image_runs_as_nobody_and_says_what_it_is(target: str) -> None:
 
 
 def test_control_plane_has_no_torch_and_worker_has_what_specs_use() -> None:
-    """The control image has the services' libraries, the worker's torch and what examples/digits.py needs there."""
+    """The control image has the services' libraries, the worker image torch and the imports of examples/digits.py."""
     control, worker = required("control"), required("worker")
     assert {"flask", "uvicorn", "redis", "pyarrow", "boto3", "kubernetes", "optuna"} <= control
     assert not {"torch", "pandas", "ortools"} & control
@@ -126,12 +124,13 @@ def test_control_plane_has_no_torch_and_worker_has_what_specs_use() -> None:
 
 
 def test_the_control_image_has_whatever_its_services_import() -> None:
-    """Each library that a service of the control plane reaches is required by its groups; solvers are optional."""
+    """Each library that a control-plane service imports is in its groups; solvers are optional."""
     services = ("controller", "dispatcher", "kvs_api")
     graph = grimp.build_graph(
         "cerebro", *services, include_external_packages=True, exclude_type_checking_imports=True
     )
-    # The client names torch and others inside functions that the page does not call: test_control_image.py runs it.
+    # The client imports torch and others only inside functions that the page does not call; test_control_image.py tests
+    # this.
     graph.remove_import(
         importer="dispatcher.start.file_process", imported="cerebro.client.experiment_file.submission"
     )
@@ -152,7 +151,7 @@ def test_the_control_image_has_whatever_its_services_import() -> None:
 
 
 def test_all_that_reading_a_bucket_takes_stays_in_the_control_image(tmp_path: Path) -> None:
-    """Trimming takes AWS' other services and packages' tests, and leaves S3, signing in, and the rest of a package."""
+    """Trimming removes AWS' other services and packages' tests, but keeps S3 and the sign-in."""
     finish = load("finish")
     gone = ["botocore/data/ec2/x.json", "numpy/linalg/tests/t.py", "pyarrow/libarrow_flight.so.1"]
     kept = [
@@ -173,7 +172,7 @@ def test_all_that_reading_a_bucket_takes_stays_in_the_control_image(tmp_path: Pa
 
 @pytest.mark.slow
 def test_pages_find_plotlys_script_in_the_control_image(tmp_path: Path) -> None:
-    """What builds figures goes, most of the package; who sends the script reads it from what is left."""
+    """Trimming removes plotly's figure builders, most of the package, but keeps its script."""
     spec = importlib.util.find_spec("plotly")
     assert spec is not None
     assert spec.origin is not None
@@ -196,7 +195,7 @@ def test_pages_find_plotlys_script_in_the_control_image(tmp_path: Path) -> None:
 
 
 def test_a_controller_needs_of_the_kubernetes_client_no_generated_class(tmp_path: Path) -> None:
-    """They go, most of the package; with what is left it is imported, and asks."""
+    """Trimming removes the generated classes, most of the package; the client still imports and sends requests."""
     spec = importlib.util.find_spec("kubernetes")
     assert spec is not None
     assert spec.origin is not None
@@ -222,7 +221,7 @@ def test_a_controller_needs_of_the_kubernetes_client_no_generated_class(tmp_path
 
 
 def test_samplers_draw_in_the_control_image(tmp_path: Path) -> None:
-    """Optuna's database goes, with all that only it needs; without it TPE and CMA-ES draw."""
+    """Trimming removes Optuna's database and its dependencies; TPE and CMA-ES still sample."""
     gone = ["alembic", "greenlet", "mako", "sqlalchemy"]
     for name in gone:
         (tmp_path / name).mkdir()
@@ -245,6 +244,6 @@ def test_samplers_draw_in_the_control_image(tmp_path: Path) -> None:
 
 
 def test_worker_images_can_draw_for_searches() -> None:
-    """What samplers need is in them: SciPy too, which the control image does without."""
+    """They have the samplers' packages including SciPy, which the control image lacks."""
     assert {"cmaes", "optuna", "scipy"} <= required("worker")
     assert "scipy" not in required("control")

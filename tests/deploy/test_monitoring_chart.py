@@ -1,5 +1,7 @@
-"""deploy/helm/monitoring: dependencies, each with a switch. The charts themselves are not fetched here: stand-ins of
-the same names take their places, and show what would reach them."""
+"""deploy/helm/monitoring: dependencies, each with a switch.
+
+The tests replace the dependencies by stand-in charts that print their values, so nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def metadata() -> Any:
 
 @pytest.fixture(scope="module")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart, its dependencies replaced by charts that print their values."""
+    """The chart, with dependencies replaced by charts that print their values."""
     root = tmp_path_factory.mktemp("chart") / "monitoring"
     shutil.copytree(CHART, root)
     for dependency in metadata()["dependencies"]:
@@ -39,6 +41,6 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_dependency_is_of_one_version() -> None:
-    """What was tried is what is installed, today and in a year: no range."""
+    """No version ranges, so an installation in a year equals the tested one."""
     for dependency in metadata()["dependencies"]:
         assert re.fullmatch(r"\d+\.\d+\.\d+", dependency["version"]), dependency["name"]

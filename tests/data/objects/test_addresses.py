@@ -1,4 +1,4 @@
-"""Addresses are literal: every character of a path or key stands for itself."""
+"""Addresses are literal: no character of a path or key has a special meaning."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cerebro.errors import LocatorError
 from tests.data.objects.s3 import BUCKET, put, s3_server
 
 ODD = ("run#1", "day?7", "a%20b", "a b", "x+y", "grün", "[1]", "run*", "a:b", "%", "file:")
-"""Names of folders that mean something else in a URL, a pattern or a shell."""
+"""Folder names with a special meaning in a URL, a pattern or a shell."""
 PLAIN = ("run", "day", "a", "x", "a/b", "lock", "1", "run1", "dayX7", "50", "b", "")
-"""What careless readers take them for."""
+"""Names that a wrong interpretation of `ODD` would give."""
 
 Place = tuple[str, Callable[[str, bytes], None]]
 
 
 @pytest.fixture(scope="module", params=["path", "file", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Address of a root with a folder of each name, and a function that writes objects."""
+    """Yield the address of a root with a folder of each name, and a function that writes objects."""
     root = tmp_path_factory.mktemp("addresses")
 
     def write(name: str, content: bytes) -> None:
@@ -48,7 +48,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("folder", ODD)
 def test_a_folder_is_the_one_that_is_named(place: Place, folder: str, tmp_path: Path) -> None:
-    """A store reads the named folder although similar names exist."""
+    """Although similar names exist."""
     uri = f"{place[0]}/{folder}"
     store = open_store(uri)
     store.check()
@@ -83,7 +83,7 @@ def test_slashes_of_a_key_are_kept() -> None:
 
 
 def test_escapes_of_a_file_address_name_what_is_not_there_otherwise(tmp_path: Path) -> None:
-    """`Path.as_uri` writes them; a folder that has the escape in its name comes first."""
+    """`Path.as_uri` writes escapes; a folder with the escape in its name takes precedence."""
     folder = tmp_path / "run#1 ü%"
     folder.mkdir()
     (folder / "part-1.csv").write_text("id,decoded\n1,2\n")
@@ -96,7 +96,7 @@ def test_escapes_of_a_file_address_name_what_is_not_there_otherwise(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["m#1.json", "m?1.json", "m%20.json"])
 def test_misc_files_keep_their_names(tmp_path: Path, name: str) -> None:
-    """Two files of one name are refused, escaped or not."""
+    """Two files with the same name are refused, escaped or not."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_text(name)
     folder = fetch_misc([f"file://{tmp_path}/in/{name}"], tmp_path / "out")
@@ -107,7 +107,7 @@ def test_misc_files_keep_their_names(tmp_path: Path, name: str) -> None:
 
 
 def test_relative_addresses_are_made_whole_without_being_read(tmp_path: Path) -> None:
-    """A colon makes no scheme, a tilde no home but at the begin."""
+    """A colon makes no scheme, and only a leading tilde means the home."""
     given = parse_locators({"train": {"metadata": "a:b/t#1.csv", "objects": "x?y"}, "valid": "v/~t.csv"})
     whole = absolute(given, tmp_path)
     found = [address for split in whole.splits().values() for address in (split.metadata, split.objects)]
@@ -117,7 +117,7 @@ def test_relative_addresses_are_made_whole_without_being_read(tmp_path: Path) ->
 
 
 def test_a_file_or_folder_of_a_pattern_s_name_comes_before_the_pattern(tmp_path: Path) -> None:
-    """``part-[1].csv`` and ``day?7`` are names, if something has them."""
+    """``part-[1].csv`` and ``day?7`` are names, if such a file exists."""
     for name in ("part-1.csv", "part-[1].csv", "day17", "day?7/t.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

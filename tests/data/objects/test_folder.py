@@ -1,4 +1,4 @@
-"""What only folders do."""
+"""Behaviour specific to folders."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cerebro.errors import LocatorError
 
 
 def test_a_folder_needs_no_copy(tmp_path: Path) -> None:
-    """Its path is given, so that row functions read the files where they are."""
+    """Row functions read the files in place."""
     assert open_store(str(tmp_path)).local_root() == tmp_path
 
 
 def test_addresses_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain paths, relative ones, ``~`` and ``file://`` with escapes all mean folders."""
+    """Plain paths, relative paths, ``~`` and ``file://`` with escapes."""
     folder = tmp_path / "with space"
     folder.mkdir()
     (folder / "a").write_bytes(b"content")
@@ -30,13 +30,13 @@ def test_addresses_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("uri", ["http://host/x", "gs://bucket/x", "file://host/x"])
 def test_addresses_of_an_unknown_kind_are_named(uri: str) -> None:
-    """The error says which kinds there are."""
+    """The error lists the supported schemes."""
     with pytest.raises(LocatorError, match=rf"{uri}.*expected"):
         open_store(uri)
 
 
 def test_a_folder_is_not_an_object(tmp_path: Path) -> None:
-    """Naming a folder where a file is expected says so; a file is no root."""
+    """A folder where a file is expected, and a file as root, both raise."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(LocatorError, match="is a folder or a device, expected a file"):
@@ -49,7 +49,7 @@ def test_a_folder_is_not_an_object(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
-    """A lack of permission is told apart from absence."""
+    """A permission error differs from a missing file."""
     (tmp_path / "file").touch(mode=0)
     with pytest.raises(LocatorError, match="permissions"):
         open_store(str(tmp_path)).read("file")

@@ -1,4 +1,4 @@
-"""What only S3 does: transfers that break off, stores that do not answer, credentials."""
+"""Behaviour specific to S3: broken transfers, unreachable stores, credentials."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ CONTENT = bytes(range(256)) * 20_000
 
 @pytest.fixture(scope="module", autouse=True)
 def server() -> Iterator[str]:
-    """A running server with one object."""
+    """A server with one object."""
     with s3_server() as endpoint:
         put("folder/object", CONTENT)
         yield endpoint
 
 
 class _BreakingBody:
-    """A body that breaks off after one piece, some number of times."""
+    """A body that breaks off after one piece, a given number of times."""
 
     def __init__(self, body: Any, breaks: list[int]) -> None:
         self._body, self._breaks = body, breaks
 
     def iter_chunks(self, size: int) -> Iterator[bytes]:
-        """Pieces, until it breaks."""
+        """Yield pieces until the connection breaks."""
         from botocore.exceptions import ResponseStreamingError
 
         for chunk in self._body.iter_chunks(size):
@@ -54,13 +54,13 @@ def _breaking(store: Any, breaks: list[int], asked: list[str]) -> None:
 
 @pytest.mark.parametrize("most", [0, 10, (1 << 20) + 1, len(CONTENT) + 1])
 def test_the_first_bytes_are_read_alone(most: int) -> None:
-    """At most so many; of a small object all."""
+    """Up to the limit; a small object completely."""
     store = S3Store(f"s3://{BUCKET}/folder")
     assert store.head("object", most) == CONTENT[:most]
 
 
 def test_errors_tell_nothing_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session token with a line break cannot be sent, and the client's own text has it."""
+    """A session token with a line break cannot be sent, and the client's error contains it."""
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-a-session\n")
     with pytest.raises(ObjectStoreError) as refused:
         open_store(f"s3://{BUCKET}/folder").read("object")
@@ -69,7 +69,7 @@ def test_errors_tell_nothing_of_headers(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_transfer_that_breaks_off_goes_on_where_it_was() -> None:
-    """Bytes that arrived are not asked for again, and the content is whole."""
+    """The client requests only the missing bytes, and the content is complete."""
     store = open_store(f"s3://{BUCKET}/folder")
     asked: list[str] = []
     _breaking(store, [1, 2], asked)
@@ -78,7 +78,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was() -> None:
 
 
 def test_a_transfer_that_keeps_breaking_is_given_up() -> None:
-    """Retries are bounded; the error may be retried later and names the object."""
+    """Retries are bounded; the error is retryable and names the object."""
     store = open_store(f"s3://{BUCKET}/folder")
     asked: list[str] = []
     _breaking(store, list(range(99)), asked)
@@ -88,8 +88,8 @@ def test_a_transfer_that_keeps_breaking_is_given_up() -> None:
 
 
 def test_a_store_that_cannot_be_reached_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer is not the user's mistake."""
-    with socket.socket() as closed:  # bound, but nobody listens: connections are refused at once
+    """A missing answer is not the user's mistake."""
+    with socket.socket() as closed:  # bound without listen, so connections are refused immediately
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
         monkeypatch.setattr("time.sleep", lambda seconds: None)  # botocore's backoff
@@ -98,7 +98,7 @@ def test_a_store_that_cannot_be_reached_may_be_tried_again(monkeypatch: pytest.M
 
 
 def test_an_absent_bucket_is_named() -> None:
-    """A bucket that does not exist is the locator's mistake."""
+    """The locator is wrong, so the error is not retryable."""
     store = open_store("s3://no-such-bucket/folder")
     with pytest.raises(LocatorError, match=r"no-such-bucket.*check the locator"):
         store.read("object")
@@ -127,7 +127,7 @@ def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_answers_are_told_apart(code: str, status: int, kind: type[Exception]) -> None:
-    """What the user can mend and what may pass are different errors, both with the store's own code."""
+    """User errors and transient errors have different types; both have the store's code."""
     from botocore.exceptions import ClientError
 
     store: Any = open_store(f"s3://{BUCKET}/folder")
@@ -144,6 +144,6 @@ def test_answers_are_told_apart(code: str, status: int, kind: type[Exception]) -
 
 
 def test_an_address_without_a_bucket_is_an_error() -> None:
-    """Neither a store nor an object can be named without a bucket."""
+    """For a store and for an object."""
     with pytest.raises(LocatorError, match="names no bucket"):
         open_store("s3://")

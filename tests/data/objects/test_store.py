@@ -16,7 +16,7 @@ Put = Callable[[str, bytes], None]
 
 @pytest.fixture(scope="module", params=["folder", "s3"])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A kind of store whose server runs."""
+    """A kind of store with a running server."""
     if request.param == "s3":
         with s3_server():
             yield "s3"
@@ -26,7 +26,7 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def place(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Put]:
-    """Address of an empty root, and a function that puts objects there."""
+    """Yield the address of an empty root, and a function that writes objects there."""
     root = tmp_path_factory.mktemp("objects")
     if kind == "s3":
         return f"s3://{BUCKET}/{root.name}/set", lambda name, content: put(f"{root.name}/set/{name}", content)
@@ -49,14 +49,14 @@ def store(place: tuple[str, Put]) -> ObjectStore:
 
 
 def test_objects_are_read_whole(store: ObjectStore) -> None:
-    """Content and size are those of the object, also when it takes several pieces."""
+    """Content and size, also for an object of several pieces."""
     assert store.read("other/3 ü.png") == "content of other/3 ü.png".encode()
     assert store.read("large") == b"0123456789" * 300_000
     assert store.size("large") == 3_000_000
 
 
 def test_objects_are_copied_to_files(store: ObjectStore, tmp_path: Path) -> None:
-    """Folders are made, and nothing but the copy is left in them."""
+    """The method creates folders and leaves only the copy in them."""
     store.fetch("large", tmp_path / "deep" / "copy")
     assert (tmp_path / "deep" / "copy").read_bytes() == store.read("large")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["copy"]
@@ -70,14 +70,14 @@ def test_objects_are_listed_in_order(store: ObjectStore) -> None:
 
 
 def test_existence_is_told(store: ObjectStore) -> None:
-    """An absent object is not an error when that is the question."""
+    """An absent object is no error here."""
     assert store.exists("a.txt")
     assert not store.exists("b.txt")
     assert not store.exists("images")
 
 
 def test_an_absent_object_is_named(store: ObjectStore, tmp_path: Path) -> None:
-    """Every way of reading it names the object and says what to do, and leaves no file behind."""
+    """Every read method names the object and a fix, and leaves no file."""
     calls: list[Callable[[], object]] = [
         lambda: store.read("b.txt"),
         lambda: store.size("b.txt"),
@@ -94,7 +94,7 @@ def test_an_absent_object_is_named(store: ObjectStore, tmp_path: Path) -> None:
     "name", ["../a.txt", "images/../../a.txt", "/etc/passwd", "", "images\\..\\a", "a\0b"]
 )
 def test_a_name_that_leaves_the_root_is_refused(store: ObjectStore, tmp_path: Path, name: str) -> None:
-    """Names come from metadata; none may reach what is not under the root, or be written outside a folder."""
+    """Names come from metadata; they must not escape the root or the target folder."""
     calls: list[Callable[[], object]] = [
         lambda: store.read(name),
         lambda: store.exists(name),
@@ -106,7 +106,7 @@ def test_a_name_that_leaves_the_root_is_refused(store: ObjectStore, tmp_path: Pa
 
 
 def test_the_version_changes_with_the_content(place: tuple[str, Put]) -> None:
-    """A fingerprint of the data can be taken without reading it."""
+    """A fingerprint of the data needs no read."""
     uri, write = place
     store = open_store(uri)
     write("changing", b"first")
@@ -130,7 +130,7 @@ def test_single_objects_have_addresses(store: ObjectStore, tmp_path: Path) -> No
 
 
 def test_a_root_can_be_checked(store: ObjectStore) -> None:
-    """A root with objects passes; one that is not there is named."""
+    """An existing root passes; a missing one is named."""
     store.check()
     absent = open_store(f"{store.uri}/nowhere")
     with pytest.raises(LocatorError, match=r"nowhere.*check the locator"):

@@ -1,4 +1,4 @@
-"""A stand-in cluster of one node, whose default class makes folders on it."""
+"""A stand-in cluster of one node with a default storage class for local folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.deploy.cluster.serving import serving
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """With a class that is the default."""
+    """A cluster with a default storage class."""
     objects = Objects()
     objects.create(("storageclasses", "", "fast"), storage_class("fast", is_default=True))
     objects.create(("storageclasses", "", "standard"), storage_class("standard", is_default=False))

@@ -1,4 +1,4 @@
-"""The sets of values that most tests of the chart look at."""
+"""The sets of values that most chart tests render."""
 
 from __future__ import annotations
 

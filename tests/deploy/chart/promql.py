@@ -1,7 +1,7 @@
-"""PromQL as far as the chart uses it: a parser that refuses what Prometheus would refuse, and names the metrics.
+"""A parser for the part of PromQL that the chart uses. It rejects invalid queries and lists the metrics.
 
 Grammar, by rising precedence: ``or``, ``and`` and ``unless``, comparisons, ``+ -``, ``* /``, then a number, a selector
-with an optional range, a call, an aggregation with ``by`` or ``without``, or brackets.
+with an optional range, a call, an aggregation with ``by`` or ``without``, or parentheses
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TOKEN = re.compile(
 
 @dataclass
 class Query:
-    """What a query asks for.
+    """The metrics and labels of a query.
 
     Attributes:
         metrics: names of metrics.
         matchers: (metric, label, operator, value) of selectors.
-        grouped: labels of all ``by (...)``.
+        grouped: labels of all ``by (...)``
     """
 
     metrics: set[str] = field(default_factory=set)
@@ -35,10 +35,10 @@ class Query:
 
 
 def parse(text: str) -> Query:
-    """Read a query.
+    """Parse a query.
 
     Raises:
-        ValueError: it is none; says what was expected where.
+        ValueError: the query is invalid; names the position and the expectation
     """
     parser = _Parser(text)
     parser.binary(0)

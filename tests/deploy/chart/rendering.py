@@ -1,4 +1,4 @@
-"""Renders the chart, once per set of values and process of tests."""
+"""Render the chart, once per set of values and test process."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ RELEASE = "cerebro"
 
 Object = dict[str, Any]
 Sets = Mapping[str, Mapping[str, Any]]
-"""Values by any name."""
+"""Sets of values by name."""
 
 _TIMEOUT_S = HANG_S
 
 
 class HelmError(Exception):
-    """Helm refused; the message is what it said."""
+    """Helm failed; the message is its stderr."""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """All objects of one set of values."""
+    """All objects rendered from one set of values."""
 
     objects: tuple[Object, ...]
 
     def of(self, kind: str) -> tuple[Object, ...]:
-        """Objects of a kind."""
+        """List the objects of a kind."""
         return tuple(one for one in self.objects if one["kind"] == kind)
 
     def get(self, kind: str, name: str) -> Object:
-        """One object; `name` without the release's."""
+        """Return an object; `name` omits the release's prefix."""
         (found,) = (one for one in self.of(kind) if one["metadata"]["name"] == f"{RELEASE}-{name}")
         return found
 
     def has(self, kind: str, name: str) -> bool:
-        """Whether there is one; `name` in full."""
+        """Return True if the object exists; `name` is the full name."""
         return any(one["metadata"]["name"] == name for one in self.of(kind))
 
     def pods(self) -> Iterator[tuple[str, Object]]:
-        """Component and pod template (metadata, spec) of everything that becomes pods."""
+        """Yield component and pod template (metadata, spec) of every workload."""
         for one in self.objects:
             if one["kind"] == "Pod":
                 yield component(one), one
@@ -64,37 +64,37 @@ class Rendered:
                 yield component(one), one["spec"]["template"]
 
     def pod(self, name: str) -> Object:
-        """Pod template of one component."""
+        """Return the pod template of a component."""
         return dict(self.pods())[name]
 
     def containers(self) -> Iterator[tuple[str, Object]]:
-        """``component/container`` and the container; those that run before the others included."""
+        """Yield ``component/container`` and the container, including init containers."""
         for name, pod in self.pods():
             for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
                 yield f"{name}/{container['name']}", container
 
     def services(self) -> Iterator[tuple[str, Object]]:
-        """``component/container`` and the container, of those that stay."""
+        """Yield ``component/container`` and the container, without init containers."""
         for name, pod in self.pods():
             for container in pod["spec"]["containers"]:
                 yield f"{name}/{container['name']}", container
 
 
 def component(one: Object) -> str:
-    """The component an object belongs to."""
+    """Return the component of an object."""
     return str(one["metadata"]["labels"].get("app.kubernetes.io/component", ""))
 
 
 def render(values: str) -> Rendered:
-    """The chart with one set of `VALUES`."""
+    """Render the chart with one set of `VALUES`."""
     return render_each(VALUES)[values]
 
 
 def render_with(values: Mapping[str, Any]) -> Rendered:
-    """The chart with values of the test's own.
+    """Render the chart with other values.
 
     Raises:
-        HelmError: they are refused.
+        HelmError: Helm refuses the values
     """
     return _rendered(json.dumps(values, sort_keys=True))
 
@@ -105,10 +105,10 @@ def _rendered(values: str) -> Rendered:
 
 
 def render_each(sets: Sets) -> Mapping[str, Rendered]:
-    """The chart with each of several sets of values.
+    """Render the chart with each of several sets of values.
 
     Raises:
-        HelmError: one is refused.
+        HelmError: Helm refuses a set
     """
     return _rendered_each(json.dumps(sets))
 
@@ -118,23 +118,23 @@ def _rendered_each(sets: str) -> Mapping[str, Rendered]:
     return {name: Rendered(tuple(parse(text))) for name, text in texts(json.loads(sets)).items()}
 
 
-# --- many sets of values in one run of helm, most of whose time is its own start ---
+# --- many sets of values in one run of helm, which is slow to start ---
 
 
 def texts(sets: Sets) -> dict[str, str]:
-    """What ``helm template`` prints for each set, but for empty lines between objects.
+    """Return the output of ``helm template`` for each set, without blank lines between objects.
 
-    The chart is a dependency of another one as often as there are sets, each time under a name of its own.
+    A parent chart has the chart as a dependency once per set, each under its own name.
 
     Raises:
-        HelmError: one is refused.
+        HelmError: Helm refuses a set
     """
     printed = _printed(list(sets.values()))
     return dict(zip(sets, printed, strict=True))
 
 
 def refusals_of_schema(sets: Sets) -> dict[str, str]:
-    """What the schema says against each set; empty for one that it takes."""
+    """Return the schema's error for each set; empty if the set is valid."""
     try:
         _printed(list(sets.values()))
     except HelmError as refused:
@@ -145,10 +145,9 @@ def refusals_of_schema(sets: Sets) -> dict[str, str]:
 
 
 def refusals_of_checks(sets: Sets) -> dict[str, str]:
-    """What the chart's own check says against each set; empty for one that it takes.
+    """Return the error of the chart's own check for each set; empty if the set is valid.
 
-    The check ends helm at the first set that it refuses. Here it makes an object of what it has to say instead, and no
-    other object is made.
+    The check normally ends Helm at the first invalid set. Here it writes its error into an object instead
     """
 
     def tell(chart: Path) -> None:
@@ -200,19 +199,19 @@ def _printed(
 
 
 def template(chart: Path, values: str) -> str:
-    """What ``helm template`` prints for `values` (JSON).
+    """Return the output of ``helm template`` for `values` (JSON).
 
     Raises:
-        HelmError: it fails.
+        HelmError: Helm failed
     """
     return run("template", RELEASE, str(chart), "--namespace", NAMESPACE, "--values", "-", stdin=values)
 
 
 def run(*arguments: str, stdin: str = "") -> str:
-    """Output of a helm command.
+    """Run a Helm command and return its output.
 
     Raises:
-        HelmError: it fails.
+        HelmError: Helm failed
     """
     done = subprocess.run(
         [str(helm()), *arguments],
@@ -221,7 +220,7 @@ def run(*arguments: str, stdin: str = "") -> str:
         text=True,
         timeout=_TIMEOUT_S,
         check=False,
-        env={**os.environ, "GOGC": "off"},  # it ends before its garbage is worth collecting
+        env={**os.environ, "GOGC": "off"},  # it exits before garbage collection pays off
     )
     if done.returncode:
         raise HelmError(done.stderr.strip() or done.stdout.strip())
@@ -229,5 +228,5 @@ def run(*arguments: str, stdin: str = "") -> str:
 
 
 def parse(text: str) -> Iterator[Object]:
-    """Objects of a stream of YAML documents."""
+    """Parse a stream of YAML documents."""
     return (one for one in yaml.load_all(text, Loader=yaml.CSafeLoader) if one)

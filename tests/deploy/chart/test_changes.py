@@ -1,4 +1,4 @@
-"""What changes from one rendering to the next: what should, and nothing else."""
+"""Two renderings differ only as intended."""
 
 import json
 import re
@@ -35,15 +35,15 @@ def _without_empty_lines_at_ends(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def together() -> Mapping[str, str]:
-    """What helm prints for all of `VALUES` in one run."""
+    """Render all of `VALUES` in one run of Helm."""
     return texts(VALUES)
 
 
 @pytest.mark.parametrize("values", VALUES)
 def test_two_renderings_differ_in_generated_secrets_only(values: str, together: Mapping[str, str]) -> None:
-    """Everything else is the same to the letter; with a Secret of the user there is no difference at all.
+    """Nothing else differs, and with the user's own Secret nothing at all.
 
-    One is made together with others, as most tests have it, the other one alone, as a user has it.
+    One rendering is part of a batch, as in most tests, the other a separate call, as for a user.
     """
     first = together[values]
     second = _without_empty_lines_at_ends(template(CHART, json.dumps(VALUES[values])))
@@ -52,7 +52,7 @@ def test_two_renderings_differ_in_generated_secrets_only(values: str, together: 
 
 
 KEPT = {"auth": {"existingSecret": "ours"}}
-"""So that secrets do not differ between renderings."""
+"""A fixed Secret, so renderings are comparable."""
 
 CHANGES = {
     "controller: {leaseS: 20}": {"controller", "worker"},
@@ -90,7 +90,7 @@ CHANGES = {
     "monitoring: {serviceMonitor: {enabled: true}, rules: {enabled: true}}": set[str](),
     "storage: {metrics: {size: 50Gi}}": set[str](),
 }
-"""Values -> components whose pods differ."""
+"""Values -> components whose pod templates change."""
 
 
 def _pods(rendered: Rendered) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _pods(rendered: Rendered) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("values", "touched"), CHANGES.items())
 def test_a_change_restarts_what_it_touches(values: str, touched: set[str]) -> None:
-    """Kubernetes restarts pods whose template differs: those of the components concerned, and no others."""
+    """Kubernetes restarts pods with a changed template, so only affected components may change."""
     before = _pods(render_with(KEPT))
     after = _pods(render_each({change: {**KEPT, **yaml.safe_load(change)} for change in CHANGES})[values])
     assert {name for name in before | after if before.get(name) != after.get(name)} == touched
@@ -110,7 +110,7 @@ def test_a_change_restarts_what_it_touches(values: str, touched: set[str]) -> No
 
 @pytest.mark.parametrize("values", VALUES)
 def test_selectors_and_templates_of_claims_are_free_of_versions(values: str) -> None:
-    """They cannot be changed: a version or a label of the user in them would make the next upgrade fail."""
+    """These fields are immutable: a version or a user's label in them would break the next upgrade."""
     for one in render(values).objects:
         if one["kind"] in ("Deployment", "StatefulSet"):
             fixed = [one["spec"]["selector"]["matchLabels"]]
@@ -124,11 +124,11 @@ def test_selectors_and_templates_of_claims_are_free_of_versions(values: str) -> 
 
 
 def test_another_release_shares_no_name() -> None:
-    """Two releases in one namespace, each under its own name; long names stay within what Kubernetes takes."""
+    """Two releases in one namespace share no object name, and long names stay within Kubernetes' limit."""
     names = []
     for release in (RELEASE, "a-rather-long-name-for-a-release-of-a-team-it-is"):
         text = run("template", release, str(CHART), "--namespace", NAMESPACE)
         names.append({(one["kind"], one["metadata"]["name"]) for one in parse(text)})
     assert not names[0] & names[1]
-    # 63 less "-" and a hash of ten characters, which Kubernetes adds to the names of a StatefulSet's pods.
+    # The limit of 63, less "-" and the hash of ten characters that Kubernetes adds to pod names of a StatefulSet.
     assert all(len(name) <= 52 for kind, name in names[1] if kind in ("StatefulSet", "Deployment", "Service"))

@@ -1,4 +1,4 @@
-"""What Helm and the chart make of a cluster as they find it: on the stand-in, installed and changed for real."""
+"""Helm and the chart on differently configured stand-in clusters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def namespace(profile: str) -> Json:
 
 @pytest.fixture
 def restricted(cluster: Cluster) -> Cluster:
-    """The namespace admits no pod that begins as root, and the class `slow` makes folders for root alone."""
+    """A namespace that admits no root pods, and a storage class `slow` with folders owned by root."""
     cluster.objects.create(("namespaces", "", NAMESPACE), namespace("restricted"))
     roots = storage_class("slow", is_default=False) | {"provisioner": "kubernetes.io/host-path"}
     cluster.objects.create(("storageclasses", "", "slow"), roots)
@@ -27,7 +27,7 @@ def restricted(cluster: Cluster) -> Cluster:
 
 
 def test_volumes_of_root_are_refused_where_no_pod_may_begin_as_root(restricted: Cluster) -> None:
-    """Before anything is installed, with the ways out; each of them is one."""
+    """The refusal comes before the installation and lists the alternatives; each alternative works."""
     slow = {"storage": {"className": "slow", "podClassName": "slow"}}
     with pytest.raises(HelmError) as refused:
         restricted.helm("install", values=slow)
@@ -42,7 +42,7 @@ def test_volumes_of_root_are_refused_where_no_pod_may_begin_as_root(restricted: 
 
 @pytest.mark.slow
 def test_helm_never_writes_the_number_of_workers(cluster: Cluster) -> None:
-    """After a scale, upgrades and rollbacks keep the number and do not fail, also with another value."""
+    """After a scale, upgrades and rollbacks keep the current number, also with another value."""
     cluster.helm("install")
     assert "replicas" not in cluster.objects.get(WORKERS)["spec"]
     cluster.objects.scale(WORKERS, 2, "cerebro-controller")

@@ -1,7 +1,7 @@
-"""What the chart makes of what it finds in a cluster.
+"""The chart's decisions about storage classes, secrets and sizes, without a cluster.
 
-A cluster is not needed: templates separate looking (`lookup`) from concluding, and the latter is called here from a
-chart of a few lines. That `lookup` finds these things is Helm's promise; an installation on a real cluster shows it.
+Templates separate the lookup of objects from the decision, and a small test chart calls the decision. An installation
+on a real cluster tests the lookup.
 """
 
 import base64
@@ -22,7 +22,7 @@ Conclude = Callable[[str, Sequence[Any]], list[Any]]
 
 @pytest.fixture(scope="module")
 def conclude(tmp_path_factory: pytest.TempPathFactory) -> Conclude:
-    """Calls a helper of the chart with each of several arguments."""
+    """Call a helper of the chart with each of several arguments."""
     chart = tmp_path_factory.mktemp("chart")
     (chart / "Chart.yaml").write_text("{apiVersion: v2, name: cerebro, version: 0.0.0}")
     (chart / "templates").mkdir()
@@ -74,7 +74,7 @@ def _problem(conclude: Conclude, case: dict[str, Any]) -> str:
 
 
 def test_one_node_needs_no_shared_class(conclude: Conclude) -> None:
-    """On one node every class does, ReadWriteOnce; a class that many nodes can mount stays that."""
+    """On one node any class with ReadWriteOnce works; a class that supports several nodes keeps ReadWriteMany."""
     assert _decided(
         conclude, _case(LOCAL_PATH), _case(EBS), _case(HOST_PATH), _case("example.org/new"), _case(EFS)
     ) == [
@@ -87,7 +87,7 @@ def test_one_node_needs_no_shared_class(conclude: Conclude) -> None:
 
 
 def test_several_nodes_share_volumes(conclude: Conclude) -> None:
-    """ReadWriteMany, of the default class or the one chosen."""
+    """ReadWriteMany, of the default class or the chosen one."""
     names = ("gp3", "efs-sc")
     cases = (_case(NFS, nodes=3), _case(EBS, EFS, names=names, nodes=3, chosen="efs-sc"))
     assert _decided(conclude, *cases) == [("standard", "ReadWriteMany"), ("efs-sc", "ReadWriteMany")]
@@ -97,7 +97,7 @@ def test_several_nodes_share_volumes(conclude: Conclude) -> None:
     "provisioner", [LOCAL_PATH, EBS, "kubernetes.io/aws-ebs", "pd.csi.storage.gke.io", "disk.csi.azure.com"]
 )
 def test_several_nodes_refuse_a_class_for_one(conclude: Conclude, provisioner: str) -> None:
-    """The field, the class and its provisioner are named, and what to do."""
+    """The error names the field, the class, its provisioner and the fix."""
     said = _problem(conclude, _case(provisioner, nodes=2))
     assert "storage.shared.accessMode" in said
     assert provisioner in said
@@ -106,13 +106,13 @@ def test_several_nodes_refuse_a_class_for_one(conclude: Conclude, provisioner: s
 
 @pytest.mark.parametrize("provisioner", [HOST_PATH, MINIKUBE])
 def test_folders_of_one_node_are_not_shared_between_several(conclude: Conclude, provisioner: str) -> None:
-    """Such a class takes every mode, and each node would see a folder of its own; on one node any mode is good."""
+    """Such a class accepts every mode, but each node gets its own folder; on one node any mode works."""
     assert "storage.shared.accessMode" in _problem(conclude, _case(provisioner, nodes=2))
     assert _decided(conclude, _case(provisioner, mode="ReadWriteMany")) == [("standard", "ReadWriteMany")]
 
 
 def test_missing_classes_are_named(conclude: Conclude) -> None:
-    """No default, none at all, or one that the cluster does not have."""
+    """No default class, no class at all, or an unknown class."""
     assert "set storage.className to one of a, b" in _problem(
         conclude, _case(EBS, EBS, names=("a", "b"), default=None)
     )
@@ -123,14 +123,14 @@ def test_missing_classes_are_named(conclude: Conclude) -> None:
 
 
 def test_a_claim_stays_what_it_was(conclude: Conclude) -> None:
-    """A second node, a new default class: class and mode of a claim cannot change, and an upgrade does not try."""
+    """After a second node or a new default class, class and mode stay, since they are immutable."""
     found = {"spec": {"storageClassName": "standard", "accessModes": ["ReadWriteOnce"]}}
     cases = (_case(LOCAL_PATH, nodes=4, found=found), _case(EBS, names=("gp3",), found=found))
     assert _decided(conclude, *cases) == [("standard", "ReadWriteOnce")] * 2
 
 
 def test_what_was_left_to_the_cluster_is_left_to_it(conclude: Conclude) -> None:
-    """A claim says how its class was written, which is not always what it got."""
+    """A claim keeps the class as written, which may differ from the class it got."""
     found = {
         "metadata": {"annotations": {"cerebro/class": ""}},
         "spec": {"storageClassName": "standard", "accessModes": ["ReadWriteOnce"]},
@@ -146,7 +146,7 @@ def test_what_was_left_to_the_cluster_is_left_to_it(conclude: Conclude) -> None:
 
 
 def test_secrets_that_exist_are_kept(conclude: Conclude) -> None:
-    """What the Secret holds stays; a key that it lacks is made."""
+    """Existing keys stay; a missing key is generated."""
     kept = {"token": base64.b64encode(b"mine").decode(), "redis-password": base64.b64encode(b"too").decode()}
     whole, half, none = conclude(
         "cerebro.auth.data", [{"data": kept}, {"data": {"token": kept["token"]}}, {"data": {}}]
@@ -159,13 +159,13 @@ def test_secrets_that_exist_are_kept(conclude: Conclude) -> None:
 
 
 def _old_set(*owners: dict[str, Any]) -> dict[str, Any]:
-    """A worker set that a chart before 0.3 made with 2 workers, and that has 6 now."""
+    """A worker set by a chart before 0.3 with 2 workers, scaled to 6 since."""
     metadata = {"annotations": {"cerebro/replicas": "2"}, "managedFields": list(owners)}
     return {"metadata": metadata, "spec": {"replicas": 6}}
 
 
 def test_no_manifest_names_the_number_of_workers_but_where_helm_owns_it(conclude: Conclude) -> None:
-    """A manifest without the number that Helm wrote would make it 1."""
+    """Without the number that an earlier Helm release wrote, Kubernetes would reset it to 1."""
     replicas: dict[str, Any] = {"f:spec": {"f:replicas": {}}}
     helm4 = {"manager": "helm", "operation": "Apply", "fieldsV1": replicas}
     helm3 = {"manager": "helm", "operation": "Update", "fieldsV1": replicas}
@@ -179,7 +179,7 @@ def test_no_manifest_names_the_number_of_workers_but_where_helm_owns_it(conclude
 
 
 def test_folders_of_root_are_handed_over(conclude: Conclude) -> None:
-    """By themselves only those of the one provisioner that makes them for root alone; never, or always, as told."""
+    """By default only for the one provisioner that makes folders for root; never or always on request."""
 
     def case(hand_over: str, provisioner: str) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""What the chart tells the services is what their settings read, and the reverse."""
+"""The chart sets exactly the environment variables that the services read."""
 
 import importlib
 import inspect
@@ -39,10 +39,11 @@ READERS = {
 """Container -> modules that read its environment."""
 
 OF_TRAINING = {"CEREBRO_ADDRESS", "CEREBRO_GANG_PORT"}
-"""What preprocesses trains with nobody."""
+"""Variables for training only, which ETL containers lack."""
 LEFT_OUT = ("CEREBRO_VOLUME", "CEREBRO_HEALTH_METRICS", "CEREBRO_HOME")
-"""Prefixes of variables that the chart need not set: volumes are mounted at the default path, only Prometheus reaches
-the ports of probes, and a home exists only on one machine."""
+"""Prefixes of variables that the chart does not set: volumes are at the default path, only Prometheus uses the probe
+ports, and a home exists only on a local cluster.
+"""
 
 READERS_OF_OBJECTS = {"controller", "worker", "notebook", "dispatcher"}
 
@@ -57,13 +58,13 @@ FOREIGN = {
     "JUPYTER_TOKEN": {"notebook"},
     "HOME": {"notebook"},
     "NVIDIA_VISIBLE_DEVICES": {"worker"},
-    "HF_HOME": {"worker"},  # the extraEnv of a set of values
+    "HF_HOME": {"worker"},  # extraEnv in a set of values
 }
-"""Variables that are not Cerebro's, and the components that get them."""
+"""Variables of other programs, and the components that get them."""
 
 
 def _read(modules: tuple[str, ...]) -> set[str]:
-    """Names of variables in the source of modules: settings are the only readers of the environment."""
+    """Find variable names in the source of modules; only settings modules read the environment."""
     sources = "".join(inspect.getsource(importlib.import_module(module)) for module in modules)
     return set(re.findall(r"CEREBRO_[A-Z][A-Z_]*", sources))
 
@@ -75,7 +76,7 @@ def _told(name: str, values: str) -> Set[str]:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_variable_that_is_set_is_one_that_the_service_reads(values: str) -> None:
-    """A misspelt or outdated variable in the chart would be ignored in silence."""
+    """The service would ignore a misspelt or outdated variable silently."""
     for name, _ in render(values).services():
         ours = {variable for variable in _told(name, values) if variable.startswith("CEREBRO_")}
         assert ours <= _read(READERS[name]), name
@@ -85,7 +86,7 @@ def test_every_variable_that_is_set_is_one_that_the_service_reads(values: str) -
 
 @pytest.mark.parametrize("name", READERS)
 def test_every_variable_that_a_service_reads_can_be_set(name: str) -> None:
-    """Each setting is in some set of values told to its service, or is left out for a reason."""
+    """Each setting is in a set of values, or excluded with a reason."""
     told = {
         variable
         for values in VALUES
@@ -99,7 +100,7 @@ def test_every_variable_that_a_service_reads_can_be_set(name: str) -> None:
 
 
 def _environment(container: Object) -> dict[str, str]:
-    """As the kubelet makes it, with a stand-in for what a cluster would fill in."""
+    """Build the environment as the kubelet does, with placeholders for values of the cluster."""
     stand_in = {
         "metadata.name": "cerebro-worker-0",
         "metadata.namespace": "lab",
@@ -112,7 +113,7 @@ def _environment(container: Object) -> dict[str, str]:
         source: dict[str, Any] = entry.get("valueFrom", {})
         if "secretKeyRef" in source:
             key = source["secretKeyRef"]["key"]
-            # Where there are users, kvs_api is told those of the services beside the cluster's own.
+            # With users, kvs_api gets the tokens of all services, too.
             is_services = key.endswith("-token") and entry["name"] != "CEREBRO_TOKEN"
             value = f"{key}-".ljust(43, "s") if is_services else "s" * 43
             value = "redis://:s@elsewhere:6379/0" if key == "url" else value
@@ -127,16 +128,16 @@ def _environment(container: Object) -> dict[str, str]:
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_service_accepts_what_it_is_told(name: str, values: str) -> None:
-    """The settings of each service are read from its container's environment, as it will be."""
+    """Each service's settings parse its container's environment."""
     environment = _environment(dict(render(values).containers())[name])
-    # Speaking to the API server takes the files of a pod: tests/controller/kubernetes reads such.
+    # Access to the API server needs files of a pod; tests/controller/kubernetes covers it.
     environment.pop("CEREBRO_WORKER_SET", None)
     assert SETTINGS[name].Settings.from_environment(environment).token == "s" * 43
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_services_listen_where_their_ports_and_probes_are(name: str) -> None:
-    """The ports that a service binds are its container's, on all addresses."""
+    """The bound ports equal the container's ports, on all addresses."""
     container = dict(render("defaults").containers())[name]
     environment = _environment(container)
     binds = [environment[key] for key in ("CEREBRO_BIND", "CEREBRO_HEALTH_BIND") if key in environment]
@@ -147,7 +148,7 @@ THREADS = {
     "": ("1", "1"),
     "cores: 1": ("1", "1"),
     "cores: 4": ("4", "4"),
-    "cores: 0": ("1", "1"),  # as in files of values that were written for an earlier chart
+    "cores: 0": ("1", "1"),  # as in values files for an earlier chart
     "resources: {worker: {requests: {cpu: 8}}}": ("8", "1"),
     "resources: {worker: {requests: {cpu: 2500m}}, etl: {requests: {cpu: '1.5'}}}": ("3", "2"),
     "resources: {worker: {limits: {cpu: 16}}}": ("16", "1"),
@@ -160,7 +161,7 @@ THREADS = {
 
 @pytest.mark.parametrize(("values", "threads"), THREADS.items())
 def test_workers_compute_with_as_many_threads_as_they_ask_for(values: str, threads: tuple[str, str]) -> None:
-    """Never with what their node has, which several of them would then each take whole."""
+    """The node's core count would oversubscribe it if several workers share it."""
     rendered = render_each({each: {"worker": yaml.safe_load(each) or {}} for each in THREADS})[values]
     told = dict(rendered.containers())
     for container, number in zip(("worker", "etl"), threads, strict=True):
@@ -169,7 +170,7 @@ def test_workers_compute_with_as_many_threads_as_they_ask_for(values: str, threa
 
 
 def test_workers_and_controller_agree_on_the_lease() -> None:
-    """One value for both sides of it."""
+    """Both read one value."""
     leases = {
         _environment(container)["CEREBRO_LEASE_S"]
         for name, container in render("many").containers()
@@ -179,7 +180,7 @@ def test_workers_and_controller_agree_on_the_lease() -> None:
 
 
 def test_the_page_knows_the_names_it_is_reached_by() -> None:
-    """The service's own, the Ingress' and the user's; cookies are for TLS only where the Ingress has a certificate."""
+    """The service's name, the Ingress' and the user's; cookies are secure only if the Ingress has TLS."""
     settings = {}
     for values in ("defaults", "ingress"):
         container = dict(render(values).containers())["dispatcher/dispatcher"]
@@ -191,7 +192,7 @@ def test_the_page_knows_the_names_it_is_reached_by() -> None:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_the_page_knows_of_object_stores_where_it_is_told_to_look(values: str) -> None:
-    """Neither region nor endpoint nor keys otherwise; with them the setting that they need."""
+    """Region, endpoint and keys are set only together with the option for the object store."""
     container = dict(render(values).containers())["dispatcher/dispatcher"]
     is_told = dispatcher.settings.Settings.from_environment(_environment(container)).has_object_store
     assert is_told is (values == "object-store")
@@ -200,7 +201,7 @@ def test_the_page_knows_of_object_stores_where_it_is_told_to_look(values: str) -
 
 
 def test_without_dns_services_are_found_by_the_kubelets_variables() -> None:
-    """The addresses name variables that Kubernetes makes of services of the release, which are then handed to pods."""
+    """The addresses use the service variables of Kubernetes, which the pods then get."""
     rendered = render_with({"serviceDiscovery": "environment"})
     services = {
         one["metadata"]["name"] for one in rendered.of("Service") if one["spec"].get("clusterIP") != "None"
@@ -218,7 +219,7 @@ def test_without_dns_services_are_found_by_the_kubelets_variables() -> None:
 
 
 def test_each_service_has_its_own_token_where_there_are_users() -> None:
-    """And kvs-api alone has them all: no other container could act as another service, or as an admin."""
+    """Only kvs-api has all tokens, so no other container can act as another service or an admin."""
     found = {
         name: {
             entry["valueFrom"]["secretKeyRef"]["key"]

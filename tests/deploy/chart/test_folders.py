@@ -1,4 +1,4 @@
-"""The folders of the metrics claim, which pods mount one by one: who makes them."""
+"""Pods create the folders of the metrics claim before they mount them one by one."""
 
 import os
 import shutil
@@ -18,8 +18,11 @@ NOBODY, OURS = 65534, 1000
 
 @pytest.mark.parametrize("values", VALUES)
 def test_no_folder_is_left_to_the_kubelet(values: str) -> None:
-    """It would make them as root, for nobody else to write. Each pod that mounts a folder of a claim first makes
-    all such folders itself, as its own user and without any right; whichever pod is the first."""
+    """The kubelet would create them as root, unwritable for others.
+
+    Each pod that mounts a folder first creates all folders as its own user without privileges, so any pod may be the
+    first.
+    """
     for name, pod in render(values).pods():
         spec = pod["spec"]
         mounted = {
@@ -48,7 +51,7 @@ def _makes(container: Object, folder: str) -> bool:
 
 @pytest.fixture
 def claim() -> Iterator[Path]:
-    """A volume that belongs to user 1000, where the tests may say so, and to who runs them elsewhere."""
+    """A volume owned by user 1000 if the tests may change owners, else by the current user."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     if os.geteuid() == 0:
@@ -73,8 +76,10 @@ def _run(claim: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="folders of another user can be made by root alone")
 def test_folders_that_cannot_be_written_are_refused_with_the_parallel_plan_out(claim: Path) -> None:
-    """Those that an earlier chart had the kubelet make: the pod does not start, and says what to do; no run begins only
-    to fail."""
+    """An earlier chart let the kubelet create them.
+
+    The pod does not start and prints the fix, so no run fails later.
+    """
     (claim / "logs").mkdir()
     os.chown(claim / "logs", NOBODY, NOBODY)
     done = _run(claim)

@@ -1,4 +1,4 @@
-"""What the chart brings for Prometheus, Grafana and Loki: nothing unless asked, and nothing that does not exist."""
+"""Monitoring objects for Prometheus, Grafana and Loki appear only on request and use only existing metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.runtime.exposed import families, registries
 DOCUMENT = (ROOT / "docs" / "monitoring.md").read_text()
 OPERATOR = "monitoring.coreos.com/v1"
 FROM_SCRAPING = {"namespace", "service", "pod", "container"}
-"""Labels that Prometheus adds to what it reads."""
+"""Labels that Prometheus adds to scraped metrics."""
 
 
 def _kinds(values: str) -> list[str]:
@@ -44,7 +44,7 @@ def _dashboard_queries() -> Iterator[str]:
 
 
 def test_nothing_of_it_is_there_unless_it_is_asked_for() -> None:
-    """A cluster without the operator knows none of these kinds; no other set of values makes one."""
+    """A cluster without the operator lacks these kinds."""
     assert [name for name in VALUES if _kinds(name)] == ["monitoring"]
     assert _kinds("monitoring") == ["ConfigMap", "PrometheusRule", "ServiceMonitor"]
     assert not [
@@ -54,7 +54,7 @@ def test_nothing_of_it_is_there_unless_it_is_asked_for() -> None:
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Every name that Prometheus finds -> its labels."""
+    """Map every metric name that Prometheus scrapes to its labels."""
     found: dict[str, set[str]] = {"process_resident_memory_bytes": set()}
     for registry in registries(tmp_path_factory.mktemp("volumes")).values():
         for one in families(registry):
@@ -73,7 +73,7 @@ def _check(query: Query, exposed: dict[str, set[str]]) -> None:
 
 
 def test_alerts_and_panels_ask_for_what_is_exposed(exposed: dict[str, set[str]]) -> None:
-    """Each query is PromQL over metrics and labels that the services have."""
+    """Each query is valid PromQL with existing metrics and labels."""
     queries = [rule["expr"] for rule in _rules()]
     queries += [query.replace("$namespace", "lab") for query in _dashboard_queries()]
     assert len(queries) > 30
@@ -82,7 +82,7 @@ def test_alerts_and_panels_ask_for_what_is_exposed(exposed: dict[str, set[str]])
 
 
 def test_every_alert_tells_what_to_do() -> None:
-    """Summary, description, severity, and a place in the document where its name is a heading."""
+    """Summary, description, severity, and a link to a heading with its name in the document."""
     headings = {
         line.removeprefix("### ").lower() for line in DOCUMENT.splitlines() if line.startswith("### ")
     }
@@ -93,13 +93,13 @@ def test_every_alert_tells_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         path, _, anchor = rule["annotations"]["runbook"].partition("#")
         assert (path, anchor in headings) == ("docs/monitoring.md", True), anchor
-        # Only what Prometheus fills in: Helm's own braces would have been filled already.
+        # Only Prometheus' placeholders remain; Helm would have replaced its own.
         for braces in re.findall(r"{{.*?}}", rule["annotations"]["description"]):
             assert re.fullmatch(r"{{ \$(value|labels\.\w+)( \| \w+)? }}", braces), braces
 
 
 def test_alerts_are_of_this_release_alone(exposed: dict[str, set[str]]) -> None:
-    """Each selector names the namespace and the release's own services; another release's trouble is not ours."""
+    """Each selector has the namespace and the services of this release."""
     services = {one["metadata"]["name"] for one in _scraped()}
     for rule in _rules():
         query = parse(rule["expr"])
@@ -117,8 +117,7 @@ def _scraped() -> list[Object]:
 
 
 def test_prometheus_finds_each_port_that_serves_metrics() -> None:
-    """The monitor's endpoints, the services that it selects and the containers' ports are the same, by name and number;
-    and it is where the service was told to listen."""
+    """The monitor's endpoints, the services and the containers' ports agree by name and number."""
     rendered = render("monitoring")
     (monitor,) = rendered.of("ServiceMonitor")
     endpoints = {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}

@@ -1,4 +1,4 @@
-"""Who reaches whom, computed from the rendered policies by the rules of the NetworkPolicy API."""
+"""Which pod can reach which port, computed from the rendered NetworkPolicies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.deploy.chart.rendering import NAMESPACE, Object, Rendered, render, re
 
 @dataclass(frozen=True)
 class End:
-    """One end of a connection: a pod with its namespace's labels, or just an address."""
+    """An end of a connection: a pod with its namespace's labels, or just an address."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     namespace: Mapping[str, str] | None = None
@@ -78,7 +78,7 @@ def _is_peer(peer: Object, end: End) -> bool:
 
 
 def _allows(rendered: Rendered, direction: str, owner: End, other: End, port: int) -> bool:
-    """Whether the policies that select `owner` let it take (Ingress) or make (Egress) a connection."""
+    """Return True if the policies for `owner` allow the connection (Ingress or Egress)."""
     if not owner.is_of_release_namespace:
         return True
     policies = [
@@ -98,7 +98,7 @@ def _allows(rendered: Rendered, direction: str, owner: End, other: End, port: in
 
 
 def reaches(rendered: Rendered, source: str, target: str, port: int) -> bool:
-    """Whether `source` can open a connection to `port` of `target`."""
+    """Return True if `source` can connect to `port` of `target`."""
     ends = _ends(rendered)
     return _allows(rendered, "Egress", ends[source], ends[target], port) and _allows(
         rendered, "Ingress", ends[target], ends[source], port
@@ -119,14 +119,14 @@ EVERYBODY_OUTSIDE = set(OUTSIDERS)
 
 
 def test_by_default_only_page_and_notebook_are_open() -> None:
-    """The table of callers per component."""
+    """A table of allowed callers per component."""
     rendered = render("defaults")
     assert {target: _callers(rendered, target) for target in PORTS} == {
         "redis": {"kvs-api"},
         "kvs-api": {"controller", "dispatcher", "worker", "notebook", "test"},
         "controller": set(),
         "worker": set(),
-        # Those who may go anywhere may go to what is open to anybody.
+        # Components with unrestricted egress can reach public ports.
         "dispatcher": EVERYBODY_OUTSIDE | {"notebook", "worker", "controller"},
         "notebook": EVERYBODY_OUTSIDE | {"worker", "controller"},
         "tensorboard": {"notebook"},
@@ -134,7 +134,7 @@ def test_by_default_only_page_and_notebook_are_open() -> None:
 
 
 def test_only_ports_of_services_are_open() -> None:
-    """No other port of any pod takes connections from anywhere."""
+    """No other port of any pod accepts connections."""
     rendered = render("defaults")
     open_ports = {
         (target, port)
@@ -162,7 +162,10 @@ def test_only_ports_of_services_are_open() -> None:
     ],
 )
 def test_only_those_who_fetch_data_get_out(source: str, is_free: bool) -> None:
-    """Object stores and package indexes: controller, workers, notebook. Redis and TensorBoard reach nobody at all."""
+    """Controller, workers and notebook, for object stores and package indexes.
+
+    Redis and TensorBoard have no egress at all.
+    """
     rendered = render("defaults")
     assert reaches(rendered, source, "internet", 443) is is_free
     ends = _ends(rendered)
@@ -171,7 +174,7 @@ def test_only_those_who_fetch_data_get_out(source: str, is_free: bool) -> None:
 
 
 def test_peers_narrow_who_comes_in_and_where_pods_get_out() -> None:
-    """With peers in the values: the pages from the Ingress, TensorBoard from a viewer, out to one net."""
+    """With peers: pages only from the Ingress, TensorBoard only from a viewer, egress only to one network."""
     rendered = render("ingress")
     assert _callers(rendered, "dispatcher") == {"ingress"}
     assert _callers(rendered, "notebook") == {"ingress"}
@@ -216,7 +219,7 @@ MINIO = {"endpoint": "http://minio.minio:9000", **KEYS}
 def test_the_page_gets_out_to_the_object_store_alone(
     store: Object, egress: Object, reached: set[tuple[str, int]]
 ) -> None:
-    """Where it is told to look there: at the port of the store, and no further than peers say. Not without."""
+    """Only if configured, at the store's port, and limited by peers."""
     values = {"objectStore": store, "networkPolicy": {"egress": egress}}
     ports = {80, 443, 6379, 6443, 9000, 9443}
 
@@ -236,7 +239,7 @@ def test_the_page_gets_out_to_the_object_store_alone(
 
 
 def test_every_pod_is_selected_by_a_policy_of_its_own() -> None:
-    """Both directions are decided for every component, beside the one policy that closes all."""
+    """For both directions, in addition to the policy that denies all traffic."""
     rendered = render("defaults")
     decided = {
         one["metadata"]["labels"].get("app.kubernetes.io/component"): set(one["spec"]["policyTypes"])
@@ -247,7 +250,7 @@ def test_every_pod_is_selected_by_a_policy_of_its_own() -> None:
 
 
 def test_prometheus_reads_metrics_and_nothing_else() -> None:
-    """Where it is told to: from its own pods alone, on the ports that serve nothing but probes and metrics."""
+    """Only on request, from Prometheus' pods, on the ports for probes and metrics."""
     ports = {*PORTS.values(), *(port for some in METRICS.values() for port in some)}
 
     def opened(values: str, source: str) -> dict[str, set[int]]:
@@ -266,7 +269,7 @@ def test_prometheus_reads_metrics_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(("values", "is_open"), [("defaults", False), ("many", True)])
 def test_workers_reach_each_other_where_they_train_together(values: str, is_open: bool) -> None:
-    """On any port, as torch finds free ones; and nobody else reaches them, whether they do or not."""
+    """On any port, since torch picks free ones; other pods never reach workers."""
     rendered = render(values)
     for port in (7191, 40_000):
         callers = {source for source in _ends(rendered) if reaches(rendered, source, "worker", port)}

@@ -1,4 +1,4 @@
-"""Claims about every pod: what it may do, how it is watched, what it asks for."""
+"""Rules for every pod: privileges, probes and resources."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ SUFFIXES: Mapping[str, Fraction | int] = {
 
 
 def quantity(text: str | int | float) -> Fraction:
-    """A Kubernetes quantity as a number."""
+    """Parse a Kubernetes quantity."""
     digits = str(text).rstrip("mKMGTi")
     return Fraction(digits) * SUFFIXES[str(text)[len(digits) :]]
 
@@ -31,7 +31,7 @@ _EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_pod_passes_the_restricted_profile(values: str) -> None:
-    """Pod Security Standards, "Restricted": every rule, for every pod of the matrix, helm test included."""
+    """All rules of the Pod Security Standard "Restricted", for every pod of the matrix including helm test."""
     for name, pod in render(values).pods():
         spec = pod["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True, name
@@ -51,7 +51,7 @@ def test_every_pod_passes_the_restricted_profile(values: str) -> None:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_container_can_write_to_tmp_and_no_container_fills_a_node(values: str) -> None:
-    """The root file system is read-only; /tmp is an emptyDir of its own with a limit, and so is shared memory."""
+    """The root file system is read-only; /tmp and shared memory are limited emptyDirs."""
     for name, pod in render(values).pods():
         volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
         for volume in volumes.values():
@@ -68,7 +68,7 @@ def test_every_container_can_write_to_tmp_and_no_container_fills_a_node(values: 
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_container_has_three_probes_on_a_port_it_has(values: str) -> None:
-    """Startup, readiness, liveness: looked at every second while it starts; the test pod, which ends, has none."""
+    """Startup (every second), readiness and liveness, except for the test pod, which ends by itself."""
     for name, container in render(values).services():
         if name.startswith("test/"):
             continue
@@ -77,7 +77,7 @@ def test_every_container_has_three_probes_on_a_port_it_has(values: str) -> None:
             probe = container[kind]
             (parallel_plan,) = probe.keys() & {"httpGet", "tcpSocket", "exec"}
             assert parallel_plan == "exec" or probe[parallel_plan]["port"] in ports, (name, kind)
-            assert probe["timeoutSeconds"] >= 5, (name, kind)  # a loaded node is no reason to kill
+            assert probe["timeoutSeconds"] >= 5, (name, kind)  # a loaded node must not kill pods
         assert container["startupProbe"]["periodSeconds"] == 1, name
         assert container["startupProbe"]["failureThreshold"] >= 60, name
         assert (
@@ -86,7 +86,7 @@ def test_every_container_has_three_probes_on_a_port_it_has(values: str) -> None:
 
 
 def test_readiness_asks_for_work_and_liveness_does_not() -> None:
-    """Ready needs the store (/health), alive does not (/live): a store that is away gets nobody killed."""
+    """/health needs the store, /live does not, so an outage of the store restarts no pod."""
     probed = {
         name: (container["readinessProbe"]["httpGet"]["path"], container["livenessProbe"]["httpGet"]["path"])
         for name, container in render("defaults").services()
@@ -98,7 +98,7 @@ def test_readiness_asks_for_work_and_liveness_does_not() -> None:
 
 @pytest.mark.parametrize("name", ["kvs-api", "dispatcher"])
 def test_who_serves_is_probed_on_a_port_of_its_own(name: str) -> None:
-    """The one that is served may have all its threads and connections taken, which is no reason to kill it."""
+    """A busy server may have no free thread or connection, which must not restart it."""
     (container,) = render("defaults").pod(name)["spec"]["containers"]
     probed = {
         container[kind]["httpGet"]["port"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")
@@ -110,7 +110,7 @@ def test_who_serves_is_probed_on_a_port_of_its_own(name: str) -> None:
 
 
 def test_the_defaults_fit_a_node_with_two_cores() -> None:
-    """All requests together, helm test included, leave half of two cores and of 5 GiB to the node's own pods."""
+    """All requests including helm test leave half of two cores and of 5 GiB for other pods of the node."""
     cpu, memory = _requests(render("defaults"))
     assert cpu <= 1
     assert memory <= quantity("2.5Gi")
@@ -134,7 +134,7 @@ def _requests(rendered: Rendered) -> tuple[Fraction, Fraction]:
 
 
 def test_redis_writes_to_disk_before_it_answers() -> None:
-    """Append-only file, synced at every write, nothing evicted, a password, a claim of its own."""
+    """Append-only file with fsync at every write, no eviction, a password, and its own claim."""
     one = render("defaults").get("StatefulSet", "redis")
     (container,) = one["spec"]["template"]["spec"]["containers"]
     assert container["command"][-1] == "valkey-server"
@@ -153,7 +153,7 @@ def test_redis_writes_to_disk_before_it_answers() -> None:
 
 
 def test_an_external_redis_replaces_ours() -> None:
-    """No StatefulSet, service, account or password of ours; kvs-api's URL comes from the user's Secret."""
+    """No StatefulSet, service, account or password of the chart; kvs-api's URL comes from the user's Secret."""
     rendered = render("external-redis")
     assert "redis" not in dict(rendered.pods())
     (container,) = rendered.pod("kvs-api")["spec"]["containers"]
@@ -166,14 +166,14 @@ def test_an_external_redis_replaces_ours() -> None:
 
 @pytest.mark.parametrize("name", ["kvs-api", "controller", "dispatcher"])
 def test_upgrades_never_leave_fewer_than_before(name: str) -> None:
-    """The new pod is ready before an old one goes."""
+    """The new pod is ready before an old one ends."""
     strategy = render("defaults").get("Deployment", name)["spec"]["strategy"]
     assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
 
 
 @pytest.mark.parametrize("values", ["defaults", "many"])
 def test_a_drain_leaves_a_replica_of_kvs_api_and_is_not_blocked(values: str) -> None:
-    """The disruption budget selects kvs-api's pods and allows at least one to go."""
+    """The disruption budget selects kvs-api's pods and allows at least one eviction."""
     rendered = render(values)
     budget = rendered.get("PodDisruptionBudget", "kvs-api")["spec"]
     deployment = rendered.get("Deployment", "kvs-api")["spec"]
@@ -184,7 +184,7 @@ def test_a_drain_leaves_a_replica_of_kvs_api_and_is_not_blocked(values: str) -> 
 
 @pytest.mark.parametrize("name", ["kvs-api", "dispatcher"])
 def test_services_pause_before_they_end_and_have_time_to_drain(name: str) -> None:
-    """preStop covers the time until nobody is sent here; then requests in hand are answered within the grace period."""
+    """preStop covers the time until endpoints are updated; open requests then finish within the grace period."""
     from cerebro.runtime.web.serving import GRACE_S
 
     spec = render("defaults").pod(name)["spec"]
@@ -193,7 +193,7 @@ def test_services_pause_before_they_end_and_have_time_to_drain(name: str) -> Non
 
 
 def test_workers_start_together_and_keep_their_volumes() -> None:
-    """Parallel management, a claim per pod that stays when the set goes; scaling down deletes it if told."""
+    """Parallel pod management, and a claim per pod that survives the set; scaling down deletes claims on request."""
     spec = render("defaults").get("StatefulSet", "worker")["spec"]
     assert spec["podManagementPolicy"] == "Parallel"
     assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
@@ -205,14 +205,14 @@ def test_workers_start_together_and_keep_their_volumes() -> None:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_a_worker_is_given_more_time_to_end_than_it_takes(values: str) -> None:
-    """terminationGracePeriodSeconds exceeds CEREBRO_GRACE_S by enough for saving and handing over."""
+    """terminationGracePeriodSeconds exceeds CEREBRO_GRACE_S by the time to save and hand over."""
     spec = render(values).pod("worker")["spec"]
     for container in spec["containers"]:
         assert spec["terminationGracePeriodSeconds"] >= float(plain(container)["CEREBRO_GRACE_S"]) + 20
 
 
 def plain(container: Object) -> Mapping[str, str]:
-    """Variables of a container that are given as text."""
+    """Return the variables of a container that have literal values."""
     return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
 
 
@@ -221,7 +221,7 @@ def _worker(values: str) -> dict[str, Any]:
 
 
 def test_gpus_belong_to_one_container() -> None:
-    """The container `worker` gets all GPUs, `etl` sees none; what the user asked for beside them stays."""
+    """The container `worker` gets all GPUs, `etl` none; other resources of the user stay."""
     containers = _worker("gpus")
     assert containers["worker"]["resources"]["limits"] == {
         "cpu": "16",
@@ -235,7 +235,7 @@ def test_gpus_belong_to_one_container() -> None:
 
 
 def test_each_container_of_a_worker_registers_under_a_name_of_its_own() -> None:
-    """The pod's name for the one that trains, with "-etl" for the one that preprocesses; each with its handlers."""
+    """The training container has the pod's name, the ETL container the name with "-etl"; each with its handlers."""
     containers = _worker("defaults")
     assert plain(containers["worker"])["CEREBRO_WORKER"] == "$(CEREBRO_POD)"
     assert plain(containers["etl"])["CEREBRO_WORKER"] == "$(CEREBRO_POD)-etl"
@@ -251,7 +251,7 @@ def test_each_container_of_a_worker_registers_under_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["notebook", "tensorboard"])
 def test_servers_for_browsers_start_at_their_first_connection(name: str) -> None:
-    """On the pod's port something small listens; TensorBoard, which asks for no password, on loopback alone."""
+    """A small proxy listens on the pod's port; TensorBoard, which has no password, listens only on loopback."""
     (container,) = render("defaults").pod(name)["spec"]["containers"]
     (port,) = container["ports"]
     listens = f"--bind=[::]:{port['containerPort']}"
@@ -261,8 +261,7 @@ def test_servers_for_browsers_start_at_their_first_connection(name: str) -> None
 
 
 def test_folders_that_belong_to_root_are_handed_over_before_anything_else() -> None:
-    """Where it is asked for, each pod that writes to volumes first gives all of them, and nothing else, to its user;
-    the container may do that alone."""
+    """On request, an init container with only this right changes the owner of the pod's volumes."""
     rendered = render_with({"storage": {"handOver": "always"}})
     for name, pod in rendered.pods():
         spec = pod["spec"]
@@ -290,7 +289,7 @@ def test_folders_that_belong_to_root_are_handed_over_before_anything_else() -> N
     ("told", "expected"), [({}, "false"), ({"worker": {"podAnnotations": {_EVICT: "true"}}}, "true")]
 )
 def test_autoscalers_leave_workers_alone(told: dict[str, Any], expected: str) -> None:
-    """They would interrupt sub-epochs to save a node; whoever wants that says so."""
+    """Eviction would interrupt sub-epochs to save a node; the user can allow it."""
     pods = dict(render_with(told).pods())
     found = {name: pod["metadata"].get("annotations", {}).get(_EVICT) for name, pod in pods.items()}
     assert {name for name, value in found.items() if value is not None} == {"worker"}
@@ -299,7 +298,7 @@ def test_autoscalers_leave_workers_alone(told: dict[str, Any], expected: str) ->
 
 
 def test_users_and_groups_can_be_left_to_the_cluster() -> None:
-    """OpenShift's SCC `restricted-v2` admits its own numbers only; the other fields do not change."""
+    """OpenShift's SCC `restricted-v2` assigns its own ids; the other fields do not change."""
     left_out = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
     for name, pod in render_with(left_out).pods():
         assert pod["spec"]["securityContext"] == {
@@ -314,7 +313,7 @@ def test_users_and_groups_can_be_left_to_the_cluster() -> None:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_listener_takes_both_families(values: str) -> None:
-    """An IPv6-only cluster has no other address, so nothing listens on all addresses of IPv4 alone."""
+    """An IPv6-only cluster has no IPv4 addresses, so no server listens only on 0.0.0.0."""
     for name, container in render(values).containers():
         told = str([container.get(each) for each in ("command", "args", "env")])
         assert not re.search(r"(?<!\d)0\.0\.0\.0", told), name

@@ -1,4 +1,4 @@
-"""Redis as the chart starts it, with the real server: durable, closed, and asked by the chart's own probe."""
+"""Redis with the chart's configuration on a real server: durability, password and probe."""
 
 import os
 import signal
@@ -21,21 +21,21 @@ PASSWORD = "p-_" + "x" * 40
 
 @pytest.fixture(scope="module")
 def container() -> Object:
-    """Redis' container as rendered."""
+    """Return Redis' rendered container."""
     (one,) = render("defaults").pod("redis")["spec"]["containers"]
     return dict(one)
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A free port."""
+    """Reserve a free port."""
     with reserved_port() as reserved:
         yield reserved
 
 
 @contextmanager
 def _running(container: Object, folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The server with the container's arguments, but for folder and port."""
+    """Run the server with the container's arguments, except for folder and port."""
     arguments = [
         text.replace("$(REDIS_PASSWORD)", PASSWORD)
         .replace("--dir /data", f"--dir {folder}")
@@ -54,7 +54,7 @@ def _running(container: Object, folder: Path, port: int) -> Iterator[subprocess.
 
 
 def _ping(container: Object, port: int, password: str = PASSWORD) -> tuple[int, str]:
-    """Status and output of the container's startup probe."""
+    """Run the startup probe; return status and output."""
     command = container["startupProbe"]["exec"]["command"]
     assert command[0] == "python"
     environment = {**os.environ, "REDIS_PASSWORD": password, "REDIS_PORT": str(port)}
@@ -70,7 +70,7 @@ def _ping(container: Object, port: int, password: str = PASSWORD) -> tuple[int, 
 
 
 def test_the_probe_tells_whether_it_serves(container: Object, tmp_path: Path, port: int) -> None:
-    """Zero while it serves; not without a server, nor with a wrong password, and then it says what it heard."""
+    """Zero while the server works; otherwise, or with a wrong password, it fails and prints the reply."""
     assert _ping(container, port)[0] != 0
     with _running(container, tmp_path, port):
         assert _ping(container, port) == (0, "")
@@ -82,7 +82,7 @@ def test_the_probe_tells_whether_it_serves(container: Object, tmp_path: Path, po
 @pytest.mark.slow
 @pytest.mark.processes
 def test_nothing_is_answered_without_the_password(container: Object, tmp_path: Path, port: int) -> None:
-    """Neither reading nor writing."""
+    """For reads and writes."""
     with (
         _running(container, tmp_path, port),
         redis.Redis(port=port) as client,
@@ -92,7 +92,7 @@ def test_nothing_is_answered_without_the_password(container: Object, tmp_path: P
 
 
 def test_what_was_answered_survives_a_kill(container: Object, tmp_path: Path, port: int) -> None:
-    """kill -9 right after an answer, a new start on the same volume: the record is there."""
+    """SIGKILL right after the reply, and a restart on the same volume: the record exists."""
     with _running(container, tmp_path, port) as process, redis.Redis(port=port, password=PASSWORD) as client:
         client.set("key", "value")
         process.send_signal(signal.SIGKILL)
@@ -103,7 +103,7 @@ def test_what_was_answered_survives_a_kill(container: Object, tmp_path: Path, po
 
 
 def test_a_volume_that_cannot_be_written_is_told(container: Object, tmp_path: Path) -> None:
-    """The pod's status has the message, with the `chown` that helps."""
+    """The pod's status has the message with the `chown` command."""
     shell, option, script, name = container["command"]
     absent = tmp_path / "roots"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Every name that one object uses is the name of something: in the release, or of what the values say is there."""
+"""Every name that one object uses exists in the release or in the values."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +24,7 @@ SECRET_KEYS = {
     "our-redis": {"url"},
 }
 OF_SERVICES = {f"{name}-token" for name in ("controller", "dispatcher", "export", "worker")}
-"""Keys of the same Secret where there are users."""
+"""Keys of the same Secret if the cluster has users."""
 WHOLE_SECRETS = {"our-bucket", "our-reading-bucket", "our-mlflow"}
 
 
@@ -45,7 +45,7 @@ def _matches(selector: Object, labels: Object) -> bool:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_secret_key_is_there(values: str) -> None:
-    """Keys that pods read are those that the chart's Secret has, or that values.yaml asks of the user's."""
+    """The chart's Secret has the keys, or values.yaml requires them in the user's Secret."""
     rendered = render(values)
     own = OF_SERVICES if values in ("users", "export") else set()
     for made in rendered.of("Secret"):
@@ -63,7 +63,7 @@ def test_every_secret_key_is_there(values: str) -> None:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_claim_account_and_priority_class_is_there(values: str) -> None:
-    """Claims, service accounts and classes that pods name are in the release, or the user's own."""
+    """The names are in the release, or are the user's own."""
     rendered = render(values)
     for name, pod in rendered.pods():
         claims = {claim["claimName"] for claim in _find(pod["spec"]["volumes"], "persistentVolumeClaim")}
@@ -77,7 +77,7 @@ def test_every_claim_account_and_priority_class_is_there(values: str) -> None:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_mount_has_a_volume_and_every_volume_a_mount(values: str) -> None:
-    """Templates of claims count as volumes; nothing is mounted twice at one place."""
+    """Claim templates count as volumes, and no path is mounted twice."""
     rendered = render(values)
     for name, pod in rendered.pods():
         volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
@@ -95,7 +95,7 @@ def test_every_mount_has_a_volume_and_every_volume_a_mount(values: str) -> None:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_selector_selects_the_pods_of_its_component_and_no_others(values: str) -> None:
-    """Services, sets, budgets and policies: their selectors match the labels of exactly one component's pods."""
+    """Selectors of services, sets, budgets and policies match exactly one component's pods."""
     rendered = render(values)
     labels = {name: pod["metadata"]["labels"] for name, pod in rendered.pods()}
 
@@ -114,7 +114,7 @@ def test_every_selector_selects_the_pods_of_its_component_and_no_others(values: 
 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_service_leads_to_a_port_and_every_ingress_to_a_service(values: str) -> None:
-    """Named ports are ports of the pods behind; an Ingress names a service and a port of it; TLS names its Secret."""
+    """Named ports exist in the pods; an Ingress names a service, its port and its TLS Secret."""
     rendered = render(values)
     for service in rendered.of("Service"):
         pod = rendered.pod(component(service))
@@ -146,7 +146,7 @@ def test_every_address_that_a_pod_is_told_is_a_service_of_the_release(values: st
 
 @pytest.mark.parametrize("values", VALUES)
 def test_the_role_is_bound_to_the_account_of_the_controller(values: str) -> None:
-    """Role, binding and account exist and name each other."""
+    """Role, binding and account exist and refer to each other."""
     rendered = render(values)
     (binding,), (role,) = rendered.of("RoleBinding"), rendered.of("Role")
     assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", role["metadata"]["name"])
@@ -156,7 +156,7 @@ def test_the_role_is_bound_to_the_account_of_the_controller(values: str) -> None
 
 
 def test_volumes_lie_where_the_services_look_for_them() -> None:
-    """Mounts below /volumes are those of cerebro.runtime.volumes; logs are a folder of the metrics claim."""
+    """Mounts below /volumes match cerebro.runtime.volumes; logs are a folder of the metrics claim."""
     from cerebro.runtime.volumes import Volumes
 
     volumes = Volumes.from_environment({})
@@ -191,7 +191,7 @@ WRITABLE = {
 
 
 def test_volumes_are_writable_for_those_who_write() -> None:
-    """Per container the volumes it may change; all others are mounted read-only or not at all."""
+    """Each container can write to its own volumes; all others are read-only or not mounted."""
     for name, container in render("defaults").containers():
         writable = {
             mount["mountPath"].removeprefix("/volumes/")

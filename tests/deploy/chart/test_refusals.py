@@ -1,4 +1,4 @@
-"""Values that contradict are refused before anything is made, with the field's name and what to do."""
+"""The chart refuses contradictory values with the field's name and a fix."""
 
 import re
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ CONTRADICTIONS = {
         "dispatcher: {service: {nodePort: 30000}}"
     ),
 }
-"""What the chart's own check says -> values."""
+"""Message of the chart's own check -> values."""
 
 MISTAKES = {
     "podSecurityContext.runAsUser": "podSecurityContext: {runAsUser: 0}",
@@ -99,19 +99,19 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def contradicted() -> Mapping[str, str]:
-    """Message of `CONTRADICTIONS` -> what is said."""
+    """Map each message of `CONTRADICTIONS` to the actual error."""
     return refusals_of_checks({message: yaml.safe_load(values) for message, values in CONTRADICTIONS.items()})
 
 
 @pytest.fixture(scope="module")
 def mistaken() -> Mapping[str, str]:
-    """Field of `MISTAKES` -> what is said."""
+    """Map each field of `MISTAKES` to the actual error."""
     return refusals_of_schema({field: yaml.safe_load(values) for field, values in MISTAKES.items()})
 
 
 @pytest.mark.parametrize("message", CONTRADICTIONS)
 def test_contradictions_are_refused(message: str, contradicted: Mapping[str, str]) -> None:
-    """The chart's own check names the fields that do not fit together."""
+    """The chart's own check names the conflicting fields."""
     assert message in contradicted[message]
 
 

@@ -1,6 +1,6 @@
-"""A release over its revisions: Helm itself installs, upgrades and rolls back, on a stand-in for a cluster.
+"""Helm installs, upgrades and rolls back a release on a stand-in cluster.
 
-The stand-in refuses what an API server refuses: other values of fields of claims and StatefulSets that cannot change.
+The stand-in refuses changes of immutable fields of claims and StatefulSets, as an API server does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.deploy.cluster.release import Cluster
 
 
 def make_default(cluster: Cluster, name: str) -> None:
-    """The cluster's administrator changes what is the default class."""
+    """Change the default class, as an administrator would."""
     for one in cluster.objects.all("storageclasses"):
         chosen = "true" if one["metadata"]["name"] == name else "false"
         key = ("storageclasses", "", one["metadata"]["name"])
@@ -29,14 +29,15 @@ BEGINNINGS: Mapping[str, Mapping[str, Any]] = {
     "nothing may be looked at": {"storage": {"inspect": False, "accessMode": "ReadWriteOnce"}},
     "volumes made by hand": {"storage": {"className": "-", "podClassName": "-"}},
 }
-"""What decides on the class -> values of the first revision."""
+"""Origin of the class -> values of the first revision."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", BEGINNINGS)
 def test_every_revision_can_be_rolled_back_to(cluster: Cluster, first: str) -> None:
-    """Whatever chose the class at first, and though the default is another one by then: no revision names other fixed
-    fields than the first, so that each can follow each."""
+    """Also after a change of the default class: all revisions have the same immutable fields, so each can follow any
+    other.
+    """
     begin = BEGINNINGS[first]
     cluster.helm("install", values=begin)
     fixed = cluster.fixed()

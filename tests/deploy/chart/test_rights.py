@@ -1,4 +1,4 @@
-"""Least privilege: the API, secrets, and what is left behind."""
+"""Least privilege for the Kubernetes API and secrets, and the objects that uninstalling keeps."""
 
 import base64
 import json
@@ -31,14 +31,13 @@ def test_the_controller_may_do_what_its_adapter_does_and_nothing_else(values: st
 
 @pytest.mark.parametrize("values", VALUES)
 def test_nothing_is_granted_in_the_whole_cluster(values: str) -> None:
-    """No ClusterRole and no binding to one."""
     kinds = {one["kind"] for one in render(values).objects}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding"}
 
 
 @pytest.mark.parametrize("values", VALUES)
 def test_only_the_controller_gets_a_token_of_the_api(values: str) -> None:
-    """An account per component, none of which mounts its token by itself; of the pods only the controller's does."""
+    """One account per component without automounted token; only the controller's pod mounts its token."""
     rendered = render(values)
     accounts = {name: pod["spec"]["serviceAccountName"] for name, pod in rendered.pods()}
     assert len(set(accounts.values())) == len(accounts)
@@ -51,7 +50,7 @@ def test_only_the_controller_gets_a_token_of_the_api(values: str) -> None:
 
 
 def test_object_store_credentials_reach_those_who_read_objects() -> None:
-    """Annotated accounts and the credentials' Secret: controller, workers and notebook; Redis' password: kvs-api."""
+    """Annotated accounts and the credentials' Secret: controller, workers and notebook. Redis' password: kvs-api."""
     rendered = render("existing")
     readers = {"controller", "notebook", "worker"}
     annotated = {
@@ -86,7 +85,7 @@ COMMON = {"existingSecret": "common", "serviceAccountAnnotations": {"role": "com
 def test_the_page_gets_credentials_of_its_own_or_the_common_ones(
     common: Object, own: Object, secret: str | None, role: str | None
 ) -> None:
-    """Its own instead of the common ones, never beside them: they are there to open less."""
+    """The page's credentials replace the common ones, since they should grant less."""
     rendered = render_with({"objectStore": common, "dispatcher": {"objectStore": own | {"enabled": True}}})
     account = rendered.get("ServiceAccount", "dispatcher")["metadata"].get("annotations", {})
     (container,) = rendered.pod("dispatcher")["spec"]["containers"]
@@ -96,10 +95,10 @@ def test_the_page_gets_credentials_of_its_own_or_the_common_ones(
 
 @pytest.mark.parametrize("values", VALUES)
 def test_secrets_stand_in_secrets_only(values: str) -> None:
-    """Neither what the Secret holds, plain or encoded, nor anything like it stands in another object."""
+    """No other object contains the Secret's values, plain or encoded, or similar text."""
     rendered = render(values)
     others = json.dumps([one for one in rendered.objects if one["kind"] != "Secret"])
-    # Settings stand in the pods; the one ConfigMap is a dashboard.
+    # Settings are in the pods; the only ConfigMap is a dashboard.
     assert all(one["metadata"]["name"] == "cerebro-dashboard" for one in rendered.of("ConfigMap"))
     for secret in rendered.of("Secret"):
         for text in secret["data"].values():
@@ -113,7 +112,7 @@ def test_secrets_stand_in_secrets_only(values: str) -> None:
 
 
 def test_secrets_are_long_url_safe_and_different() -> None:
-    """256 random bits each, of letters that need no quoting in a URL; a new rendering has new ones."""
+    """256 random bits each, in characters that need no quoting in a URL; each rendering has new ones."""
     texts = [base64.b64decode(text).decode() for text in _generated("defaults").values()]
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{43}", text) for text in texts)
     assert len(set(texts)) == 2
@@ -127,7 +126,7 @@ def _generated(values: str) -> Mapping[str, str]:
 
 @pytest.mark.parametrize("values", VALUES)
 def test_uninstalling_keeps_secret_and_claims(values: str) -> None:
-    """All claims and the Secret are kept; nothing else is; claims of StatefulSets stay with or without them."""
+    """All claims and the Secret, and no other object. Claims of StatefulSets are always kept."""
     rendered = render(values)
 
     def is_kept(one: Object) -> bool:

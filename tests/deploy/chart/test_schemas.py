@@ -1,4 +1,4 @@
-"""Every object that the chart makes is one that Kubernetes accepts, whatever the values."""
+"""Every rendered object is valid for Kubernetes, for all sets of values."""
 
 import functools
 import json
@@ -16,20 +16,20 @@ from tests.deploy.chart.matrix import VALUES
 from tests.deploy.chart.rendering import CHART, ROOT, Object, render, run
 
 VERSIONS = list(dict.fromkeys(map(library.major_minor, library.all_versions())))[-3:]
-"""The newest three minor versions of Kubernetes whose schemas are installed."""
+"""The newest three minor versions of Kubernetes with installed schemas."""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_object_passes_the_strict_schema_of_kubernetes(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No unknown field, no wrong type, in any object of the whole matrix, for three minor versions."""
-    # The library reads its files, megabytes, anew for every object.
+    """No unknown field and no wrong type in the whole matrix, for three minor versions."""
+    # The library would read its files, several MB, again for every object.
     monkeypatch.setattr(library, "schema_contents", functools.cache(library.schema_contents))
     seen: dict[str, Object] = {}
     for name in VALUES:
         seen |= {json.dumps(one, sort_keys=True): one for one in render(name).objects}
-    # Those of the Prometheus operator are not Kubernetes' own: test_monitoring looks at them.
+    # Objects of the Prometheus operator are tested in test_monitoring.
     for one in (one for one in seen.values() if not one["apiVersion"].startswith("monitoring.coreos.com/")):
         kubernetes_validate.validate(one, version, strict=True)
 
@@ -38,14 +38,13 @@ def test_every_object_passes_the_strict_schema_of_kubernetes(
     "values", [pytest.param(name, marks=[] if name == "many" else [pytest.mark.slow]) for name in VALUES]
 )
 def test_helm_lint_has_nothing_to_say(values: str, tmp_path: Path) -> None:
-    """``helm lint --strict`` passes with each set of values."""
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(VALUES[values]))
     assert "0 chart(s) failed" in run("lint", "--strict", str(CHART), "--values", str(file))
 
 
 def test_the_chart_has_the_version_of_the_project() -> None:
-    """Chart, images and package are released as one."""
+    """Chart, images and package share one release."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert chart["version"] == chart["appVersion"] == project["version"]
@@ -70,7 +69,7 @@ def _schema_paths(schema: Any, definitions: Any, at: str = "") -> set[str]:
 
 
 def test_values_and_schema_know_the_same_fields() -> None:
-    """Everything that may be set has a default in values.yaml, and the schema knows everything that has one."""
+    """Every field has a default in values.yaml and an entry in the schema."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
     allowed = _schema_paths(schema, schema["definitions"])
@@ -81,7 +80,7 @@ def test_values_and_schema_know_the_same_fields() -> None:
 
 
 def test_every_object_of_the_schema_is_closed() -> None:
-    """No level of the values takes unknown fields, but those that Kubernetes defines and checks itself."""
+    """No level accepts unknown fields, except objects that Kubernetes itself validates."""
 
     def objects(schema: Any, at: str) -> None:
         if isinstance(schema, dict):
@@ -94,7 +93,7 @@ def test_every_object_of_the_schema_is_closed() -> None:
 
 
 def test_every_value_is_used() -> None:
-    """No dead switch: each value's name stands in a template."""
+    """Each value's name appears in a template."""
     text = "\n".join(path.read_text() for path in (CHART / "templates").rglob("*") if path.is_file())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     unused = {path for path in _paths(values) if not re.search(rf"\b{path.split('/')[-1]}\b", text)}

@@ -1,10 +1,10 @@
-"""A stand-in for a Kubernetes cluster: objects, who applied which of their fields, and what of them cannot change.
+"""A stand-in for a Kubernetes API server: objects, field managers and immutable fields.
 
-It has what an installation by Helm and its later revisions rest on: admission that fills in the default class of a
-claim, server-side apply that removes what its manager applies no more, and the fields of claims and StatefulSets that
-no change may touch. No controllers: nothing becomes a pod. `tests.deploy.cluster.serving` lets Helm ask it over HTTP.
+It supports Helm installations and upgrades: admission sets the default class of a claim, server-side apply removes
+fields that their manager no longer applies, and immutable fields of claims and StatefulSets are refused. It has no
+controllers, so no pods exist. `tests.deploy.cluster.serving` serves it over HTTP.
 
-Kubernetes documentation: "Server-Side Apply", "StatefulSets", "Persistent Volumes", "Change the default StorageClass".
+Kubernetes documentation: "Server-Side Apply", "StatefulSets", "Persistent Volumes", "Change the default StorageClass"
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 Json = dict[str, Any]
 
 Key = tuple[str, str, str]
-"""Resource (plural), namespace, name. No two groups of the stand-in have a resource of the same name."""
+"""Resource (plural), namespace, name. Resource names are unique over the stand-in's groups."""
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -36,12 +36,14 @@ FREE: Mapping[str, frozenset[str]] = {
     ),
     "persistentvolumeclaims": frozenset({"resources", "volumeAttributesClassName"}),
 }
-"""Fields of a spec that may change; all others may not. API server: ValidateStatefulSetUpdate,
-ValidatePersistentVolumeClaimUpdate."""
+"""Mutable fields of a spec; all others are immutable.
+
+API server: ValidateStatefulSetUpdate, ValidatePersistentVolumeClaimUpdate.
+"""
 
 
 class RefusedError(Exception):
-    """What the API server answers with a status of 400 or more."""
+    """The API server's answer with a status of 400 or more."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -50,33 +52,33 @@ class RefusedError(Exception):
 
 @dataclass
 class Stored:
-    """An object as it is, and what each manager applied last."""
+    """An object, and the last applied fields of each manager."""
 
     content: Json
     applied: dict[str, Json] = field(default_factory=dict)
     scaled_by: str = ""
-    """Who set the number of replicas since it was applied."""
+    """The manager that set the number of replicas after the last apply."""
 
 
 class Objects:
-    """All objects of a cluster. Not safe for several threads."""
+    """All objects of a cluster. Not thread-safe."""
 
     def __init__(self) -> None:
         self._stored: dict[Key, Stored] = {}
         self._numbers = itertools.count(1)
 
     def get(self, key: Key) -> Json:
-        """One object.
+        """Return an object.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: the object does not exist
         """
         if key not in self._stored:
             raise RefusedError(404, "NotFound", f'{key[0]} "{key[2]}" not found')
         return self._stored[key].content
 
     def all(self, resource: str, namespace: str = "") -> list[Json]:
-        """Objects of a resource; of all namespaces if none is given."""
+        """List the objects of a resource; of all namespaces by default."""
         return [
             stored.content
             for key, stored in self._stored.items()
@@ -84,10 +86,10 @@ class Objects:
         ]
 
     def create(self, key: Key, content: Json) -> Json:
-        """Make an object.
+        """Create an object.
 
         Raises:
-            RefusedError: there is one already.
+            RefusedError: the object exists
         """
         if key in self._stored:
             raise RefusedError(409, "AlreadyExists", f'{key[0]} "{key[2]}" already exists')
@@ -100,10 +102,10 @@ class Objects:
         return self._kept(key, content)
 
     def replace(self, key: Key, content: Json) -> Json:
-        """Put an object in place of the present one.
+        """Replace an object.
 
         Raises:
-            RefusedError: there is none, or a field differs that cannot.
+            RefusedError: the object does not exist, or an immutable field differs
         """
         self._check(key, self.get(key), content)
         return self._kept(key, content)
@@ -123,10 +125,10 @@ class Objects:
         ]
 
     def apply(self, key: Key, manager: str, content: Json, *, force: bool = False) -> Json:
-        """Server-side apply: fields that the manager applied last and does not any more are removed.
+        """Apply server-side: remove fields that the manager applied before but not now.
 
         Raises:
-            RefusedError: a field would differ that cannot, or the replicas, which somebody else has set.
+            RefusedError: an immutable field differs, or another manager has set the replicas
         """
         if key not in self._stored:
             made = self.create(key, content)
@@ -148,18 +150,18 @@ class Objects:
         return changed
 
     def merge(self, key: Key, change: Json) -> Json:
-        """JSON merge patch (RFC 7386).
+        """Apply a JSON merge patch (RFC 7386).
 
         Raises:
-            RefusedError: there is no such object, or a field would differ that cannot.
+            RefusedError: the object does not exist, or an immutable field would differ
         """
         return self.replace(key, _patched(copy.deepcopy(self.get(key)), change))
 
     def delete(self, key: Key) -> Json:
-        """Remove an object.
+        """Delete an object.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: the object does not exist
         """
         content = self.get(key)
         del self._stored[key]
@@ -197,7 +199,7 @@ def _invalid(content: Json, name: str, why: str) -> RefusedError:
 
 
 def _without(live: Json, before: Json, after: Json) -> Json:
-    """`live` less the fields that are in `before` and not in `after`."""
+    """Return `live` without the fields that are in `before` but not in `after`."""
     for name, value in before.items():
         if name not in after:
             live.pop(name, None)
@@ -207,7 +209,7 @@ def _without(live: Json, before: Json, after: Json) -> Json:
 
 
 def _merged(live: Json, change: Json) -> Json:
-    """Maps field by field; lists as a whole."""
+    """Merge mappings by field; replace lists."""
     for name, value in change.items():
         mine = live.get(name)
         live[name] = (

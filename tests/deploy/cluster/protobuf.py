@@ -1,7 +1,7 @@
-"""Secrets in the binary form in which Helm sends those that hold its releases: just enough to read them.
+"""Decode Helm's release Secrets from Protobuf.
 
-Kubernetes documentation: "Kubernetes API Concepts", section "Kubernetes Protobuf encoding"; field numbers are those of
-``k8s.io/api/core/v1/generated.proto`` and ``k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto``.
+Kubernetes documentation: "Kubernetes API Concepts", section "Kubernetes Protobuf encoding"; field numbers are from
+``k8s.io/api/core/v1/generated.proto`` and ``k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto``
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _VARINT, _BYTES = 0, 2
 
 
 def secret(body: bytes) -> dict[str, Any]:
-    """The Secret of a request's body, as JSON would have it."""
+    """Decode a request's body to the Secret's JSON form."""
     assert body.startswith(PREFIX), body[:20]
     envelope = dict(_fields(body[len(PREFIX) :]))
     content = list(_fields(envelope[2]))
@@ -41,7 +41,7 @@ def _map(fields: list[tuple[int, bytes]], number: int) -> Iterator[tuple[str, by
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of all fields that are texts, bytes or messages; numbers are passed over."""
+    """Yield number and bytes of all length-delimited fields; skip varints."""
     place = 0
     while place < len(content):
         tag, place = _number(content, place)
@@ -54,7 +54,7 @@ def _fields(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
-    """A varint and where it ends."""
+    """Read a varint; return its value and the next position."""
     value = shift = 0
     while True:
         byte = content[place]

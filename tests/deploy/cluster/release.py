@@ -1,4 +1,4 @@
-"""A release of the chart on the stand-in cluster, made and changed by Helm itself."""
+"""A release of the chart on the stand-in cluster, managed by Helm."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Cluster:
     def helm(
         self, command: str, *arguments: str, values: Mapping[str, Any] | None = None, chart: Path = CHART
     ) -> str:
-        """Output of a helm command on the release."""
+        """Run a Helm command on the release and return its output."""
         flags = ["--namespace", NAMESPACE, "--kube-apiserver", self._address, "--qps", "10000"]
         if command in ("install", "upgrade"):
-            # The stand-in has no schemas; the chart's are those of the API: test_schemas.
+            # The stand-in has no schemas; test_schemas validates the objects.
             flags += [str(chart), "--disable-openapi-validation", "--values", "-"]
         return run(command, RELEASE, *arguments, *flags, stdin=json.dumps(values or {}))
 
     def fixed(self) -> Mapping[str, Json]:
-        """Of all claims and StatefulSets the part that cannot change."""
+        """Return the immutable fields of all claims and StatefulSets."""
         return {
             f"{resource}/{one['metadata']['name']}": {
                 name: value for name, value in one["spec"].items() if name not in free

@@ -1,4 +1,4 @@
-"""The stand-in cluster on the loopback interface: discovery, objects, and server-side apply, as Helm asks for them."""
+"""Serve the stand-in cluster over HTTP: discovery, objects and server-side apply, as Helm uses them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ KINDS: dict[str, dict[str, tuple[str, bool]]] = {
     "scheduling.k8s.io/v1": {"PriorityClass": ("priorityclasses", False)},
     "storage.k8s.io/v1": {"StorageClass": ("storageclasses", False)},
 }
-"""Group and version -> kind -> resource, and whether it is in namespaces."""
+"""Group and version -> kind -> resource, and True if it is namespaced."""
 
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
 @contextmanager
 def serving(objects: Objects) -> Iterator[str]:
-    """Listen until the block ends; yields the server's address."""
+    """Serve for the duration of the block; yield the server's address."""
 
     class Handler(_Handler):
         pass
@@ -61,7 +61,7 @@ def serving(objects: Objects) -> Iterator[str]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """A connection's handler."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -69,10 +69,10 @@ class _Handler(BaseHTTPRequestHandler):
     lock = threading.Lock()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        pass
 
     def __getattr__(self, name: str) -> Any:
-        """``do_GET`` and so on: one for all methods."""
+        """Handle all methods (``do_GET`` and so on) by one function."""
         if name.startswith("do_"):
             return self._serve
         raise AttributeError(name)
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> Any:
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if content.startswith(protobuf.PREFIX):
-            # Helm's own releases. Of a deletion's options nothing matters here.
+            # Helm sends its releases as Protobuf. The options of a deletion are ignored.
             return protobuf.secret(content) if self.command in ("POST", "PUT") else {}
         return yaml.load(content, Loader=yaml.CSafeLoader) or {}
 
@@ -173,7 +173,7 @@ def _discovery(path: str) -> Json | None:
 
 
 def _place(path: str) -> tuple[str, str, Key]:
-    """Group and version, kind, and the key of what a path names; without a name a collection."""
+    """Parse a path into group and version, kind, and key; without a name the key means a collection."""
     parts = path.strip("/").split("/")
     group, rest = ("v1", parts[2:]) if parts[0] == "api" else ("/".join(parts[1:3]), parts[3:])
     namespace = ""
