@@ -1,4 +1,4 @@
-"""``python -m research``."""
+"""Entry point of ``python -m research``."""
 
 import sys
 

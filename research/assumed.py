@@ -1,9 +1,8 @@
-"""Models with a choice of technique, as Saturn's evaluation has them, by an assumed model of their cost.
+"""Saturn's models with a choice of technique, on an assumed cost model.
 
 Saturn (arXiv 2309.01226, section 5) schedules 12 models at a time, two architectures x two batch sizes x three learning
-rates, on nodes of GPUs of 40 GiB. Its run times for each technique and number of GPUs are not printed, so nothing here
-is measured: what the numbers show is how schedulers differ on instances of that shape. Each number that is assumed
-stands in this module, and nowhere else.
+rates, on nodes of GPUs of 40 GiB. It does not print its run times per technique and number of GPUs, so nothing here is
+measured: the numbers compare schedulers on instances of that shape. This module contains all assumed numbers.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from cerebro.scheduling.problem import Problem, TimedPlan
 
 DEVICE_GIB = 40.0
 _STATE_BYTES = 16
-"""Of a parameter: weights and gradients, and Adam's two moments, all in 32 bits."""
+"""Bytes per parameter: weights, gradients and Adam's two moments, all in 32 bits."""
 _CHECKPOINTED = 0.25
-"""Share of the activations that is kept where blocks are run again in the backward pass."""
+"""Share of the activations kept if blocks are recomputed in the backward pass."""
 _OFFLOAD, _CHECKPOINTING, _FSDP = 2.5, 1.33, 1.06
-"""Times as long as without, on as many devices."""
+"""Time factors of the techniques on the same number of devices."""
 _LEARNING_RATES = 3
 _GIB = 2.0**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """What a model costs.
+    """Cost of a model.
 
     Attributes:
-        name: for people.
-        parameters: how many.
-        hours: of its training, on one device with memory enough.
-        efficiency: of twice as many devices: speed over twice the speed.
-        activations_gib: of the larger batch; of the smaller one half of it.
-        half_batch: times as long with the smaller batch.
+        name: name for people.
+        parameters: number of parameters.
+        hours: training time on one device with enough memory.
+        efficiency: speed on twice as many devices, divided by twice the speed.
+        activations_gib: activations of the larger batch; the smaller one takes half.
+        half_batch: time factor of the smaller batch.
     """
 
     name: str
@@ -66,16 +65,16 @@ WORKLOADS: dict[str, tuple[Architecture, Architecture]] = {
 }
 
 CLUSTERS: dict[str, tuple[int, ...]] = {"1x8": (8,), "4x8": (8,) * 4, "8+4": (8, 4)}
-"""Devices of each node."""
+"""Number of devices of each node."""
 
 
 def saturn(workload: str, cluster: str, *, is_hopping: bool = False) -> Problem:
-    """Twelve models, each by any way that fits, on a node.
+    """Return the problem of twelve models, each with every parallel plan that fits a node.
 
     Args:
         workload, cluster: keys of `WORKLOADS` and `CLUSTERS`.
-        is_hopping: each node has its share of the data, in proportion to its devices, and each model visits all nodes.
-            Otherwise every node has all data, and a model is trained on one of them, as in Saturn.
+        is_hopping: True to share the data among the nodes in proportion to their devices, so each model trains on all
+            nodes. Otherwise every node has all data and a model trains on one node, as in Saturn.
     """
     nodes = CLUSTERS[cluster]
     models = [
@@ -99,7 +98,7 @@ def saturn(workload: str, cluster: str, *, is_hopping: bool = False) -> Problem:
 
 
 def parallel_plans(architecture: Architecture, devices: int, *, is_half: bool) -> Iterator[TimedPlan]:
-    """The ways that fit, the number of devices doubling, with the seconds that all of the data takes."""
+    """Yield the plans that fit, on 1, 2, 4 and more devices, with their seconds for the whole data."""
     state = architecture.parameters * _STATE_BYTES / _GIB
     kept = architecture.activations_gib * (0.5 if is_half else 1.0)
     hours = architecture.hours * (architecture.half_batch if is_half else 1.0)
@@ -112,7 +111,7 @@ def parallel_plans(architecture: Architecture, devices: int, *, is_half: bool) -
 
 
 def _techniques(state: float, kept: float, gpus: int) -> Sequence[tuple[str, float, float]]:
-    """(name, GiB of each device, times as long)."""
+    """Return (name, GiB per device, time factor) of each technique."""
     few = kept * _CHECKPOINTED
     if gpus == 1:
         return (

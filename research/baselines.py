@@ -1,7 +1,7 @@
-"""What people do instead of choosing technique, devices and order together: to compare plans with.
+"""Common practices to compare plans with, which do not choose technique, devices and order together.
 
-Each is a choice of parallel plans, made once, and a policy that decides on the order. Saturn (arXiv 2309.01226,
-section 5) compares with the same four.
+Each one chooses parallel plans once, and a policy decides the order. Saturn (arXiv 2309.01226, section 5) uses the same
+four.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cerebro.scheduling.schedule import Schedule
 
 
 def current_practice(problem: Problem, seed: int = 0) -> Schedule:
-    """Each sub-epoch takes all GPUs of its node, by the fastest way; models come in a random order."""
+    """Run each sub-epoch on all GPUs of its node by the fastest plan, models in random order."""
     return _random_order(
         problem,
         _chosen(
@@ -28,7 +28,7 @@ def current_practice(problem: Problem, seed: int = 0) -> Schedule:
 
 
 def fewest_devices(problem: Problem, seed: int = 0) -> Schedule:
-    """Each sub-epoch takes as few GPUs as its model fits on; models come in a random order."""
+    """Run each sub-epoch on the fewest GPUs that fit its model, models in random order."""
     return _random_order(
         problem,
         _chosen(
@@ -39,7 +39,9 @@ def fewest_devices(problem: Problem, seed: int = 0) -> Schedule:
 
 
 def optimus(problem: Problem, seed: int = 0) -> Schedule:
-    """All models at once, GPUs to who gains most by them (Optimus, Peng et al. 2018); the longest model goes first."""
+    """Run all models at once, and give each GPU to the model that gains most (Optimus, Peng et al. 2018), the longest
+    first.
+    """
     table = plan_tables(problem)
     return dispatch(
         problem.with_parallel_plans(table.get("fill", table["full node"])), POLICIES["lrptw"], seed=seed
@@ -47,7 +49,7 @@ def optimus(problem: Problem, seed: int = 0) -> Schedule:
 
 
 def random_parallel_plans(problem: Problem, seed: int = 0) -> Schedule:
-    """Any way that fits, in a random order."""
+    """Choose any plan that fits, in random order."""
     rng = random.Random(f"ways {seed}")
     table = [
         [rng.randrange(len(parallel_plans)) if parallel_plans else NOT_HERE for parallel_plans in row]
@@ -57,8 +59,10 @@ def random_parallel_plans(problem: Problem, seed: int = 0) -> Schedule:
 
 
 def by_policy(problem: Problem) -> Schedule:
-    """The longest model first, with the best of the tables that fix all ways beforehand: what an exact solver may start
-    from that is to be compared with a plan."""
+    """Schedule the longest model first, with the best table that fixes all plans beforehand.
+
+    An exact solver that is compared with a plan may start from this schedule.
+    """
     names = ("full node", "one GPU each", "least GPU time")
     tables = [table for name, table in plan_tables(problem).items() if name in names]
     schedules = [dispatch(problem.with_parallel_plans(table), POLICIES["lrptw"]) for table in tables]
@@ -71,11 +75,11 @@ BASELINES: dict[str, Callable[[Problem, int], Schedule]] = {
     "Optimus": optimus,
     "random ways": random_parallel_plans,
 }
-"""By name; the same seed gives the same schedule."""
+"""Baselines by name; the same seed gives the same schedule."""
 
 
 def _chosen(problem: Problem, gpus: Callable[[int, int], int]) -> PlanTable:
-    """The fastest parallel plan on that many GPUs of a worker."""
+    """Choose the fastest parallel plan on the given number of GPUs of each worker."""
     size = problem.mean_size
     return [
         [

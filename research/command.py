@@ -1,6 +1,6 @@
 """``python -m research``: scheduling and simulation without a cluster.
 
-Only this module and `search_command` know what the terminal shows.
+Only this module and `search_command` format terminal output.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _printed(command: str, lines: Iterable[str]) -> int:
 
 
 def _schedule(options: argparse.Namespace) -> Iterator[str]:
-    """The schedule of the instance in a file, as JSON or as a row for each sub-epoch and what it all comes to."""
+    """Yield the schedule of the instance in a file, as JSON or as a row per sub-epoch and a summary."""
     from research import instance
     from research.solve import solve
 
@@ -140,7 +140,7 @@ def _simulation(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _catalogue() -> Iterator[str]:
-    """A line for each scenario."""
+    """Yield a line for each scenario."""
     from research.hermes import comparison as hermes
     from research.scenarios import SCENARIOS
     from research.searches.searches import SCENARIOS as SEARCHES
@@ -154,7 +154,7 @@ def _catalogue() -> Iterator[str]:
 
 
 def _simulate(options: argparse.Namespace) -> Iterator[str]:
-    """Schedulers side by side, scenario by scenario."""
+    """Compare schedulers, scenario by scenario."""
     from research import core_simulation
     from research.comparison import compare, schedulers
     from research.hermes import comparison as hermes
@@ -186,7 +186,7 @@ def _simulate(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _hermes(name: str, options: argparse.Namespace) -> Iterator[str]:
-    """Policies side by side on one of Hermes's scenarios."""
+    """Compare policies on one of Hermes's scenarios."""
     from research.hermes import job_simulation
     from research.hermes.comparison import SCENARIOS, compare
 
@@ -263,5 +263,5 @@ def _draw(scenario: str, rows: Sequence[Row], folder: Path) -> None:
 
 
 def slug(name: str) -> str:
-    """A scheduler's name as part of a file's."""
+    """Return a scheduler's name as part of a file name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower())

@@ -1,7 +1,7 @@
-"""Schedulers side by side on a scenario: what ``python -m research simulate`` and the documentation show.
+"""Comparison of schedulers on a scenario, for ``python -m research simulate`` and the documentation.
 
-Every schedule passes the validator before it counts. A ratio is the makespan over the best lower bound that anybody
-proved, never over another scheduler's makespan. It must not know how the comparison is shown.
+The validator checks every schedule. A ratio is the makespan divided by the best proven lower bound, never by another
+scheduler's makespan. This module does not format results.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ RANDOM = "random"
 """The policy of the papers."""
 
 _ROUNDING = 1e-9
-"""Relative: sums of floats, added in different orders."""
+"""Relative tolerance for sums of floats in different orders."""
 
 Engine = Callable[[Problem, str, int, Conditions], Schedule]
-"""(problem, name of a dispatch policy or of the planner, seed, conditions) -> what comes of it."""
+"""(problem, dispatch policy or planner, seed, conditions) -> schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class Trial:
     """One schedule by one scheduler.
 
     Attributes:
-        problem: that it solves: the scenario's, or a rival's view of it.
-        schedule: valid.
-        lower_bound: seconds; what the scheduler proved of the scenario's problem, 0 if nothing.
-        is_optimal: whether that is proven.
-        seconds: it took to make.
+        problem: the scenario's problem, or a rival's view of the same problem.
+        schedule: a valid schedule.
+        lower_bound: seconds that the scheduler proved for the scenario's problem; 0 without a proof.
+        is_optimal: True if the schedule is proven optimal.
+        seconds: time to compute the schedule.
     """
 
     problem: Problem
@@ -55,7 +55,7 @@ class Trial:
 
 
 class Spread(NamedTuple):
-    """Of one number over the seeds."""
+    """Statistics of one number over the seeds."""
 
     mean: float
     min: float
@@ -63,7 +63,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """At least one value."""
+        """Return the statistics of at least one value."""
         return cls(fmean(values), min(values), max(values))
 
 
@@ -72,12 +72,12 @@ class Row:
     """One scheduler on one scenario, over the seeds.
 
     Attributes:
-        scheduler: its name.
-        makespan, seconds: of the schedules, and to make them.
-        lower_bound: seconds; the best that is known, mean over the seeds.
-        ratio: of makespan and lower bound.
-        is_optimal: whether that is proven for all seeds.
-        first: of the first seed, to be drawn.
+        scheduler: name of the scheduler.
+        makespan, seconds: of the schedules, and of their computation.
+        lower_bound: best known bound in seconds, mean over the seeds.
+        ratio: makespan divided by lower bound.
+        is_optimal: True if proven for all seeds.
+        first: schedule of the first seed, for a chart.
     """
 
     scheduler: str
@@ -90,7 +90,7 @@ class Row:
 
 
 def schedulers(scenario: Scenario) -> tuple[str, ...]:
-    """Those that are compared on it if none are named: its rivals, then ours."""
+    """Return the default schedulers of a scenario: its rivals, then Cerebro's."""
     if scenario.rivals:
         exact = ("cp-sat",) if importlib.util.find_spec("ortools") else ()
         return (*scenario.rivals, DEFAULT_POLICY, PLANNER, *exact)
@@ -107,19 +107,19 @@ def compare(
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     engine: Engine | None = None,
 ) -> tuple[Row, ...]:
-    """The scenario by each scheduler.
+    """Compare schedulers on a scenario.
 
     Args:
         scenario: see `scenarios.SCENARIOS`.
-        names: of `solve.METHODS`, or of the scenario's rivals.
-        seeds: so many, from 0; of the problem, of the noise and of what schedulers draw.
+        names: names from `solve.METHODS` or of the scenario's rivals.
+        seeds: number of seeds, from 0, for the problem, the noise and the schedulers.
         sigma: noise of the sub-epoch times, instead of the scenario's.
-        time_limit_s: for each planner's or solver's schedule.
+        time_limit_s: limit for each schedule of a planner or solver.
         engine: runs dispatch policies and the planner, instead of `dispatch`.
 
     Raises:
-        InstanceError: a scheduler's name, or one that cannot be used here.
-        ScheduleError: a schedule is wrong: a mistake in Cerebro.
+        InstanceError: a scheduler is unknown or does not apply here.
+        ScheduleError: a schedule is invalid, which is a bug in Cerebro.
     """
     for name in names:
         if name not in METHODS and name not in scenario.rivals:
@@ -148,13 +148,13 @@ class _Case:
     engine: Engine
 
     def bound(self) -> float:
-        """Seconds that no schedule of the scenario's problem can beat, under its conditions."""
+        """Seconds that no schedule can beat, for the scenario's problem and conditions."""
         if self.conditions == CALM:
             return lower_bound(self.problem)
         return Reality(self.problem, self.conditions, self.seed).bound()
 
     def trial(self, name: str) -> Trial:
-        """By that scheduler, timed and checked."""
+        """Schedule with one scheduler, timed and validated."""
         started = time.perf_counter()
         trial = replace(self._trial(name), seconds=time.perf_counter() - started)
         validate(trial.problem, trial.schedule, actual=self.conditions != CALM).check()

@@ -1,9 +1,8 @@
-"""The controller's own core on a scheduling problem, in virtual time: what a live cluster would make of it.
+"""The controller's core on a scheduling problem in virtual time.
 
-The same object that decides in a cluster decides here, on tasks that go through the same log, inboxes, leases and
-commits; only the seconds are not waited for. Unlike `cerebro.scheduling.dispatch` it is told no sub-epoch times but
-learns them, it hands out each worker's next sub-epoch ahead, and notices a lost worker by its silence. ``python -m
-research simulate --core`` runs it.
+The object that decides in a cluster decides here, with the same log, inboxes, leases and commits; only the seconds are
+virtual. Unlike `cerebro.scheduling.dispatch`, it learns sub-epoch times instead of knowing them, queues each worker's
+next sub-epoch ahead, and detects a lost worker by its silence. ``python -m research simulate --core`` runs it.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ from research.simulation.scenario import DATASET, Scenario, WorkerOutage
 from research.solve import PLANNER
 
 _ROWS = 10_000
-"""Of a partition of size 1: sizes are told to this precision."""
+"""Rows of a partition of size 1, which set the precision of sizes."""
 _PLAN_S = 0.2
-"""For each plan, and for each exact solution: less than a live run gives, for a study asks for hundreds."""
+"""Seconds for each plan and each exact solution: less than in a live run, because a study computes hundreds."""
 _LEASES = 20
-"""A live worker's lease is short beside a sub-epoch, too."""
+"""Leases per average sub-epoch. In a live cluster, too, a lease is short compared with a sub-epoch."""
 
 
 def run(
     problem: Problem, policy: str, seed: int, conditions: Conditions, *, leases: int = _LEASES
 ) -> Schedule:
-    """The sub-epochs that a fit run commits.
+    """Return the sub-epochs that a fit run commits.
 
     Args:
-        problem: of models whose sub-epochs take one GPU each, at its beginning. A worker's GPUs are its devices.
-        policy: the name of a dispatch policy; or `PLANNER`: the default one, and plans where they are better, which is
-            what `run_fit` does if nothing else is asked for.
-        seed: of the run, and of the sub-epochs' real durations: `dispatch` with the same seed draws the same ones.
-        conditions: what befalls the run. Its `estimates` are of no account.
-        leases: so many pass in a sub-epoch of average length. With fewer, workers report less often, which is quicker
-            to simulate, and a lost one is noticed later.
+        problem: problem whose sub-epochs take one GPU each, at its start. A worker's GPUs are its devices.
+        policy: name of a dispatch policy, or `PLANNER` for the default of `run_fit`: the default policy, and plans if
+            they are better.
+        seed: seed of the run and of the real sub-epoch durations; `dispatch` draws the same ones from the same seed.
+        conditions: failures during the run. Its `estimates` are ignored.
+        leases: leases per average sub-epoch. Fewer leases mean fewer reports: the simulation is faster, and a lost
+            worker is detected later.
 
     Raises:
-        InstanceError: the live platform does not run such a problem.
+        InstanceError: the live platform cannot run such a problem.
     """
     _require_live(problem)
     models, workers = _names("m", problem.num_models), _names("worker-", problem.num_workers)
@@ -114,7 +113,7 @@ def _require_live(problem: Problem) -> None:
 
 
 def _names(prefix: str, count: int) -> list[str]:
-    """As many names, in the order of their numbers: the controller sorts by name."""
+    """Return numbered names whose alphabetical order is numeric, because the controller sorts by name."""
     return [f"{prefix}{number:05}" for number in range(count)]
 
 

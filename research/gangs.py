@@ -1,9 +1,9 @@
-"""What it would save to train a model on several workers at once where there are fewer models than workers.
+"""The gain from training a model on several workers at once when models are fewer than workers.
 
 Hopping leaves a worker idle while no model is free for it (MOP paper, section 5.7). A *gang* of q workers trains one
-model by the gradients of all of them, each from its own partition. What it gains is limited by what is paid for each
-batch: the gradients are added up over the network. Here that is a formula with stated assumptions, so the figures show
-which of a cluster's numbers decide; nothing of it is measured.
+model with the gradients of all members, each from its own partition. The cost per batch limits the gain: the gradients
+are summed over the network. Here this is a formula with stated assumptions. The figures show which numbers of a cluster
+matter; nothing is measured.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from cerebro.scheduling.problem import Problem, TimedPlan, open_shop
 from cerebro.scheduling.schedule import Placement, Schedule
 
 _HOP_LATENCY_S = 1e-4
-"""Of a message between two workers."""
+"""Latency of a message between two workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a model and a network are like, as far as a gang is concerned.
+    """Properties of a model and a network that matter for gangs.
 
     Attributes:
-        name: for people.
-        batch_s: seconds that one worker computes for a batch. Assumed: q workers with a share of the rows each need one
-            q-th of it, which small batches do not reach in truth.
-        gradient_bytes: that are added up for each batch. Assumed: after the backward pass, not during it.
-        bytes_per_s: that each worker sends and receives at once.
+        name: name for people.
+        batch_s: seconds that one worker computes for a batch. Assumption: q workers with an equal share of the rows
+            each need 1 / q of this time. Small batches do not reach it in practice.
+        gradient_bytes: bytes summed for each batch. Assumption: after the backward pass, not during it.
+        bytes_per_s: bytes that each worker sends and receives at once.
     """
 
     name: str
@@ -38,21 +38,23 @@ class Training:
     bytes_per_s: float
 
     def all_reduce_s(self, workers: int) -> float:
-        """Of a ring, which is optimal in bytes (Patarasuk and Yuan 2009): each worker sends 2 (q - 1) / q of them, in
-        2 (q - 1) messages."""
+        """Seconds of a ring all-reduce, which is optimal in bytes.
+
+        Each worker sends 2 (q - 1) / q times the gradient in 2 (q - 1) messages (Patarasuk and Yuan 2009).
+        """
         sent = 2 * (workers - 1) / workers * self.gradient_bytes
         return sent / self.bytes_per_s + 2 * (workers - 1) * _HOP_LATENCY_S
 
     def speed_up(self, workers: int) -> float:
-        """Of a gang over one worker."""
+        """Speed of a gang relative to one worker."""
         return self.batch_s / (self.batch_s / workers + self.all_reduce_s(workers))
 
 
 def with_gangs(problem: Problem, training: Training) -> Problem:
-    """The problem with gangs of every size for each model, as fast as its slowest worker lets them be.
+    """Return the problem with gangs of every size for each model, limited by their slowest workers.
 
     Raises:
-        InstanceError: a model has several parallel plans on a worker, or none.
+        InstanceError: a model has several parallel plans on a worker, or no plan.
     """
     if any(len(parallel_plans) != 1 for row in problem.parallel_plans for parallel_plans in row):
         raise InstanceError(
@@ -77,11 +79,11 @@ def with_gangs(problem: Problem, training: Training) -> Problem:
 
 
 def sub_clusters(problem: Problem, members: int, *, time_limit_s: float = 1.0) -> Schedule:
-    """Workers in fixed gangs of so many (a last one of fewer, perhaps), between which models hop like between workers.
+    """Schedule fixed gangs of equal size (the last may be smaller); models hop between gangs as between workers.
 
     Args:
-        problem: of gangs; partition `p` on worker `p`, one GPU each.
-        time_limit_s: for the planner, which orders the visits.
+        problem: problem with gangs; partition `p` on worker `p`, one GPU each.
+        time_limit_s: limit for the planner, which orders the sub-epochs.
     """
     groups = _groups(problem, members)
     times = [[_sub_epoch_s(problem, model, group) for group in groups] for model in range(problem.num_models)]

@@ -1,8 +1,8 @@
-"""Gantt charts of planned and simulated schedules: who trains what when, as a self-contained SVG.
+"""Gantt charts of planned and simulated schedules, as self-contained SVG.
 
-One drawing serves notebooks (they show it by `_repr_svg_`) and the documentation (as a file). That dictates its form:
-no script, no style sheet, no font from elsewhere, and a grey text colour that reads on light and dark alike. Idle time
-is what is left empty. Runs of a cluster are drawn by `cerebro.figures`.
+One drawing serves notebooks, which show it by `_repr_svg_`, and the documentation, as a file. So it has no script,
+style sheet or external font, and its grey text is readable on light and dark. Empty space is idle time.
+`cerebro.figures` draws the runs of a cluster.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from html import escape
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Placement, Schedule, devices
 
-# Okabe and Ito's colours, then Tol's muted ones: neighbours can be told apart by colour-blind readers, too. No black
-# and no white: one of them would vanish, on light or on dark.
+# Okabe and Ito's colours, then Tol's muted ones, which colour-blind readers can distinguish. No black and no white: one
+# of the two would be invisible on light or dark.
 PALETTE = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C8C8C"),
     *("#5A4FCF", "#88CCEE", "#44AA99", "#117733", "#999933", "#DDCC77", "#CC6677", "#882255"),
@@ -25,16 +25,17 @@ PALETTE = (
 )
 
 _TITLED = 1000
-"""Most bars that each have a tooltip. Beyond, bars of a model are one path, whose tooltip names the model: so the
-drawing stays small."""
+"""Maximum bars with separate tooltips. Above it, all bars of a model are one path with the model's name, so the drawing
+stays small.
+"""
 _WIDTH, _TOP, _SIDE, _GAP = 960, 36, 10, 5
 _TALL, _LOW, _MANY_LANES = 18, 10, 32
-"""Height of a lane, and of one where there are many."""
+"""Height of a lane, the lower height in a chart with many lanes, and the maximum lanes of other charts."""
 _CHARACTER = 6.6
-"""Width of a character, about: fonts differ from reader to reader."""
+"""Approximate width of a character; fonts differ between readers."""
 _LONGEST_NAME = 24
 _SUB_EPOCHS = ((20_000.0, 1.0, "s"), (500_000.0, 3600.0, "h"), (math.inf, 86_400.0, "d"))
-"""Charts that end before so many seconds are labelled in a sub-epoch of so many."""
+"""(chart length in seconds up to which the row applies, seconds per unit, unit)."""
 
 
 class Drawing(str):
@@ -44,26 +45,26 @@ class Drawing(str):
         return str(self)
 
     def __repr__(self) -> str:
-        # A notebook keeps this beside the picture.
+        # A notebook stores this text with the picture.
         return f"<Drawing: {len(self):,} characters of SVG>"
 
 
 def draw(
     problem: Problem, schedule: Schedule, *, lower_bound: float | None = None, title: str = ""
 ) -> Drawing:
-    """A schedule with a row for each worker of the problem, a lane for each of its GPUs, and a colour per model.
+    """Draw a schedule with a row for each worker, a lane for each of its GPUs, and a colour per model.
 
     Args:
         problem: gives names and the order of rows and colours.
-        schedule: seconds from now.
+        schedule: times in seconds from now.
         lower_bound: seconds, drawn as a dashed line.
-        title: heading; a screen reader reads it out.
+        title: heading, which screen readers read out.
     """
     return Drawing("\n".join(_Chart(problem, schedule, lower_bound).lines(title)) + "\n")
 
 
 class _Chart:
-    """The geometry of one chart, and its parts as lines of SVG. Pixels, from the top left."""
+    """The geometry of one chart, and its parts as lines of SVG, in pixels from the top left."""
 
     def __init__(self, problem: Problem, schedule: Schedule, lower_bound: float | None) -> None:
         self.problem, self.sub_epochs, self.lower_bound = problem, schedule.sub_epochs, lower_bound
@@ -112,7 +113,7 @@ class _Chart:
         return text
 
     def _rows(self) -> Iterator[str]:
-        """Names, and the empty lanes that bars cover where there is work."""
+        """Yield names and empty lanes, which the bars cover."""
         wide = self.makespan * self.scale
         for worker, gpus, top in zip(self.problem.workers, self.problem.gpus, self.top, strict=True):
             high = gpus * self.lane
@@ -123,7 +124,7 @@ class _Chart:
             )
 
     def _axis(self) -> Iterator[str]:
-        """Round numbers, about ten of them."""
+        """Yield about ten round numbers."""
         sub_epoch, name = next(
             (sub_epoch, name) for limit, sub_epoch, name in _SUB_EPOCHS if self.span < limit
         )
@@ -140,7 +141,7 @@ class _Chart:
             )
 
     def _bars(self) -> Iterator[str]:
-        """A path per sub-epoch, with a tooltip, and its model's name where there is room."""
+        """Yield a path with a tooltip per sub-epoch, and its model's name if it fits."""
         for sub_epoch in self.sub_epochs:
             model, wide = self.problem.models[sub_epoch.model], (sub_epoch.end - sub_epoch.start) * self.scale
             gpus = f", {sub_epoch.gpus} GPUs" if sub_epoch.gpus > 1 else ""
@@ -156,7 +157,7 @@ class _Chart:
                 )
 
     def _models(self) -> Iterator[str]:
-        """A path for all sub-epochs of a model that look alike."""
+        """Yield a path for all equal-looking sub-epochs of a model."""
         groups: dict[tuple[int, str], list[Placement]] = defaultdict(list)
         for sub_epoch in self.sub_epochs:
             groups[sub_epoch.model, _paint(sub_epoch)].append(sub_epoch)
@@ -165,9 +166,9 @@ class _Chart:
             yield f'<path d="{outlines}" {paint}>{_tooltip(self.problem.models[model])}</path>'
 
     def _outline(self, sub_epoch: Placement) -> str:
-        """A rectangle for each run of neighbouring lanes."""
+        """Return a rectangle for each sequence of adjacent lanes."""
         left, wide = self.x(sub_epoch.start), (sub_epoch.end - sub_epoch.start) * self.scale
-        wide = max(wide - 0.6 if wide > 2 else wide, 0.3)  # so that neighbours of one colour stay apart
+        wide = max(wide - 0.6 if wide > 2 else wide, 0.3)  # a gap between adjacent bars of one colour
         parts = []
         for first, last in _runs(sorted(self.lanes[sub_epoch])):
             top = self.top[sub_epoch.worker] + first * self.lane + 0.5
@@ -192,7 +193,7 @@ class _Chart:
 
 
 def _runs(lanes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of consecutive numbers among ascending ones."""
+    """Yield the first and last number of each consecutive sequence in ascending numbers."""
     first = 0
     for place, lane in enumerate(lanes):
         if place + 1 == len(lanes) or lanes[place + 1] != lane + 1:
@@ -201,7 +202,7 @@ def _runs(lanes: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _paint(sub_epoch: Placement) -> str:
-    """Sub-epochs of even epochs are paler."""
+    """Return the colour of a sub-epoch; even epochs are paler."""
     return f'fill="{_colour(sub_epoch.model)}"' + (' fill-opacity="0.6"' if sub_epoch.epoch % 2 == 0 else "")
 
 
@@ -210,29 +211,28 @@ def _colour(model: int) -> str:
 
 
 def _ink(colour: str) -> str:
-    """Black or white, whichever is read on the colour (relative luminance, WCAG 2)."""
+    """Return black or white, whichever has more contrast on the colour (relative luminance, WCAG 2)."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (((part + 0.055) / 1.055) ** 2.4 if part > 0.04045 else part / 12.92 for part in parts)
     return "#000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#fff"
 
 
 def _digits(value: float) -> str:
-    """Four digits that count, and never an exponent."""
+    """Format with four significant digits, without an exponent."""
     places = max(0, 3 - math.floor(math.log10(value))) if value > 0 else 0
     found = f"{value:.{places}f}"
     return found.rstrip("0").rstrip(".") if "." in found else found
 
 
 def _short(name: str) -> str:
-    """The beginning of a long name."""
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
 def _tooltip(text: str) -> str:
-    """As the child of what it belongs to."""
+    """Return a tooltip as a child element."""
     return f"<title>{_safe(text)}</title>"
 
 
 def _safe(text: str) -> str:
-    """Text that is nothing else in HTML and in XML, which forbids control characters even if they are escaped."""
+    """Escape text for HTML and XML; XML forbids control characters even when escaped."""
     return escape(re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\N{REPLACEMENT CHARACTER}", text))

@@ -1,13 +1,12 @@
-"""Instances and answers as JSON: what ``python -m research schedule`` reads and prints.
+"""Instances and answers as JSON, the input and output of ``python -m research schedule``.
 
-The boundary at which people's files are checked; inside, a `Problem` is right by construction. Two forms, those of the
-two papers:
+This module validates people's files, so a `Problem` is always valid. Two forms are accepted, one for each paper:
 
     {"times": [[seconds of model i on worker j]], "available": [[workers holding partition j]], "epochs": 1}
     {"nodes": [4, 2, 2], "runtimes": {"model": {"node": {"number of GPUs": seconds}}}, "epochs": 1}
 
-``available`` and ``epochs`` may be left out: then partition `j` is on worker `j`, and there is one epoch. Knows no
-files and no solver.
+Without ``available``, partition `j` is on worker `j`; ``epochs`` is 1 by default. Does not read files or call
+solvers.
 """
 
 from __future__ import annotations
@@ -31,25 +30,27 @@ _MULTI_GPU = ("nodes", "runtimes", "epochs")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _SHORTEST_S, _LONGEST_S = 1e-6, 1e9
 _MOST_DIFFERENT = 1e8
-"""A microsecond and thirty years: what is outside is a mistake, and sums of what is inside are exact enough."""
+"""Limits of a time, a microsecond and thirty years, and of the ratio of two times.
+
+A time outside is a mistake; sums of times inside are exact enough.
+"""
 _MAX_SUB_EPOCHS = 1_000_000
 _MAX_GPUS = 1_024
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A problem, and what the answer calls its models: the row in ``times``, the name in ``runtimes``."""
+    """A problem, and the answer's names of its models: the row in ``times``, or the name in ``runtimes``."""
 
     problem: Problem
     labels: tuple[int, ...] | tuple[str, ...]
 
 
 def parse(text: str) -> Instance:
-    """The instance that a JSON text describes.
+    """Parse the instance in a JSON text.
 
     Raises:
-        InstanceError: it is no JSON, of neither form or of both, or no schedule of it exists; a sentence that names the
-            entry.
+        InstanceError: the text is not JSON, has neither form or both, or has no schedule; the message names the entry.
     """
     found = _decoded(text)
     if not isinstance(found, dict):
@@ -72,7 +73,7 @@ def parse(text: str) -> Instance:
 
 
 def _check_range(problem: Problem) -> None:
-    """Sums of floats tell sub-epochs apart only if they are not too different."""
+    """Check that the times are similar enough for sums of floats to distinguish sub-epochs."""
     times = [
         parallel_plan.seconds
         for row in problem.parallel_plans
@@ -87,10 +88,10 @@ def _check_range(problem: Problem) -> None:
 
 
 def answer(instance: Instance, solution: Solution) -> dict[str, Any]:
-    """The JSON object that tells a solution.
+    """Return the JSON object of a solution.
 
-    ``gpus`` of a sub-epoch is how many it takes, ``devices`` which (from 0); ``note`` is there if there is something to
-    say.
+    A sub-epoch's ``gpus`` is their number, and ``devices`` lists them (from 0). ``note`` is present if the solution has
+    one.
     """
     placed = devices(solution.schedule.sub_epochs)
     return {
@@ -229,7 +230,7 @@ def _seconds(value: Any, where: str) -> float:
 
 
 def _kind(value: Any) -> str:
-    """A value as it is written in JSON if that is short, or what sort of thing it is."""
+    """Return a short value as JSON, or the kind of a longer one."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     text = json.dumps(value) if not isinstance(value, int) or abs(value) < 1 << 64 else "a huge number"

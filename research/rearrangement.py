@@ -6,18 +6,17 @@ With p workers, T_max the longest sub-epoch and L_max the largest load of a work
 - at most L_max + (p - 1) * T_max, hence at most C* + (p - 1) * T_max, always.
 
 The idea of the first is Bárány's and Fiala's (Fiala, Math. Oper. Res. 8, 1983; Sevastianov, 1995). Pad the loads to
-L_max by dummy models. By Steinitz's lemma the models can be put in an order in which the loads of any two workers never
-differ by more than (p - 1) * T_max, over all prefixes. If then every worker runs that order, worker j from an offset
-a_j, where a_{j+1} - a_j >= p * T_max, a model has left a worker before the next one wants it; the offsets are stretched
-by less than T_max each, so that on every worker one sub-epoch ends at L_max exactly. What lies behind is moved in
-front, by
-L_max: all sub-epochs of a model lie within (p^2 + p - 1) * T_max, so that it does not meet itself.
+L_max by dummy models. By Steinitz's lemma the models have an order in which the loads of any two workers differ by at
+most (p - 1) * T_max, over all prefixes. Let every worker run that order, worker j from an offset a_j, with
+a_{j+1} - a_j >= p * T_max: then a model has left a worker before the next one wants it. Stretch each offset by less
+than T_max, so that on every worker one sub-epoch ends exactly at L_max. Move later sub-epochs forward by L_max: all
+sub-epochs of a model lie within (p^2 + p - 1) * T_max, so a model does not meet itself.
 
 The second holds for every dense schedule (no worker idles while a model that it could run does): the last sub-epoch's
 worker idled only while that sub-epoch's model was elsewhere, so for at most p - 1 sub-epochs.
 
-An order is first sought greedily, which is nearly always balanced enough, and otherwise by the construction of Grinberg
-and Sevastyanov (1980), which always is. Pure; there is no search, and nothing is drawn at random.
+A greedy order comes first; it is nearly always balanced enough. Otherwise the construction of Grinberg and Sevastyanov
+(1980) gives an order that always is. Pure, without search or randomness.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _ROUNDING = 1e-9
 
 
 def rearrange(problem: Problem) -> Schedule:
-    """The schedule of an open shop by vector rearrangement.
+    """Return the schedule of an open shop by vector rearrangement.
 
     Raises:
-        InstanceError: it is no open shop; with replicas, epochs or several GPUs nothing of the above holds.
+        InstanceError: the problem is not an open shop: the bounds do not hold with replicas, epochs or several GPUs.
     """
     if not problem.is_open_shop:
         raise InstanceError(
@@ -62,7 +61,7 @@ def rearrange(problem: Problem) -> Schedule:
 
 
 def is_surely_optimal(times: Sequence[Vector]) -> bool:
-    """Whether L_max >= (p^2 + p - 1) * T_max: then `rearrange` meets L_max.
+    """True if L_max >= (p^2 + p - 1) * T_max, so that `rearrange` meets L_max.
 
     Args:
         times: seconds of a sub-epoch, models x workers.
@@ -72,7 +71,7 @@ def is_surely_optimal(times: Sequence[Vector]) -> bool:
 
 
 def balanced_order(times: Sequence[Vector], longest: float) -> list[int]:
-    """An order of the rows in which the column sums of any prefix differ by at most (p - 1) * `longest`.
+    """Return an order of the rows in which the column sums of any prefix differ by at most (p - 1) * `longest`.
 
     Args:
         times: rows x p columns, all columns with the same sum, all entries between 0 and `longest`.
@@ -88,8 +87,7 @@ def balanced_order(times: Sequence[Vector], longest: float) -> list[int]:
 
 
 def _padded(times: Sequence[Vector], longest: float) -> list[Vector]:
-    """The rows, and dummies that make up for what columns lack in comparison with the largest, no entry above
-    `longest`."""
+    """Return the rows, and dummy rows that raise every column sum to the largest, with entries up to `longest`."""
     loads = [sum(column) for column in zip(*times, strict=True)]
     lacking = [max(loads) - load for load in loads]
     rows = list(times)
@@ -100,13 +98,13 @@ def _padded(times: Sequence[Vector], longest: float) -> list[Vector]:
 
 
 def _prefixes(times: Sequence[Vector], order: Sequence[int]) -> list[list[float]]:
-    """Column sums after each row of the order."""
+    """Return the column sums after each row of the order."""
     columns = [list(accumulate(times[row][j] for row in order)) for j in range(len(times[0]))]
     return [list(sums) for sums in zip(*columns, strict=True)]
 
 
 def _greedy(times: Sequence[Vector]) -> list[int]:
-    """Always the row after which the column sums differ least."""
+    """Order the rows greedily: next comes the row after which the column sums differ least."""
     left, sums, order = set(range(len(times))), [0.0] * len(times[0]), []
     while left:
         best = min(left, key=lambda row: (_spread(sums, times[row]), row))
@@ -122,11 +120,11 @@ def _spread(sums: Vector, row: Vector) -> float:
 
 
 def _steinitz(times: Sequence[Vector]) -> list[int]:
-    """The order of Grinberg and Sevastyanov, from its end.
+    """Return the order of Grinberg and Sevastyanov, built from its end.
 
-    In the quotient of R^p by the constant vectors, of dimension d = p - 1, the rows sum up to zero. The k rows that are
-    left carry weights in [0, 1] with sum k - d under which they still do. Lessen the sum of weights by one; at a vertex
-    of what is then feasible at most d + 1 weights are fractions, so that one is 0: its row is the last of the k.
+    In the quotient of R^p by the constant vectors, of dimension d = p - 1, the rows sum up to zero. The k remaining
+    rows have weights in [0, 1] with sum k - d under which they still do. Reduce the sum of weights by one. At a vertex
+    of the feasible region, at most d + 1 weights are fractions, so one weight is 0: its row is the last of the k.
     """
     d = len(times[0]) - 1
     scale = max(map(max, times))
@@ -145,7 +143,7 @@ def _steinitz(times: Sequence[Vector]) -> list[int]:
 
 
 def _to_vertex(rows: dict[int, list[float]], weight: dict[int, float]) -> None:
-    """Changes weights until the rows of those that are fractions are independent; their weighted sum stays."""
+    """Change weights until the rows with fractional weights are independent; keep their weighted sum."""
     dimension = len(next(iter(rows.values())))
     fractions = [n for n, value in weight.items() if _ROUNDING < value < 1 - _ROUNDING]
     while len(fractions) > dimension:
@@ -162,7 +160,7 @@ def _to_vertex(rows: dict[int, list[float]], weight: dict[int, float]) -> None:
 
 
 def _dependence(vectors: Sequence[Vector]) -> list[float]:
-    """Coefficients, not all zero, with which the vectors, one more than their dimension, sum up to zero."""
+    """Return coefficients, not all zero, for a zero sum of the vectors, which are one more than their dimension."""
     matrix = [list(row) for row in zip(*vectors, strict=True)]
     pivots: list[int] = []
     for column in range(len(vectors)):
@@ -189,8 +187,7 @@ def _dependence(vectors: Sequence[Vector]) -> list[float]:
 
 
 def _wrapped(padded: Sequence[Vector], order: Sequence[int], longest: float) -> list[tuple[int, int]]:
-    """Sub-epochs (row, worker) by start: every worker runs the order from its offset, what lies behind L_max in
-    front."""
+    """Return sub-epochs (row, worker) by start: each worker runs the order from its offset, wrapped around at L_max."""
     length, offset = sum(row[0] for row in padded), 0.0
     begun: list[tuple[float, int, int]] = []
     for worker in range(len(padded[0])):
@@ -208,8 +205,10 @@ def _wrapped(padded: Sequence[Vector], order: Sequence[int], longest: float) -> 
 
 
 def _dense(times: Sequence[Vector], order: Sequence[int]) -> list[tuple[int, int]]:
-    """Sub-epochs (model, worker) by start: a worker never idles while a model it has yet to run is idle. Each prefers
-    the models in the order, but begins at a place of its own."""
+    """Return sub-epochs (model, worker) by start, without idling while a remaining model of a worker is idle.
+
+    Each worker prefers the models in the order, from a different starting position.
+    """
     width = len(times[0])
     left = [list(order[(shift := w * len(order) // width) :]) + list(order[:shift]) for w in range(width)]
     idle_models, idle_workers = set(order), list(range(width))

@@ -1,8 +1,8 @@
-"""What it is worth to plan again, when ways take other times than a plan was told.
+"""The gain from planning again when parallel plans take other times than the planner expected.
 
-A run is planned with wrong times, each way of a model wrong by a factor of its own, and followed in the true ones. If
-it is planned again, the ways that have run by then are known; all others are as wrong as before. Saturn plans again at
-intervals and relaunches all jobs; here only sub-epochs that have not begun change (docs/decisions/0038).
+A run is planned with wrong times, with a separate error for each parallel plan of a model, and executed with the true
+times. A second planning knows the true times of the plans that have run. Saturn plans again at intervals and relaunches
+all jobs; here only unstarted sub-epochs change (docs/decisions/0038).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 
 _WORTH = 0.01
-"""A new plan is followed that is expected to end by this share sooner: the rule of live runs."""
+"""A new plan is used if its expected end is earlier by this share, as in live runs."""
 
 _Key = tuple[int, str, int]
-"""(model, technique, GPUs): what has a time of its own."""
+"""(model, technique, GPUs), the key of a time."""
 
 
 class Worth(NamedTuple):
-    """Makespans in seconds: planned once, planned again and again, and planned with the true times."""
+    """Makespans in seconds: planned once, planned repeatedly, and planned with the true times."""
 
     once: float
     again: float
@@ -35,12 +35,12 @@ class Worth(NamedTuple):
 
 
 def worth(problem: Problem, *, sigma: float, times: int, seed: int, steps: float = 0.3) -> Worth:
-    """Of planning so many times in all, at even shares of what is left.
+    """Compare planning once with planning `times` times, at equal shares of the remaining time.
 
     Args:
-        problem: as the first plan is told of it, over one epoch.
-        sigma: of the logarithm of true over told time, of each way of a model.
-        seed: of these errors, and of the planner.
+        problem: problem with the expected times, over one epoch.
+        sigma: deviation of the logarithm of true over expected time, per parallel plan of a model.
+        seed: seed of these errors and of the planner.
         steps: seconds for each plan.
     """
     rng = random.Random(f"errors {seed}")
@@ -60,12 +60,12 @@ def worth(problem: Problem, *, sigma: float, times: int, seed: int, steps: float
 
 
 def _followed(told: Problem, truth: Problem, seconds: float, seed: int) -> Schedule:
-    """What comes of a plan that is made with the times that are told."""
+    """Return the true schedule of a plan with the expected times."""
     return _run(truth, plan(told, time_limit_s=seconds, seed=seed).schedule)
 
 
 def _run(problem: Problem, planned: Schedule) -> Schedule:
-    """The problem, if that plan is followed."""
+    """Return the schedule of the problem if the plan is followed."""
     return dispatch(problem.with_parallel_plans(of_schedule(problem, planned)), Following.of(planned))
 
 
@@ -96,7 +96,7 @@ def _again(told: Problem, factors: dict[_Key, float], times: int, seconds: float
 
 
 def rest(problem: Problem, schedule: Schedule, at: float) -> Problem:
-    """What is left of a problem of one epoch at that time, if the schedule was followed by then."""
+    """Return the remaining problem of one epoch at a time, after following the schedule until then."""
     left = list(problem.left)
     models = [max(0.0, ready - at) for ready in problem.model_ready]
     busy = [[ready - at for ready in gpus if ready > at] for gpus in problem.gpu_ready]
@@ -113,7 +113,7 @@ def rest(problem: Problem, schedule: Schedule, at: float) -> Problem:
 
 
 def _scaled(problem: Problem, factors: dict[_Key, float]) -> Problem:
-    """The problem with the times of those ways multiplied."""
+    """Return the problem with these times multiplied."""
     return replace(
         problem,
         parallel_plans=tuple(

@@ -1,8 +1,8 @@
-"""Named problems to compare schedulers on: those of the thesis and of the paper, and those that they leave out.
+"""Named problems for comparing schedulers: the thesis's, the paper's, and further ones.
 
-Each is made from a seed alone, so that everybody means the same instance by a name and a number. Times are whole
-seconds, because exact solvers prove nothing about fractions without a tolerance. What a source does not print is
-assumed, and said here. Knows problems and conditions; nothing of how they are solved or shown.
+A seed alone determines each problem, so a name and a number identify an instance. Times are whole seconds, because
+exact solvers need a tolerance to prove anything about fractions. Numbers that a source does not print are assumed, and
+marked here. This module contains problems and conditions, not solvers or output.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from research.assumed import CLUSTERS, WORKLOADS, saturn
 LINEAR: Mapping[int, float] = {1: 1.0, 2: 2.0, 4: 4.0}
 """GPUs -> speed-up. The thesis assumes this (section 4.4)."""
 SUBLINEAR: Mapping[int, float] = {1: 1.0, 2: 1.8, 4: 3.2}
-"""As communication between GPUs has it."""
+"""GPUs -> speed-up with communication between GPUs."""
 
-# Seconds of a model on one shard and one GPU. Section 4.4 prints none of them, but makespans that follow from them:
+# Seconds of a model on one shard and one GPU. Section 4.4 does not print them, but makespans that follow from them:
 # random order and the MILP leave hardly any idle time in figures 4.2 and 4.3, so these times sum up to 5252 s and to
 # 8956 s; in figures 4.1 and 4.2 the slowest model, shard after shard, decides for one model per GPU: 15926 s / 16 and
 # 7780 s / 8. Assumed is only that the others are spread evenly below it; 4.3, then, has the slowest model of 4.1.
@@ -62,19 +62,19 @@ _CARDS = (12.1, 5.6, 11.3, 18.7)
 """Titan Xp, K80, GTX 1080 and P100, in 10^12 operations per second (paper, section 5.4)."""
 
 _SHARE = 0.2
-"""Of the time, for which a worker is down, or slow, or not there yet."""
+"""Share of the makespan for which a worker is down, slow or late."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A named problem, perhaps one that goes wrong.
+    """A named problem, optionally with failures.
 
     Attributes:
-        name: for the command line.
-        about: a line for people.
+        name: name for the command line.
+        about: description in one line.
         problem: seed -> the problem.
-        conditions: problem -> what befalls it, if anything does.
-        rivals: the same task as other schedulers see it, by their names: they allow themselves less.
+        conditions: problem -> its failures, if any.
+        rivals: the same task in the restricted form of other schedulers, by their names.
     """
 
     name: str
@@ -85,10 +85,10 @@ class Scenario:
 
 
 def find(name: str) -> Scenario:
-    """The scenario of that name.
+    """Return the scenario with a name.
 
     Raises:
-        InstanceError: there is none.
+        InstanceError: the name is unknown.
     """
     if name not in SCENARIOS:
         raise InstanceError(f"there is no scenario {name!r}: `python -m research simulate --list` shows them")
@@ -120,7 +120,7 @@ def thesis(figure: str, speed_up: Mapping[int, float] = LINEAR) -> Problem:
 
 
 def thesis_full_nodes(figure: str, speed_up: Mapping[int, float] = LINEAR) -> Problem:
-    """The same for the thesis's "Random Scheduler": a model takes all GPUs of a node."""
+    """The same for the thesis's "Random Scheduler", with all GPUs of a node for each model."""
     problem = thesis(figure, speed_up)
     return problem.with_parallel_plans(
         [[len(parallel_plans) - 1 for parallel_plans in row] for row in problem.parallel_plans]
@@ -128,7 +128,7 @@ def thesis_full_nodes(figure: str, speed_up: Mapping[int, float] = LINEAR) -> Pr
 
 
 def thesis_per_gpu(figure: str) -> Problem:
-    """The same for its "Multi-GPU MOP": a model per GPU, a shard per GPU, and no nodes."""
+    """The same for its "Multi-GPU MOP", with a model and a shard per GPU and no nodes."""
     models, nodes = _THESIS[figure]
     return open_shop([[float(seconds)] * sum(nodes) for seconds in models])
 
@@ -152,7 +152,7 @@ def paper(models: int, workers: int, seed: int = 0, *, heterogeneous: bool = Tru
 
 
 def narrow(models: int, workers: int, seed: int = 0) -> Problem:
-    """Nearly equal times: about 1000 s, models differ by up to 15 % and workers by up to 5 %, either way."""
+    """Nearly equal times: about 1000 s, with up to 15% difference between models and 5% between workers."""
     rng = random.Random(f"narrow {models} x {workers}, {seed}")
     costs = [rng.uniform(0.85, 1.15) for _ in range(models)]
     speeds = [rng.uniform(0.95, 1.05) for _ in range(workers)]
@@ -160,10 +160,10 @@ def narrow(models: int, workers: int, seed: int = 0) -> Problem:
 
 
 def balanced(models: int, workers: int, seed: int = 0) -> Problem:
-    """No model and no worker is longer than another: all rows sum up to the same, and all columns.
+    """Equal row sums and equal column sums: no model and no worker is longer than another.
 
-    Times are drawn by moving seconds around rectangles of a constant matrix, which changes no sum: 100 s on average,
-    50 s to 150 s.
+    Shifting seconds around rectangles of a constant matrix, which changes no sum, gives the times: 100 s on average, 50
+    s to 150 s.
     """
     rng = random.Random(f"balanced {models} x {workers}, {seed}")
     times = [[100] * workers for _ in range(models)]
@@ -178,11 +178,11 @@ def balanced(models: int, workers: int, seed: int = 0) -> Problem:
     return open_shop([[float(seconds) for seconds in row] for row in times])
 
 
-# --- what else happens --------------------------------------------------------------------------
+# --- replicas, epochs and failures --------------------------------------------------------------
 
 
 def replicated(models: int, workers: int, copies: int, seed: int = 0) -> Problem:
-    """The paper's heterogeneous problem, each partition on several workers, its own and the next ones (section 5.5)."""
+    """The paper's heterogeneous problem, with each partition also on the next workers (section 5.5)."""
     problem = paper(models, workers, seed)
     holders = tuple(tuple((p + copy) % workers for copy in range(copies)) for p in range(workers))
     return replace(problem, holders=holders)
@@ -198,7 +198,7 @@ def _noisy(problem: Problem) -> Conditions:
 
 
 def _down(problem: Problem) -> Conditions:
-    """The first worker is away for a fifth of the time, from a third of it on."""
+    """The first worker is away for a fifth of the time, after a third."""
     whole = lower_bound(problem)
     return Conditions(sigma=0.3, outages=(Outage(worker=0, start=whole / 3, seconds=_SHARE * whole),))
 
@@ -211,17 +211,17 @@ def _late(problem: Problem) -> Conditions:
 
 
 def _slow(problem: Problem) -> Conditions:
-    """The first worker is half as fast for a fifth of the time, and nobody has been told."""
+    """The first worker is half as fast for a fifth of the time, without notice."""
     whole = lower_bound(problem)
     slow = Straggler(worker=0, factor=2.0, start=whole / 3, seconds=_SHARE * whole)
     return Conditions(sigma=0.1, stragglers=(slow,))
 
 
-# --- all of them --------------------------------------------------------------------------------
+# --- catalogue ----------------------------------------------------------------------------------
 
 
 def _fixed(make: Callable[..., Problem], *arguments: Any) -> Callable[[int], Problem]:
-    """The same problem for every seed."""
+    """Return the same problem for every seed."""
     return lambda seed: make(*arguments)
 
 
@@ -310,4 +310,4 @@ def _others() -> Iterator[Scenario]:
 
 
 SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in (*_theses(), *_papers(), *_others(), *_saturns())}
-"""By name."""
+"""Scenarios by name."""

@@ -1,7 +1,7 @@
-"""One problem, one answer: the best schedule that a policy, the planner or an exact solver finds in a given time.
+"""The best schedule that a policy, the planner or an exact solver finds for a problem in a given time.
 
-``python -m research schedule`` calls it. It owns the order of the methods and the claim that an answer is optimal.
-Every answer has passed the validator, and is called optimal only if a proven bound says so.
+``python -m research schedule`` calls it. This module decides the order of the methods and whether an answer is optimal.
+The validator checks every answer, and an answer is optimal only with a proven bound.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from cerebro.scheduling.validator import validate
 AUTO, PLANNER = "auto", "planner"
 EXACT = ("cp-sat", "gurobi")
 METHODS = (AUTO, *POLICIES, PLANNER, *EXACT)
-"""What `solve` takes as `policy`."""
+"""Values of `policy` for `solve`."""
 
 DEFAULT_TIME_LIMIT_S = 10.0
 _PLANNER_S = 2.0
 _LEAST_S = 0.01
-"""For an exact solver that is asked for by name, although the time is up."""
+"""Minimum seconds for an exact solver requested by name after the time limit."""
 _ROUNDING = 1e-9
-"""Relative: a makespan this near to a bound meets it, both being sums of floats."""
+"""Relative tolerance within which a makespan meets a bound; both are sums of floats."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A schedule and what is known about it.
+    """A schedule and its proofs.
 
     Attributes:
-        schedule: checked.
+        schedule: a valid schedule.
         lower_bound: seconds; no schedule of the problem is shorter.
-        is_optimal: whether that is proven: the makespan meets a bound, or an exact solver has searched everything.
-        source: the policy, planner or solver that made it.
-        seconds: it took.
-        note: what a person should know: that the time ran out, that a solver is missing. Empty if all is said.
+        is_optimal: True if proven: the makespan meets a bound, or an exact solver has searched everything.
+        source: the policy, planner or solver that found it.
+        seconds: time to compute it.
+        note: a message for people, such as an exceeded time limit or a missing solver; "" without one.
     """
 
     schedule: Schedule
@@ -64,18 +64,18 @@ def solve(
     """Schedule a problem.
 
     Args:
-        problem: any.
-        policy: one of `METHODS`. ``auto``, the default, plans, and asks an exact solver if the bound was not met and
-            time is left. An exact solver by name starts from the default dispatch policy's schedule. A dispatch policy
-            decides on each of the plan tables of parallel plans that suggest themselves, and the shortest is taken.
-        time_limit_s: after so many seconds of search the answer is the best found so far.
-        seed: of what is drawn at random.
+        problem: any problem.
+        policy: one of `METHODS`. ``auto``, the default, plans, and calls an exact solver if the bound is not met and
+            time remains. An exact solver by name starts from the default dispatch policy's schedule. A dispatch policy
+            runs on each suggested table of parallel plans, and the shortest schedule wins.
+        time_limit_s: seconds of search; afterwards the best schedule found is returned.
+        seed: seed of all random choices.
 
     Raises:
-        InstanceError: there is no such policy, or the time limit is none.
-        SolverUnavailableError: a solver that was asked for by name is not installed, has no licence for the problem, or
-            does not take it.
-        ScheduleError: what was found is wrong: a mistake in Cerebro, not in the problem.
+        InstanceError: the policy is unknown, or the time limit is invalid.
+        SolverUnavailableError: a solver requested by name is not installed, lacks a licence for the problem, or does
+            not accept it.
+        ScheduleError: the schedule is invalid, which is a bug in Cerebro, not in the problem.
     """
     method = AUTO if policy is None else policy
     if method not in METHODS:
@@ -106,21 +106,21 @@ def solve(
 
 
 class _InTime:
-    """A policy until the time is up, from then on critical first, which takes hardly any."""
+    """A policy until the time limit, then critical first, which takes almost no time."""
 
     def __init__(self, policy: Policy, until: float) -> None:
         self.is_late = False
         self._policy, self._until = policy, until
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
-        """The policy's choice while there is time, then that of critical first."""
+        """Return the policy's choice before the time limit, then critical first's."""
         if not self.is_late and time.monotonic() >= self._until:
             self.is_late, self._policy = True, CriticalFirst()
         return self._policy.choose(state, workers, rng)
 
 
 def _dispatched(problem: Problem, name: str, until: float, seed: int) -> Solution:
-    """The shortest of the policy's schedules, one for each plan table that there is time for."""
+    """Return the policy's shortest schedule over the plan tables that the time allows."""
     policy = _InTime(POLICIES[name], until)
     schedules: list[Schedule] = []
     for plan_table in plan_tables(problem).values():
@@ -141,7 +141,7 @@ def _planned(problem: Problem, time_limit_s: float, seed: int) -> Solution:
 
 
 def _refined(problem: Problem, until: float, planned: Solution) -> Solution:
-    """The plan, or what an exact solver makes of it: the better one."""
+    """Return the better of the plan and an exact solver's schedule."""
     found = _exact(problem, AUTO, until, planned)
     if found.schedule.makespan < planned.schedule.makespan * (1 - _ROUNDING):
         return found
@@ -162,7 +162,7 @@ def _exact(problem: Problem, solver: str, until: float, hint: Solution) -> Solut
 
 
 def _unproven(schedule: Schedule, bound: float, source: str, note: str = "") -> Solution:
-    """A heuristic's answer: only a bound that it meets can prove it."""
+    """Return a heuristic's answer; only a bound that it meets can prove it optimal."""
     is_optimal = schedule.makespan <= bound * (1 + _ROUNDING)
     return Solution(
         schedule=schedule, lower_bound=bound, is_optimal=is_optimal, source=source, seconds=0.0, note=note

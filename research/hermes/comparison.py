@@ -1,7 +1,7 @@
-"""Policies side by side on Hermes's jobs: what ``python -m research simulate`` and the benchmark show.
+"""Comparison of policies on Hermes's jobs, for ``python -m research simulate`` and the benchmark.
 
-What counts is the mean time until good jobs have made 90 % of their decrease of the loss (section 4.2), over the same
-for an oracle that trains good jobs only. All policies get the same jobs in the same order.
+The measure is the mean time until good jobs have made 90% of their decrease of the loss (section 4.2), divided by the
+same time of an oracle that trains only good jobs. All policies get the same jobs in the same order.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from research.hermes.jobs import GPUS, NETWORKS, VARIANTS, Job, Workload, make_j
 from research.hermes.sharing import Outcome
 
 AT_SUB_EPOCHS = ("lrptw", "fifo", "rr", "slaq", "hermes", "promising")
-"""Dispatch policies that are compared at sub-epoch boundaries if none are named."""
+"""Default dispatch policies for comparison at sub-epoch boundaries."""
 
 Engine = Callable[[Sequence[Job], str, str, Workload], Outcome]
-"""(jobs, policy, network, workload) -> what comes of it."""
+"""(jobs, policy, network, workload) -> outcome."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def _scenarios() -> Iterable[Scenario]:
 
 
 SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _scenarios()}
-"""By name."""
+"""Scenarios by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,9 @@ class Row:
     """One policy, over networks and seeds.
 
     Attributes:
-        to_goal: network -> of each seed, the time over the oracle's.
-        makespan: mean of the makespan over the jobs' work divided by the GPUs.
-        switches: mean number of them in a run.
+        to_goal: network -> time divided by the oracle's, for each seed.
+        makespan: mean makespan divided by (the jobs' work / GPUs).
+        switches: mean number of switches in a run.
     """
 
     policy: str
@@ -64,27 +64,27 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        """Of all networks and seeds, in one order for all policies."""
+        """Ratios of all networks and seeds, in the same order for all policies."""
         return [ratio for network in NETWORKS for ratio in self.to_goal[network]]
 
     @property
     def mean(self) -> float:
-        """Of them."""
+        """Mean of the ratios."""
         return fmean(self.ratios)
 
 
 def compare(
     scenario: Scenario, policies: Sequence[str] = (), *, seeds: Iterable[int], engine: Engine | None = None
 ) -> tuple[Row, ...]:
-    """The scenario by each policy.
+    """Compare policies on a scenario.
 
     Args:
-        policies: all that there are if none is named.
-        seeds: of the jobs, and of the noise of their losses.
-        engine: dispatches sub-epochs, by the policies that `run_fit` takes; without one, GPUs are shared in time.
+        policies: names of policies; all by default.
+        seeds: seeds of the jobs and of the noise of their losses.
+        engine: dispatches sub-epochs by the policies of `run_fit`; without one, GPUs are time-shared.
 
     Raises:
-        InstanceError: a policy that is not known.
+        InstanceError: a policy is unknown.
     """
     known = tuple(POLICIES) if engine else tuple(sharing.POLICIES)
     for name in policies:
@@ -96,7 +96,7 @@ def compare(
 
 
 def shared(jobs: Sequence[Job], policy: str, network: str, work: Workload) -> Outcome:
-    """GPUs are shared in time, by a policy of `sharing.POLICIES`."""
+    """Time-share the GPUs by a policy of `sharing.POLICIES`."""
     return sharing.share(jobs, sharing.POLICIES[policy], network, work)
 
 

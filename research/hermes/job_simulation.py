@@ -1,8 +1,8 @@
-"""The controller's own core on Hermes's jobs, in virtual time: a job is a model, a quantum is a sub-epoch.
+"""The controller's core on Hermes's jobs in virtual time: a job is a model, a quantum is a sub-epoch.
 
-Nothing is preempted: a model trains a sub-epoch on each GPU's partition to its end, epoch by epoch, and hops. Each
-sub-epoch shows the losses of its job as a worker would, and the policy learns from them what live policies learn.
-``python -m research simulate --core`` runs it.
+Without preemption: a model trains a whole sub-epoch on each GPU's partition, epoch by epoch, and hops. Each sub-epoch
+reports its job's losses like a worker, and the policy learns the same as a live one. ``python -m research simulate
+--core`` runs it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from research.simulation.scenario import DATASET, Scenario
 
 EPOCHS = 4
 _ROWS = 1_000
-"""Of a partition."""
+"""Rows of a partition."""
 _HIDDEN = 0.5
-"""Share of a switch that a hop does not wait for: the next model is loaded while the present one trains."""
+"""Share of a switch that a hop hides: the next model loads during the current sub-epoch."""
 _LEASE_SUB_EPOCHS = 2
-"""A lease is as long as so many sub-epochs: heartbeats are most of the work, and nobody is lost here."""
+"""Lease in sub-epochs. Heartbeats are most of the work, and no worker is lost here."""
 
 
 def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epochs: int = EPOCHS) -> Outcome:
-    """Train them all to their end. Changes the jobs.
+    """Train all jobs to completion. Changes the jobs.
 
     Args:
-        policy: the name of a dispatch policy.
-        epochs: of each job, of a sub-epoch on each GPU's partition.
+        policy: name of a dispatch policy.
+        epochs: epochs of each job, with a sub-epoch on each GPU's partition.
     """
     models = [f"m{number:02}" for number in range(len(jobs))]
     by_name = dict(zip(models, jobs, strict=True))
@@ -91,7 +91,7 @@ def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epoch
 
 
 def _reached(job: Job, visits: Sequence[Visit], sub_epochs: int) -> float:
-    """When the job reached its goal."""
+    """Return the time when the job reached its goal."""
     number = min(int(job.goal / job.total * sub_epochs), sub_epochs - 1)
     visit = visits[number]
     return visit.started + visit.load_s + (job.goal / job.total - number / sub_epochs) * job.total_s

@@ -1,9 +1,9 @@
-"""Jobs as in Hermes's evaluation: models whose losses fall, or do not, and nobody knows which.
+"""Jobs as in Hermes's evaluation: models whose losses may or may not fall, which no policy knows in advance.
 
-From the paper: 16 jobs, 4 or 12 of them good (section 4.1.1); seconds of 1,000 iterations (table 2), taken to be at
-batch 16; batch sizes (table 1); of the good jobs 60 of 85 reach their goal within 500 iterations, the others within
-1,000 (section 2.2). What it does not print is a parameter of `Workload`. The same seed makes the same jobs in the same
-order.
+From the paper: 16 jobs, 4 or 12 good (section 4.1.1); seconds of 1,000 iterations (table 2), assumed to be at batch 16;
+batch sizes (table 1); 60 of 85 good jobs reach their goal within 500 iterations, the others within 1,000 (section 2.2).
+The parameters of `Workload` replace numbers that the paper does not print. The same seed gives the same jobs in the
+same order.
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ from cerebro.scheduling.convergence import UNSEEN, Progress, Quantum, Sample
 from cerebro.scheduling.convergence.curves import GOAL
 
 GPUS = 4
-"""Nodes with one each (section 4.1)."""
+"""Nodes with one GPU each (section 4.1)."""
 START_S = 2.5
-"""Of a job's first start: by table 2 Hermes takes 2.2 to 3.0 s more than plain TensorFlow, with all four networks."""
+"""Seconds of a job's first start: by table 2 Hermes takes 2.2 to 3.0 s more than plain TensorFlow, on all four
+networks.
+"""
 
 _BATCHES = (16, 24, 32, 50)
 _FIRST_BATCH = 16
 _WITHIN_500 = 60 / 85
 _LOSS = 7.0
-"""At the start."""
+"""Loss at the start."""
 
 
 class Network(NamedTuple):
-    """Seconds of 1,000 iterations (table 2), and of saving and restoring at a preemption (figure 7, which tells two of
-    the four; those of VGG16 and ResNet50 lie between them, by size)."""
+    """Seconds of 1,000 iterations (table 2), and of saving and restoring at a preemption.
+
+    Figure 7 prints the latter for two networks; VGG16 and ResNet50 are interpolated by size.
+    """
 
     seconds: float
     switch_s: float
@@ -47,10 +51,10 @@ NETWORKS: Mapping[str, Network] = {
 
 
 class Bad(NamedTuple):
-    """How many of the bad jobs are of which kind, as weights.
+    """Weights of the kinds of bad jobs.
 
     Attributes:
-        slow: fall too slowly. plateau: stop early. decoy: have a large regularisation term that falls quickly, and then
+        slow: fall too slowly. plateau: stop early. decoy: have a large regularisation term that falls quickly, then
             nothing more. diverging: rise, or only fluctuate.
     """
 
@@ -65,18 +69,18 @@ _MIXED = Bad()
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What jobs are drawn from.
+    """Distribution of the jobs.
 
     Attributes:
-        jobs, good: how many, and how many of them are good.
-        iterations: of each job.
-        batch_share: of the time of an iteration that grows with the batch size.
-        noise: of a loss, relative.
-        every: iterations between two losses that are seen.
-        bad: what the others are.
-        shape: of the curves of losses: exponentials, power laws, or with a second fall of good jobs, half-way.
-        switch: times the paper's cost of a preemption.
-        migrate_s: seconds more where a job ran on another GPU before.
+        jobs, good: number of jobs, and number of good ones.
+        iterations: iterations of each job.
+        batch_share: share of an iteration's time that grows with the batch size.
+        noise: relative noise of a loss.
+        every: iterations between two observed losses.
+        bad: kinds of the other jobs.
+        shape: form of the loss curves: exponentials, power laws, or good jobs with a second fall half-way.
+        switch: factor on the paper's cost of a preemption.
+        migrate_s: additional seconds after a job moves to another GPU.
     """
 
     jobs: int = 16
@@ -105,7 +109,7 @@ VARIANTS: Mapping[str, Workload] = {
     "dear-switch": Workload(switch=5.0),
     "migration": Workload(migrate_s=1.0),
 }
-"""What could be otherwise than assumed, by name; none is what the paper has, as far as it tells."""
+"""Variants of the assumptions, by name. The paper's text suggests no variant."""
 
 
 @dataclass
@@ -114,10 +118,10 @@ class Job:
 
     Attributes:
         rate: iterations per second.
-        total: iterations.
-        goal: iterations after which `GOAL` of its decrease is made.
-        done: iterations.
-        progress: what it has shown.
+        total: number of iterations.
+        goal: iterations after which `GOAL` of its decrease is complete.
+        done: completed iterations.
+        progress: observed progress.
     """
 
     is_good: bool
@@ -137,21 +141,21 @@ class Job:
 
     @property
     def total_s(self) -> float:
-        """Seconds of all its iterations."""
+        """Seconds of all iterations."""
         return self.total / self.rate
 
     @property
     def left_s(self) -> float:
-        """Seconds of those that are left."""
+        """Seconds of the remaining iterations."""
         return (self.total - self.done) / self.rate
 
     @property
     def is_done(self) -> bool:
-        """Whether none is left."""
+        """True if all iterations are complete."""
         return self.done >= self.total
 
     def share(self, iteration: float) -> float:
-        """Of its decrease that is still to come, 1 to 0."""
+        """Return the remaining share of the decrease, from 1 to 0."""
         if self.shape == "power":
             return float((1 + iteration / self.half) ** -1.5)
         if self.shape == "step" and self.is_good:
@@ -160,15 +164,15 @@ class Job:
         return float(2 ** (-iteration / self.half))
 
     def loss(self, iteration: float) -> float:
-        """Without noise."""
+        """Return the loss without noise."""
         if self.growth:
             return self.start * (1 + self.growth * iteration / self.total)
         return self.floor + (self.start - self.floor) * self.share(iteration)
 
     def train(self, seconds: float) -> Quantum:
-        """Go on for so long; what is seen of it."""
+        """Train for a time, and return the observed losses."""
         before = self.done
-        # A little more, for the rounding: it is to end.
+        # The margin covers rounding, so that the job ends.
         self.done = min(self.total, before + seconds * self.rate + 1e-6)
         number = max(1, int(self.done // self.every) - int(before // self.every))
         step = (self.done - before) / number
@@ -186,7 +190,7 @@ class Job:
 
 
 def make_jobs(network: str, work: Workload, seed: int) -> list[Job]:
-    """The jobs of a workload on that network, in the order in which they come."""
+    """Return the jobs of a workload on a network, in order of arrival."""
     rng = random.Random(f"{network}/{work.good}/{work.jobs}/{seed}")
     jobs = [_drawn(network, work, seed, number, rng) for number in range(work.jobs)]
     rng.shuffle(jobs)
@@ -235,7 +239,7 @@ def _bad(job: Job, bad: Bad, rng: random.Random) -> Job:
 
 
 def _goal(job: Job) -> float:
-    """By bisection."""
+    """Find the goal by bisection."""
     low, high = 0.0, float(job.total)
     for _ in range(40):
         middle = (low + high) / 2
@@ -245,8 +249,10 @@ def _goal(job: Job) -> float:
 
 
 def oracle_s(jobs: Sequence[Job]) -> float:
-    """Mean seconds until good jobs reach their goal for who knows which they are, and trains no others, the shortest
-    first: no rule is sooner on average."""
+    """Return the mean seconds to the goal of an oracle.
+
+    The oracle trains only good jobs, the shortest first, which is optimal on average.
+    """
     ends, times = [0.0] * GPUS, []
     for needed in sorted(job.goal / job.rate for job in jobs if job.is_good):
         gpu = min(range(GPUS), key=ends.__getitem__)

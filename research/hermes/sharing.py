@@ -1,7 +1,7 @@
-"""GPUs that jobs share in time, a quantum each: Hermes as printed, what it was compared with, and what is better.
+"""Time-shared GPUs: Hermes as published, its rivals, and better policies.
 
-As printed a job belongs to one GPU (Hermes, algorithms 1 and 2) and can be preempted after any iteration (section 3.4).
-Readings of what the paper leaves open have names of their own here; docs/hermes.md lists what that is.
+As published, a job stays on one GPU (Hermes, algorithms 1 and 2) and can be preempted after any iteration (section
+3.4). Each reading of an open point in the paper has a name here; docs/hermes.md lists them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from research.hermes.jobs import GPUS, NETWORKS, START_S, Job, Workload
 _HERMES_S, _OTHERS_S = 10.0, 30.0
 """Quanta of Hermes, and of round robin and SLAQ (section 4.1.2)."""
 _MILESTONES, _FACTOR = (0.25, 0.5, 0.75), 1.5
-"""Decreases of the loss at which Hermes's quantum grows (section 3.3), and to how many times as much: not printed."""
+"""Decreases of the loss that make Hermes's quantum grow (section 3.3), and the factor, which the paper does not print.
+"""
 _LOOK, _SHORTEST_S, _GROWTH = 12, 3.0, 1.25
-"""Of `promising`: losses that are seen in a job's first quantum, its shortest, and how much longer each next one is."""
+"""Of `promising`: observed losses in a job's first quantum, minimum quantum, and growth of the next quantum."""
 
 Quantum = Callable[[Job], float]
-"""Seconds that a job is given."""
+"""Job -> seconds of its quantum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Who has a GPU next, and for how long.
+    """Rule for the next job on a GPU, and the length of its quantum.
 
     Attributes:
-        about: a line for people.
-        worth: of each job; the largest goes first, the earlier one of equals, and the one that runs before all equals.
+        about: description in one line.
+        worth: value of each job; the largest goes first. Among equals the running job goes first, then the earlier one.
         quantum: see `Quantum`.
-        is_global: any GPU takes any job; else each has its own, for good.
-        is_literal: the job that ran is not in the queue that Hermes's algorithm 3 chooses from.
-        preempts: jobs are saved and restored when another one takes their GPU.
+        is_global: True if any GPU takes any job; otherwise each job stays on one GPU.
+        is_literal: True if the job that ran is not in the queue of Hermes's algorithm 3.
+        preempts: True if a job is saved and restored when another one takes its GPU.
     """
 
     about: str
@@ -48,12 +49,12 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of it.
+    """Result of a simulation.
 
     Attributes:
-        to_goal_s: mean over the good jobs of the seconds until they reached their goal.
-        makespan_s: until all jobs ended.
-        switches: how often a GPU took another job.
+        to_goal_s: mean seconds until a good job reached its goal.
+        makespan_s: seconds until all jobs ended.
+        switches: number of times a GPU took another job.
     """
 
     to_goal_s: float
@@ -62,7 +63,7 @@ class Outcome:
 
 
 def share(jobs: Sequence[Job], policy: Policy, network: str, work: Workload) -> Outcome:
-    """Run them all to their end. Changes the jobs."""
+    """Run all jobs to completion. Changes the jobs."""
     return _Sharing(jobs, policy, network, work).run()
 
 
@@ -71,10 +72,10 @@ class _Sharing:
         self._jobs, self._policy, self._work = jobs, policy, work
         self._switch_s = NETWORKS[network].switch_s * work.switch
         self._free = [0.0] * GPUS
-        """When each GPU is next."""
+        """Time when each GPU is next free."""
         self._on: list[int | None] = [None] * GPUS
         self._at: dict[int, int] = {}
-        """Job -> GPU it ran on last."""
+        """Job -> its last GPU."""
         self._reached = dict.fromkeys(range(len(jobs)), math.inf)
         self._switches = 0
         self._end = 0.0
@@ -89,7 +90,7 @@ class _Sharing:
         last, self._on[gpu] = self._on[gpu], None
         able = self._able(gpu)
         if not able:
-            # Another GPU may give a job back: look again when the next one does.
+            # Another GPU may release a job: try again when the next one does.
             ends = [self._free[g] for g, job in enumerate(self._on) if job is not None]
             self._free[gpu] = min(ends) + 1e-6 if ends and self._policy.is_global else math.inf
             return
@@ -108,7 +109,7 @@ class _Sharing:
         self._end = max(self._end, self._free[gpu])
 
     def _able(self, gpu: int) -> list[int]:
-        """Jobs that the GPU could take. Jobs are dealt out in their order: to the GPU that has fewest of them."""
+        """Return jobs that the GPU could take. Unless the policy is global, jobs go to the GPUs in turn."""
         return [
             number
             for number, job in enumerate(self._jobs)
@@ -143,7 +144,7 @@ def _fewest_quanta(jobs: Sequence[Job]) -> list[float]:
 
 
 def _highest_loss(jobs: Sequence[Job]) -> list[float]:
-    """SLAQ as Hermes's section 4.1.3 describes it."""
+    """Return each job's last loss: SLAQ as Hermes's section 4.1.3 describes it."""
     return [job.progress.quanta[-1].midrange if job.progress.quanta else math.inf for job in jobs]
 
 
@@ -204,4 +205,4 @@ POLICIES: Mapping[str, Policy] = {
         is_global=True,
     ),
 }
-"""By name."""
+"""Policies by name."""

@@ -22,7 +22,7 @@ PROCEDURES = ("random", "hyperband", "asha", "asha-promotion", "pbt")
 SAMPLERS = ("random", "tpe", "gp", "cma")
 _WORKERS, _EPOCHS = 8, 27
 _OWN = ("procedure", "sampler", "workers", "samples", "epochs", "seed")
-"""Options that concern searches alone."""
+"""Options for searches only."""
 
 
 def add_options(simulate: argparse.ArgumentParser) -> None:
@@ -52,10 +52,10 @@ def _seed(text: str) -> int:
 
 
 def check_unused(options: argparse.Namespace, scenario: str) -> None:
-    """No option of searches is given.
+    """Check that no search option is given.
 
     Raises:
-        InstanceError: one is.
+        InstanceError: a search option is given.
     """
     for name in _OWN:
         if getattr(options, name) is not None:
@@ -63,7 +63,7 @@ def check_unused(options: argparse.Namespace, scenario: str) -> None:
 
 
 def simulate(name: str, options: argparse.Namespace) -> Iterator[str]:
-    """A row for each procedure."""
+    """Yield a row for each procedure."""
     from research.searches.search_simulation import run
     from research.searches.searches import SCENARIOS, compare, lasting
 
@@ -102,11 +102,11 @@ def simulate(name: str, options: argparse.Namespace) -> Iterator[str]:
     yield ""
 
 
-# --- what is asked for --------------------------------------------------------------------------
+# --- request ----------------------------------------------------------------------------------
 
 
 def _request(procedure: str, sampler: str, *, epochs: int, samples: int | None) -> SearchRequest:
-    """As `run_fit` makes it, and refuses it."""
+    """Build and validate the request like `run_fit`."""
     from cerebro.client.search.requests import search_request
     from cerebro.contract.search import SearchRequest
 
@@ -152,7 +152,7 @@ def _procedure(name: str, sampler: str, samples: int | None) -> UserProcedure:
 
 
 def _samples(procedure: str, epochs: int) -> int | None:
-    """Models that cost about as many epochs as Hyperband's brackets, once each; `None`: Hyperband's own number."""
+    """Return the number of models that cost as many epochs as Hyperband's brackets; `None` for Hyperband's default."""
     from cerebro.contract.search import ASHA
     from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
 
@@ -168,12 +168,12 @@ def _samples(procedure: str, epochs: int) -> int | None:
 
 
 def _cost(levels: Sequence[int], eta: int) -> float:
-    """Epochs of a model of a bracket on average: of those at a rung one in `eta` goes on."""
+    """Return the mean epochs of a model in a bracket: at each rung, one model in `eta` continues."""
     steps = zip((0, *levels), levels, strict=False)
     return sum((level - before) * float(eta) ** -rung for rung, (before, level) in enumerate(steps))
 
 
-# --- what is shown ------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------
 
 
 def _table(rows: Sequence[Row], seeds: int) -> Iterator[str]:

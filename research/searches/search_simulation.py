@@ -1,8 +1,8 @@
-"""The controller's own core on a search, in virtual time: what a live cluster would make of it.
+"""The controller's core on a search in virtual time.
 
-Procedure, sampler, decisions, dispatch, log and store are those of a live run; a sub-epoch's seconds and a model's
-accuracy follow from its hyperparameters (`research.searches.searches`). A draw takes no virtual time. ``python -m
-research simulate search`` runs it.
+Procedure, sampler, decisions, dispatch, log and store are the live ones; a model's hyperparameters determine its
+sub-epoch times and accuracy (`research.searches.searches`). A suggestion takes no virtual time. ``python -m research
+simulate search`` runs it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, Scenario, WorkerOutage
 
 _ROWS = 10_000
-"""Of a partition."""
+"""Rows of a partition."""
 _LEASE_S = 0.5
 """Silence after which a worker is lost: half a typical epoch."""
 _LIMIT = 100_000_000
@@ -31,16 +31,16 @@ _METRIC = "accuracy"
 
 
 def run(search: SearchRequest, *, epochs: int, workers: int, seed: int, conditions: Conditions) -> Outcome:
-    """A fit with the search, on as many partitions as there are workers.
+    """Simulate a fit with a search, with one partition per worker.
 
     Args:
-        search: over the hyperparameters of `curve_of`; ``batch_size`` is 1.
-        epochs: the most that a model is trained for.
-        seed: of the draws, of what is measured and of the sub-epochs' real durations.
-        conditions: what befalls the run; stragglers are of no account.
+        search: search over the hyperparameters of `curve_of`; ``batch_size`` is 1.
+        epochs: maximum epochs of a model.
+        seed: seed of the suggestions, the measurements and the real sub-epoch durations.
+        conditions: failures during the run; stragglers are ignored.
 
     Raises:
-        InstanceError: the run did not finish, such as where a sampler's library is missing.
+        InstanceError: the run did not finish, for example because a sampler's library is missing.
     """
     names = [f"worker-{number:05}" for number in range(workers)]
     sigma = conditions.sigma
@@ -133,5 +133,5 @@ def _outcome(log: tuple[Event, ...], run: Run, absences: dict[str, list[tuple[fl
 
 
 def _within(spans: list[tuple[float, float]], horizon: float) -> float:
-    """Seconds of the spans until then."""
+    """Return the seconds of the spans before the horizon."""
     return sum(max(0.0, min(end, horizon) - start) for start, end in spans)

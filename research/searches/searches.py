@@ -1,7 +1,7 @@
-"""Searches side by side: models whose accuracies follow from their hyperparameters, and what is told of a search.
+"""Comparison of searches on models whose accuracies follow from their hyperparameters.
 
-The curves are made up, and say so; but as with real models a higher learning rate learns sooner and ends worse, so the
-order at a low rung tells part of the truth. It must not know how a search is carried out or how it is shown.
+The curves are synthetic. As with real models, a higher learning rate learns sooner and ends worse, so the order at a
+low rung is partly right. This module neither runs searches nor formats results.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 from cerebro.scheduling.conditions import Conditions, Join, Outage
 
 VALIDATION = 0.03
-"""Of an epoch's training: a tenth of the rows at a third of the cost."""
+"""Cost of a validation relative to an epoch's training: a tenth of the rows at a third of the cost."""
 MEASURED = 0.01
 """Standard deviation of a measured accuracy."""
 WITHIN = 0.01
-"""Of the best accuracy: a model that is as good will do."""
+"""Distance from the best accuracy within which a model is good enough."""
 
 # --- models -------------------------------------------------------------------------------------
 
 
 class Curve(NamedTuple):
-    """A model's course: after r epochs its accuracy is best - height (r + 0.3)^-power.
+    """A model's curve: after r epochs its accuracy is best - height (r + 0.3)^-power.
 
     Attributes:
-        epoch_s: seconds of an epoch, on one worker after the other.
+        epoch_s: seconds of an epoch, with the workers in sequence.
     """
 
     best: float
@@ -38,11 +38,11 @@ class Curve(NamedTuple):
     epoch_s: float
 
     def accuracy(self, epochs: int) -> float:
-        """The true one."""
+        """Return the true accuracy."""
         return self.best - self.height * math.pow(epochs + 0.3, -self.power)
 
     def measured(self, epochs: int, *, seed: object) -> float:
-        """As validation shows it; the same for the same seed."""
+        """Return the validated accuracy; the same for the same seed."""
         return self.accuracy(epochs) + random.Random(f"{seed}/{epochs}").gauss(0, MEASURED)
 
 
@@ -54,11 +54,11 @@ WIDTHS = (32, 256)
 
 
 def curve_of(hyperparams: Mapping[str, Any]) -> Curve:
-    """Of a made-up network.
+    """Return the curve of a synthetic network.
 
     Args:
-        hyperparams: ``lr``, ``decay``, ``dropout``, ``layers`` and ``width``, within the limits above. 0.01, 0.0001,
-            0.25, 4 and the largest width are best in the end. A typical epoch takes a second.
+        hyperparams: ``lr``, ``decay``, ``dropout``, ``layers`` and ``width``, within the limits above. The best final
+            values are 0.01, 0.0001, 0.25, 4 and the largest width. A typical epoch takes a second.
     """
     rate, decay = math.log10(hyperparams["lr"]) + 2, math.log10(hyperparams["decay"]) + 4
     dropout, layers, width = hyperparams["dropout"], hyperparams["layers"], hyperparams["width"]
@@ -80,12 +80,11 @@ def curve_of(hyperparams: Mapping[str, Any]) -> Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What befalls a search.
+    """Failures during a search.
 
     Attributes:
-        name, about: for the command line.
-        conditions: number of workers, seconds for which they are to last -> conditions. Seconds are those of a typical
-            epoch.
+        name, about: name and description for the command line.
+        conditions: (number of workers, duration in seconds) -> conditions. A typical epoch takes one second.
     """
 
     name: str
@@ -105,7 +104,7 @@ def _away(until: float) -> tuple[Outage, ...]:
 
 
 def lasting(scenario: Scenario, workers: int, run: Callable[..., Outcome]) -> Outcome:
-    """Call `run` with ``conditions`` that last until it ends; how long that is, only a run tells."""
+    """Call `run` with ``conditions`` that last until it ends; only a run shows its duration."""
     until = _LASTING_S
     while True:
         conditions = scenario.conditions(workers, until)
@@ -142,21 +141,21 @@ SCENARIOS: Mapping[str, Scenario] = {
         ),
     )
 }
-"""By name."""
+"""Scenarios by name."""
 
-# --- what comes of it ---------------------------------------------------------------------------
+# --- outcomes ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one search.
+    """Result of one search.
 
     Attributes:
-        trials, epochs: models, and epochs that were trained of all of them.
-        busy: share of the time of workers that were there that went into tasks that were committed.
-        busy_drawing: the same until the last model was added; `None`: all were at the beginning.
+        trials, epochs: number of models, and of epochs over all models.
+        busy: share of the present workers' time spent on committed tasks.
+        busy_drawing: the same until the last model was added; `None` if all were added at the start.
         makespan_s: seconds until the last task ended.
-        best: (second, best true accuracy so far of a model after a validated epoch), ascending.
+        best: (second, best true accuracy of a model after a validated epoch), ascending.
     """
 
     trials: int
@@ -167,18 +166,18 @@ class Outcome:
     best: Sequence[tuple[float, float]]
 
     def reaches(self, accuracy: float) -> float:
-        """The second at which a model was as good; infinite: never."""
+        """Return the second when a model first reached the accuracy; infinite if never."""
         return next((second for second, best in self.best if best >= accuracy), math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One procedure over the seeds: means, but for `to_best_s`.
+    """One procedure, as means over the seeds except `to_best_s`.
 
     Attributes:
         best: accuracy of the best model.
-        to_best_s: of each seed, the second at which a model was within `WITHIN` of the best that any of the procedures
-            found; infinite: never.
+        to_best_s: for each seed, the second when a model came within `WITHIN` of the best model of any procedure;
+            infinite if never.
     """
 
     procedure: str
@@ -192,20 +191,20 @@ class Row:
 
     @property
     def median_to_best_s(self) -> float:
-        """Over the seeds; infinite: in half of them never."""
+        """Median over the seeds; infinite if half never reach it."""
         return median(self.to_best_s)
 
     @property
     def reached(self) -> int:
-        """In so many seeds."""
+        """Number of seeds that reach it."""
         return sum(math.isfinite(each) for each in self.to_best_s)
 
 
 def compare(found: Mapping[str, Sequence[Outcome]]) -> tuple[Row, ...]:
-    """A row for each procedure.
+    """Return a row for each procedure.
 
     Args:
-        found: by procedure, outcomes of the same seeds in the same order.
+        found: procedure -> outcomes of the same seeds in the same order.
     """
     targets = [
         max(each.best[-1][1] for each in of_seed) - WITHIN for of_seed in zip(*found.values(), strict=True)
