@@ -1,4 +1,4 @@
-"""Objects lie in the object folder before the row function sees the row, and are removed afterwards."""
+"""Objects are downloaded before their row is preprocessed, and removed afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = [f"images/{i}.bin" for i in range(20)]
 
 
 class ReadObject(ETLSpec):
-    """Input is the number in the row's object, output how many objects lie beside it."""
+    """A spec that outputs the number in the row's object and the number of files next to it."""
 
     is_feature_download = ["file"]  # noqa: RUF012
 
@@ -37,7 +37,7 @@ class ReadObject(ETLSpec):
 
 
 class Unreadable(ReadObject):
-    """One object cannot be read; user code may raise something else instead."""
+    """A spec for which one object is unreadable; it may raise another error."""
 
     def __init__(self, number: int, is_wrapped: bool) -> None:
         self.number, self.is_wrapped = number, is_wrapped
@@ -56,7 +56,7 @@ class Unreadable(ReadObject):
 
 @pytest.fixture(scope="module", params=["folder", "s3"])
 def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A root with twenty objects, in a folder and in S3."""
+    """A root with twenty objects, in a folder or in S3."""
     if request.param == "s3":
         with s3_server():
             for number, name in enumerate(NAMES):
@@ -78,7 +78,7 @@ def _job(tmp_path: Path, root: str, names: list[Any], **changes: Any) -> EtlJob:
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.processes
 def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
-    """In a folder where they lie, from S3 as copies, which are gone when the job is done."""
+    """Objects in a folder are used in place; copies from S3 are removed after the job."""
     job = _job(tmp_path, root, NAMES, cores=cores)
     preprocess(job, ReadObject, nothing)
     assert {row: values[0] for row, values in stored(job.output_folder).items()} == {i: i for i in range(20)}
@@ -96,7 +96,7 @@ def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
 def test_an_object_that_cannot_be_had_is_its_rows_failure(
     tmp_path: Path, root: str, name: str, expected: str
 ) -> None:
-    """The row is recorded as failed, with the object's name."""
+    """The failure has the object's name."""
     job = _job(tmp_path, root, [*NAMES[:3], name], max_failed_fraction=0.5)
     preprocess(job, ReadObject, nothing)
     (row,) = failed_rows(job.output_folder)
@@ -106,7 +106,7 @@ def test_an_object_that_cannot_be_had_is_its_rows_failure(
 
 
 def test_rows_may_name_no_object_or_several(tmp_path: Path, root: str) -> None:
-    """A null names nothing; a list names all its items."""
+    """A null is no object, and a list has several."""
 
     class Several(ReadObject):
         def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
@@ -118,14 +118,14 @@ def test_rows_may_name_no_object_or_several(tmp_path: Path, root: str) -> None:
 
 
 def test_a_root_that_is_not_there_ends_the_job(tmp_path: Path, root: str) -> None:
-    """No row can succeed, so the locator is blamed and not each row."""
+    """The error blames the locator, because every row would fail."""
     job = _job(tmp_path, f"{root}/nowhere", NAMES, max_failed_fraction=1.0)
     with pytest.raises(LocatorError, match="nowhere"):
         preprocess(job, ReadObject, nothing)
 
 
 class _Remote:
-    """A store that is no folder, whose fetches are watched and may be held up."""
+    """A remote store that records its fetches and can block them."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -153,7 +153,7 @@ class _Remote:
 
 @pytest.fixture
 def remote(tmp_path: Path) -> _Remote:
-    """A watched store with twenty objects."""
+    """A `_Remote` with twenty objects."""
     (tmp_path / "objects" / "images").mkdir(parents=True)
     for name in NAMES:
         (tmp_path / "objects" / name).touch()
@@ -161,7 +161,7 @@ def remote(tmp_path: Path) -> _Remote:
 
 
 def test_objects_are_fetched_ahead_but_not_far(tmp_path: Path, remote: _Remote) -> None:
-    """Downloads run before the rows that need them, a bounded number ahead and at a time, each object once."""
+    """The number of prefetched objects and of parallel downloads is bounded, and each object is fetched once."""
     rows = [{"file": name} for name in NAMES for _ in range(2)]
     with ShardObjects(remote, rows, ["file"], tmp_path / "cache", concurrency=2) as objects:
         objects.wait(0)
@@ -175,7 +175,7 @@ def test_objects_are_fetched_ahead_but_not_far(tmp_path: Path, remote: _Remote) 
 
 
 def test_two_objects_are_never_copied_to_one_file(tmp_path: Path, remote: _Remote) -> None:
-    """Keys of a bucket that are one path on disk would be read in each other's place: the row fails by name."""
+    """Two S3 keys may map to one path on disk; the row fails with that error."""
     rows = [{"file": "images/0"}, {"file": "images//0"}, {"file": "images/./0"}, {"file": "images/0"}]
     (tmp_path / "objects" / "images" / "0").touch()
     with ShardObjects(remote, rows, ["file"], tmp_path / "cache", concurrency=2) as objects:
@@ -190,7 +190,7 @@ def test_two_objects_are_never_copied_to_one_file(tmp_path: Path, remote: _Remot
 def test_a_store_that_does_not_answer_ends_the_job(
     tmp_path: Path, remote: _Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trouble of the store is no fault of a row: the job ends with an error that may be retried."""
+    """The retryable error does not blame a row."""
 
     def unreachable(name: str, destination: Path) -> None:
         raise ObjectStoreError("the store cannot be reached")
@@ -208,7 +208,7 @@ def test_a_store_that_does_not_answer_ends_the_job(
 def test_an_unreadable_object_of_a_local_folder_is_a_failed_row(
     number: int, *, is_wrapped: bool, tmp_path: Path
 ) -> None:
-    """The user's own file: the other rows are preprocessed."""
+    """The file is the user's, so the other rows are preprocessed."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "0").write_text("0")
     job = _job(tmp_path, str(tmp_path / "own"), ["0", "bad"], max_failed_fraction=1.0)

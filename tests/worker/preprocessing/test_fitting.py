@@ -1,4 +1,4 @@
-"""`ETLSpec.fit` sees each training row once, however they were cut; what goes wrong is told by where it was."""
+"""`ETLSpec.fit` reads each training row once, for any partitioning."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from cerebro.worker.preprocessing.fit_pass import FitPass
 
 
 class Collecting(ETLSpec):
-    """Keeps what it sees."""
+    """A spec that returns the rows it read."""
 
     def __init__(self, batch_rows: int = 4, columns: list[str] | None = None) -> None:
         self.batch_rows, self.is_feature_download = batch_rows, columns or []
 
     def fit(self, batches: Iterator[Any], object_dir: str) -> Any:
-        """Ids, sizes of batches, contents of objects, a number drawn."""
+        """Return ids, batch sizes, object contents and a random number."""
         ids, sizes, objects = [], [], []
         for batch in batches:
             ids += batch["id"].to_pylist()
@@ -41,7 +41,7 @@ class Collecting(ETLSpec):
 
 
 def parts(folder: Path, cut: list[int]) -> list[Path]:
-    """Metadata of partitions of so many rows."""
+    """Write metadata of partitions with the given row counts."""
     paths, begin = [], 0
     for number, count in enumerate(cut):
         ids = range(begin, begin + count)
@@ -66,7 +66,7 @@ def passing(spec: Any, paths: list[Path], folder: Path, **given: Any) -> FitPass
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any), st.integers(1, 12))
 def test_each_row_is_seen_once_in_one_order(cut: list[int], batch_rows: int) -> None:
-    """Batches of up to `batch_rows`; the same numbers are drawn, whatever was drawn before."""
+    """Batches have at most `batch_rows` rows, and the random state at the start is fixed."""
     with TemporaryDirectory() as name:
         folder, told = Path(name), []
         made = passing(
@@ -86,14 +86,14 @@ def test_each_row_is_seen_once_in_one_order(cut: list[int], batch_rows: int) -> 
 
 
 class Remote(FolderStore):
-    """Objects that have to be copied."""
+    """A store whose objects must be copied."""
 
     def local_root(self) -> Path:
         return cast(Path, None)
 
 
 def test_objects_are_there_for_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the folder itself, or copied for as long as the batch lasts. Rows without theirs, which fail, are left out."""
+    """Remote objects are copied for the duration of a batch. Rows with missing objects are skipped."""
     root = tmp_path / "objects"
     root.mkdir()
     for one in range(10):
@@ -115,7 +115,7 @@ def test_objects_are_there_for_each_batch(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_mistake_is_told_with_its_place_and_traceback(tmp_path: Path) -> None:
-    """The rows at hand, and the frames of user code."""
+    """The error has the rows of the batch and the user's frames."""
 
     class Wrong(Collecting):
         def fit(self, batches: Iterator[Any], object_dir: str) -> Any:
@@ -134,7 +134,7 @@ def test_a_mistake_is_told_with_its_place_and_traceback(tmp_path: Path) -> None:
 def test_trouble_that_is_not_user_codes_is_told_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that it is tried again, whatever user code makes of it."""
+    """The job is retried even if user code catches or replaces the error."""
 
     class Broken(Remote):
         def fetch(self, name: str, destination: Path) -> None:
@@ -160,7 +160,7 @@ def test_trouble_that_is_not_user_codes_is_told_as_it_is(
 
 
 def test_a_pass_is_left_at_a_batch(tmp_path: Path) -> None:
-    """Where its worker is asked to end; user code's ``except Exception`` does not keep that."""
+    """`except Exception` in user code does not catch the preemption."""
 
     def leave(rows: int, total: int) -> None:
         if rows:
@@ -172,7 +172,7 @@ def test_a_pass_is_left_at_a_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 def test_an_unreadable_object_of_a_local_folder_is_the_users(number: int, tmp_path: Path) -> None:
-    """The run must not wait for a volume."""
+    """Otherwise the run would pause and wait for a volume."""
 
     class Unreadable(Collecting):
         def fit(self, batches: Iterator[Any], object_dir: str) -> Any:

@@ -1,4 +1,4 @@
-"""A partition's metadata: the same rows, in however many record batches they were written."""
+"""A partition's metadata reads the same for any record batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cerebro.worker.preprocessing.metadata import Metadata
 def test_any_rows_are_read_from_any_batches(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], data: st.DataObject
 ) -> None:
-    """As dicts, of all columns or some, and as Arrow columns; a batch may be empty."""
+    """Covers dicts with all or some columns, Arrow columns, and empty batches."""
     path = tmp_path_factory.mktemp("metadata") / "t.arrow"
     total = sum(lengths)
     table = pa.table(
@@ -48,7 +48,7 @@ def test_any_rows_are_read_from_any_batches(
 def test_an_error_of_the_volume_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A file that cannot be mapped for a moment is tried again; its rows are not called damaged."""
+    """A temporary mapping error is retryable."""
 
     def fail(path: str) -> None:
         raise OSError(number, os.strerror(number), path)

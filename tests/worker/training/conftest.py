@@ -1,4 +1,4 @@
-"""A partition, and what makes hundreds of small sub-epochs quick."""
+"""Fixtures with a partition and settings for many small sub-epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.data.rows import write_partition
 
 @pytest.fixture(scope="module")
 def light() -> Iterator[None]:
-    """Files need not outlive a power cut here, and tests write hundreds; models are too small for two threads."""
+    """Skip fsync and use one thread, because tests write hundreds of files and models are small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patched:

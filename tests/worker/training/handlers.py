@@ -1,4 +1,4 @@
-"""What tests of training share: volumes, a split on them, a linear model, a worker's handler that knows a spec."""
+"""Shared parts of training tests: volumes, a split, a linear model, a handler."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from tests.data.rows import SOURCE
 from tests.state.stories import DATASET, SHA
 
 ROWS = 61
-"""Of a split: a number that no number of workers divides."""
+"""Rows of a split; no number of workers divides it."""
 
 
 class Linear(SubEpochSpec):
-    """A linear model of the three inputs of a row; tests say what is done with it."""
+    """A linear model on a row's three inputs; subclasses add the loop."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         return [torch.nn.Linear(3, 1)]
 
 
 def learn_from(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """What user code does with the loss of a batch."""
+    """Step on the loss of a batch, as user code does."""
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     optimizer.step()
 
 
 def volumes_in(folder: Path) -> Volumes:
-    """All of them, in a folder."""
+    """Place all volumes in a folder."""
     return Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
 
 
 def write_split(volumes: Volumes, split: str, workers: int) -> dict[int, int]:
-    """The same rows in as many partitions, each of shards of five rows; returns their sizes."""
+    """Write the rows in `workers` partitions with shards of five rows; return their sizes."""
     random = np.random.default_rng(7)
     inputs = random.normal(size=(ROWS, 3)).astype(np.float32)
     labels = (inputs.sum(1) + random.normal(size=ROWS) > 0.7).astype(np.int64)
@@ -75,10 +75,10 @@ def write_split(volumes: Volumes, split: str, workers: int) -> dict[int, int]:
 
 @contextmanager
 def handler_of(spec: SubEpochSpec, volumes: Volumes, *, memory_bytes: int | None = None) -> Iterator[Handler]:
-    """A worker's handler that knows the spec, as the user code of hash `SHA`.
+    """Make a worker's handler with the spec as user code `SHA`.
 
     Args:
-        memory_bytes: of its device, which is a share of cores.
+        memory_bytes: memory limit of the device, a share of cores.
     """
     ours, theirs = socket.socketpair()
     context = Context(Channel(theirs, TO_CHILD), volumes, cores=1, memory_bytes=memory_bytes)

@@ -1,4 +1,4 @@
-"""A sub-epoch, attempt after attempt: user code that goes on from savepoints, and what keeps them."""
+"""Run attempts of a sub-epoch that resume from savepoints."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ from tests.worker.training.handlers import learn_from
 CPU = torch.device("cpu")
 ROWS, SIZE = 46, 4
 BATCHES = 12
-"""The last one has two rows."""
+"""The last batch has two rows."""
 
 
 class Spec(SubEpochSpec):
-    """Dropout, momentum, a schedule, draws from all generators, sums in `progress`; gradients of two batches are added
-    up. Nothing of it lives in variables."""
+    """A resumable loop: dropout, momentum, schedule, random draws, `progress`, accumulation over two batches.
+
+    All state is in tracked objects.
+    """
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         layers = torch.nn.Linear(3, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(0.4), torch.nn.Linear(6, 1)
@@ -75,7 +77,7 @@ class Spec(SubEpochSpec):
 def step(
     network: torch.nn.Module, inputs: torch.Tensor, outputs: torch.Tensor, total: dict[str, Any]
 ) -> None:
-    """Gradients of a batch; all generators are drawn from."""
+    """Add a batch's gradients; use all random generators."""
     noise = random.random() + float(np.random.normal()) + torch.rand(1)
     loss = torch.nn.functional.mse_loss(network(inputs), outputs.float()[:, None] + noise)
     torch.autograd.backward(loss)
@@ -84,22 +86,23 @@ def step(
 
 @dataclass(kw_only=True)
 class SubEpoch:
-    """A sub-epoch, attempt after attempt."""
+    """A sub-epoch with its attempts."""
 
     rows: MappedRows
     folder: Path
     spec: SubEpochSpec = field(default_factory=Spec)
     start: State | None = None
     newest: str = ""
-    """File of the newest savepoint."""
+    """Name of the newest savepoint's file."""
     taken: list[int] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
 
     def attempt(self, saves: Collection[int] = (), stop: int | None = None) -> State | None:
-        """Go on from the newest savepoint; `None` if the attempt is left before batch `stop`, else the state after it.
+        """Resume from the newest savepoint and return the final state, or None if stopped.
 
         Args:
-            saves: batches before which a savepoint is to be taken.
+            saves: batches before which to take a savepoint.
+            stop: batch before which the attempt ends.
         """
         trainee, resumed = self.trainee()
         loader = PartitionLoader(
@@ -149,7 +152,7 @@ def sub_epoch(
 
 
 class Loop(Spec):
-    """Tracks its optimizer, and has a loop that a test gives."""
+    """A spec with a tracked optimizer and a loop given by the test."""
 
     def __init__(self, loop: Callable[[torch.nn.Module, DataLoader, Checkpoint], object]) -> None:
         self.loop = loop

@@ -2,7 +2,7 @@
 
 Trained over several sub-epochs, both give the same bits, dropout included.
 
-The libraries are no dependencies. Stand-ins take the steps of their loops, in their order, and seed as they do.
+The libraries are not installed; fakes repeat their loops' steps, order and seeding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HYPERPARAMS = {"lr": 0.05, "width": 8, "batch_size": 10}
 
 
 def example(heading: str, number: int) -> str:
-    """A block of code below a heading of the page."""
+    """Return a code block below a heading of the page."""
     page = (Path(__file__).parents[3] / "docs/coming-from.md").read_text()
     (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL)
     found: str = re.findall(r"```(?:py|python)\n(.*?)```", section, flags=re.DOTALL)[number]
@@ -44,14 +44,14 @@ def example(heading: str, number: int) -> str:
 
 
 def made(code: str, **names: Any) -> dict[str, Any]:
-    """What code of the page defines, in a module that has these names."""
+    """Run code of the page in a module with these names; return its globals."""
     module = {**SPEC_NAMES, "__name__": "coming_from", **names}
     exec(code, module)
     return module
 
 
 class Halves:
-    """Batches of a partition: rows of the first or of the second half, two numbers each."""
+    """Batches from the first or second half of a partition, with two inputs per row."""
 
     def __init__(self, partition: int) -> None:
         generator = np.random.default_rng(partition)
@@ -60,7 +60,7 @@ class Halves:
 
 
 class PairLoader(PartitionLoader):
-    """A partition's own order of batches, with two numbers as inputs, and whether they are positive as labels."""
+    """A partition loader in its usual order with two inputs and a label per row."""
 
     def __init__(self, rows: MappedRows, epoch: int, partition: int) -> None:
         super().__init__(rows, batch_size=10, seed=sub_epoch_seed(3, "m00", epoch, partition))
@@ -73,7 +73,7 @@ class PairLoader(PartitionLoader):
 
 
 def batches(rows: MappedRows) -> Iterator[Any]:
-    """Of all sub-epochs, one after another; at the begin of each the generators are seeded, as Cerebro does."""
+    """Yield the batches of all sub-epochs, and seed at the start of each as Cerebro does."""
     for epoch, partition in PLACES:
         seed_everything(sub_epoch_seed(3, "m00", epoch, partition))
         yield from PairLoader(rows, epoch, partition)
@@ -84,7 +84,7 @@ def weights_of(network: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def hopped(spec: SubEpochSpec, rows: MappedRows, folder: Path) -> list[torch.Tensor]:
-    """Weights after all sub-epochs, each in a new model with the state of a file."""
+    """Return the weights after all sub-epochs, each in a new model restored from a file."""
     state: dict[str, Any] | None = None
     for sub_epoch, (epoch, partition) in enumerate(PLACES):
         trainee = create(spec, HYPERPARAMS, seed=3, model="m00", device=CPU)
@@ -102,7 +102,7 @@ def hopped(spec: SubEpochSpec, rows: MappedRows, folder: Path) -> list[torch.Ten
 def stayed(
     spec: SubEpochSpec, train: Callable[[Any, Iterable[Any]], None], rows: MappedRows
 ) -> list[torch.Tensor]:
-    """Weights after one loop of the library over all batches, in one model."""
+    """Return the weights after one library loop over all batches with one model."""
     (network,) = create(spec, HYPERPARAMS, seed=3, model="m00", device=CPU).modules
     network.train()
     train(network, batches(rows))
@@ -124,7 +124,7 @@ def with_dropout() -> torch.nn.Sequential:
 
 
 def test_a_script_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
-    """The loop of the page's "before", and the spec of its "after", with dropout in the network."""
+    """Compares the page's "before" script with its "after" spec, with dropout."""
     spec = made(example("A PyTorch script", 1))["Classifier"]()
     spec.create_models = lambda hyperparams: [with_dropout()]
 
@@ -158,7 +158,7 @@ class LitClassifier(torch.nn.Module):
 
 
 def lightning_fit(module: Any, loader: Iterable[Any]) -> None:
-    """Automatic optimization, as Lightning documents it: the step and the backward pass in the optimizer's closure."""
+    """Run Lightning's documented automatic optimization, with the backward pass in the optimizer's closure."""
     optimizer = module.configure_optimizers()
     for index, batch in enumerate(loader):
 
@@ -172,16 +172,16 @@ def lightning_fit(module: Any, loader: Iterable[Any]) -> None:
 
 
 def test_a_lightning_module_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
-    """Its Trainer's loop, and the loop of the page."""
+    """Compares its Trainer's loop with the page's loop."""
     spec = made(example("Lightning", 1), LitClassifier=LitClassifier)["Classifier"]()
     assert_same(hopped(spec, rows, tmp_path), stayed(spec, lightning_fit, rows))
 
 
-# --- the Trainer of Hugging Face -----------------------------------------------------------------------
+# --- Hugging Face Trainer ------------------------------------------------------------------------------
 
 
 class AutoModel(torch.nn.Module):
-    """A model that returns an object with the loss, as models of Hugging Face do for labels."""
+    """A model that returns its loss in an object, like Hugging Face models with labels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,14 +196,14 @@ class AutoModel(torch.nn.Module):
 
 
 class TrainingArguments(SimpleNamespace):
-    """The arguments of the example, and the Trainer's defaults."""
+    """The example's arguments and the Trainer's defaults."""
 
     def __init__(self, output_dir: str, **given: Any) -> None:
         super().__init__(**{"seed": 42, "max_grad_norm": 1.0, **given})
 
 
 class Trainer:
-    """Seeds in the constructor; clips gradients and steps optimizer and schedule for each batch."""
+    """Seeds in its constructor; clips gradients and steps optimizer and schedule after each batch."""
 
     def __init__(self, model: Any, args: Any, optimizers: Any) -> None:
         seed_everything(args.seed)
@@ -237,7 +237,7 @@ def arranged(batch: Any) -> Mapping[str, Any]:
 
 
 def test_the_loop_instead_of_the_trainer_computes_the_same(rows: MappedRows, tmp_path: Path) -> None:
-    """With the model of Hugging Face, without gradient clipping and schedule."""
+    """Uses a Hugging Face model without gradient clipping and schedule."""
     spec = made(example("The Trainer of Hugging Face", 1), **HUGGING_FACE)["Classifier"]()
     train = spec.train
     spec.train = lambda models, checkpoint, loader, given: train(models, checkpoint, Dicts(loader), given)
@@ -254,7 +254,7 @@ def test_the_loop_instead_of_the_trainer_computes_the_same(rows: MappedRows, tmp
 
 
 class Dicts:
-    """The loader of a data set whose inputs are dicts."""
+    """A loader whose inputs are dicts."""
 
     def __init__(self, loader: InstrumentedLoader) -> None:
         self._loader, self.report = loader, loader.report
@@ -295,7 +295,7 @@ def test_the_trainer_of_hugging_face_computes_the_same(rows: MappedRows, tmp_pat
 
 
 class All(torch.utils.data.IterableDataset[Any]):
-    """All batches, as the Trainer takes them."""
+    """All batches, for a Trainer."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = loader

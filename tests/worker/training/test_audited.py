@@ -1,4 +1,4 @@
-"""A sub-epoch that is done once more in a worker's handler: it comes out to the bit, and one flipped bit is found."""
+"""Verification repeats a sub-epoch bit-identically and detects a single flipped bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 
 
 class Momentum(Linear):
-    """Keeps an optimizer, a count, and draws noise: all that a sub-epoch begins with counts."""
+    """A model with an optimizer, a counter and random noise, so that the full initial state matters."""
 
     def train(
         self,
@@ -52,7 +52,7 @@ class Momentum(Linear):
 
 
 class Trained:
-    """A model that a handler has trained, and audits of its sub-epochs."""
+    """A model trained by a handler, and verifications of its sub-epochs."""
 
     def __init__(self, folder: Path, handler: Handler) -> None:
         self.volumes, self._handler = volumes_in(folder), handler
@@ -70,7 +70,7 @@ class Trained:
             self.story.do(key, body.partition, handler.handle(body, 1))
 
     def task(self, number: int, *, arithmetic: str = ARITHMETIC) -> AuditTask:
-        """The redo of a sub-epoch, at the worker that has not done it."""
+        """Return the verification of a sub-epoch on another worker."""
         visit, before = self.model.visits[number], self.model.visits[number - 1]
         audit = Audit(
             sub_epoch=visit.key("fit-1", "m00"),
@@ -102,7 +102,7 @@ def trained(tmp_path: Path) -> Iterator[Trained]:
 
 
 def flips_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has a broken adder: after a sub-epoch the last bit of one weight is another one."""
+    """Simulate faulty hardware: flip the last bit of a weight after each sub-epoch."""
     train_sub_epoch: Any = vars(hopper)["train_sub_epoch"]
 
     def train(spec: Any, trainee: Any, *given: Any, **named: Any) -> Any:
@@ -115,7 +115,7 @@ def flips_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_sub_epoch_comes_out_to_the_bit_and_nothing_is_written(trained: Trained) -> None:
-    """The first one, and those that begin with an optimizer's state; the volume stays as it was."""
+    """Covers the first sub-epoch and those with an optimizer state."""
     folder = trained.volumes.checkpoints
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     digests = set()
@@ -130,7 +130,7 @@ def test_every_sub_epoch_comes_out_to_the_bit_and_nothing_is_written(trained: Tr
 
 
 def test_one_flipped_bit_is_found_and_named(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Metrics are as they were; the weights are not. Two machines that agree have the same digest."""
+    """Metrics are equal, but weights are not. Two faulty machines with equal results have equal digests."""
     right = trained.redo(1).audit
     flips_a_bit(monkeypatch)
     wrong, again = trained.redo(1).audit, trained.redo(1).audit
@@ -144,7 +144,7 @@ def test_one_flipped_bit_is_found_and_named(trained: Trained, monkeypatch: pytes
 def test_where_bits_may_differ_metrics_are_compared(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another kind of processor: a bit is no difference, a metric that is a percent off is one."""
+    """On another kind of processor, bits may differ, but a metric off by one percent may not."""
     flips_a_bit(monkeypatch)
     for wrong, found in ((1.0, False), (1.0 + 5e-4, False), (1.01, True)):
         train_sub_epoch: Any = vars(hopper)["train_sub_epoch"]
@@ -162,7 +162,7 @@ def test_where_bits_may_differ_metrics_are_compared(
 def test_a_metric_that_is_not_finite_is_a_difference(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was committed was finite; the model is not given up for it."""
+    """The committed metric was finite; the model does not fail for it."""
 
     def train(self: Any, *given: Any) -> dict[str, float]:
         return {"loss": float("nan")}
@@ -175,7 +175,7 @@ def test_a_metric_that_is_not_finite_is_a_difference(
 
 
 def test_digests_are_equal_exactly_where_states_are() -> None:
-    """Order of names does not count; types, shapes, bits and -0.0 do."""
+    """The order of names does not matter; types, shapes, bits and the sign of zero do."""
     base = {"a": torch.tensor([0.0, 1.0]), "b": [1, {"x": 2.0}]}
     same = {"b": [1, {"x": 2.0}], "a": torch.tensor([0.0, 1.0])}
     others: list[Any] = [

@@ -1,4 +1,4 @@
-"""Checkpoints come back to the bit, or are known to be damaged; a crash while saving costs nothing that was there."""
+"""Checkpoints round-trip bit-identically, damage is detected, and a failed save keeps the old file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def state(seed: int = 0) -> State:
-    """Two modules and the state of an optimizer that has made a step."""
+    """Return the state of two modules and an optimizer after one step."""
     torch.manual_seed(seed)
     modules = [torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))]
     optimizer = torch.optim.Adam([p for module in modules for p in module.parameters()])
@@ -45,7 +45,7 @@ def state(seed: int = 0) -> State:
 
 
 def assert_equal(one: Any, other: Any) -> None:
-    """The same values to the bit, in the same structure."""
+    """Check that values are bit-identical in the same structure."""
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype
         assert torch.equal(one, other)
@@ -62,7 +62,7 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
-    """Modules' buffers and parameters, optimizer state, numbers, strings, a generator's state."""
+    """Covers buffers, parameters, optimizer state, numbers, strings and a generator's state."""
     given = state()
     (tmp_path / "one/fit-1/m00").mkdir(parents=True)
     reference = save(tmp_path, "one/fit-1/m00/u0.pt", given)
@@ -71,9 +71,9 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_single_numbers_of_the_host_stay_there(tmp_path: Path) -> None:
-    """Adam's step, which each later step would copy from a GPU; all else goes to the device."""
+    """Adam's step would otherwise be copied from the GPU at each step; other tensors move to the device."""
     reference = save(tmp_path, "u0.pt", state())
-    found = load(tmp_path, reference, torch.device("meta"))  # stands for a GPU
+    found = load(tmp_path, reference, torch.device("meta"))  # in place of a GPU
     for saved in found["checkpoint"]["optimizer"]["state"].values():
         assert saved["step"].item() == 1
         assert saved["exp_avg"].is_meta or saved["exp_avg"].numel() == 1
@@ -84,7 +84,7 @@ def test_single_numbers_of_the_host_stay_there(tmp_path: Path) -> None:
     "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64]
 )
 def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Scalars, empty tensors and views of larger ones among them."""
+    """Covers scalars, empty tensors and views."""
     tensor = torch.arange(12).reshape(3, 4).to(dtype)
     given: State = {
         "models": [{"w": tensor, "part": tensor[1:, ::2]}],
@@ -94,14 +94,14 @@ def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_the_same_state_has_the_same_bytes(tmp_path: Path) -> None:
-    """So that a sub-epoch done again leaves the checkpoint that was lost."""
+    """A repeated sub-epoch must recreate the lost checkpoint."""
     first, second = save(tmp_path, "a.pt", state()), save(tmp_path, "b.pt", state())
     assert (first.checksum, first.size) == (second.checksum, second.size)
     assert save(tmp_path, "c.pt", state(seed=1)).checksum != first.checksum
 
 
 def test_any_damaged_byte_is_found(tmp_path: Path) -> None:
-    """At the start, the end and a hundred places between."""
+    """Covers the start, the end and a hundred positions in between."""
     reference = save(tmp_path, "u0.pt", state())
     path = tmp_path / "u0.pt"
     whole = path.read_bytes()
@@ -119,7 +119,7 @@ def test_any_damaged_byte_is_found(tmp_path: Path) -> None:
 
 
 def _die_while_saving(folder: Path, name: str, writes: int) -> None:
-    """Of a child process: the next write after so many, or the flush, ends it."""
+    """Save in a child process that exits at a later write, or at the flush."""
     write, left = durable.DurableFile.write, [writes]
 
     def dying(self: durable.DurableFile, data: Any) -> int:
@@ -138,7 +138,7 @@ def _die_while_saving(folder: Path, name: str, writes: int) -> None:
 @pytest.mark.parametrize("writes", [5, 9999])
 @pytest.mark.processes
 def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Path, writes: int) -> None:
-    """In the middle, and before the flush: the file is what it was, the rest is a known leftover."""
+    """Covers a crash between writes and before the flush; a temporary file remains."""
     first = checkpoint_file(sub_epoch=0, epoch=1, partition=0, attempt=1)
     reference = save(tmp_path, first, state())
     child = os.fork()
@@ -156,7 +156,7 @@ def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Pat
 
 
 def test_what_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
-    """An attempt that was taken back may still be at its end when its experiment is gone."""
+    """A revoked attempt may finish after its experiment was deleted."""
     with pytest.raises(FileNotFoundError, match="one/fit-1/m00"):
         save(tmp_path, "one/fit-1/m00/u1.pt", state())
     assert list(tmp_path.iterdir()) == []
@@ -165,7 +165,7 @@ def test_what_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
 def test_a_full_volume_keeps_the_previous_file_and_says_what_room_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of the new one stays; the room that is asked for holds the state."""
+    """The partial file is removed, and the reported size is enough for the state."""
     reference = save(tmp_path, "u0.pt", state())
 
     def full(descriptor: int) -> None:
@@ -180,11 +180,11 @@ def test_a_full_volume_keeps_the_previous_file_and_says_what_room_it_takes(
     assert_equal(load(tmp_path, reference, CPU), state())
 
 
-# --- what can be saved -------------------------------------------------------------------------------
+# --- content -----------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_can_hold_no_code(tmp_path: Path) -> None:
-    """One that was planted, checksum and all, is not executed."""
+    """A forged file with a valid checksum is not executed."""
 
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -213,8 +213,10 @@ numpy.save = numpy.load = numpy.savez = json.dumps = json.loads = broken
 @pytest.mark.slow
 @pytest.mark.processes
 def test_what_user_code_replaces_writes_no_checkpoint(tmp_path: Path) -> None:
-    """A model whose code patches torch.save and others harms no other model of its process: in a process of its own
-    here, which this one is not to meet."""
+    """User code that patches `torch.save` affects no other model.
+
+    Runs in a child process, to protect the test process.
+    """
     script = f"""
 import json, sys
 from pathlib import Path
@@ -242,6 +244,6 @@ assert Channel(theirs, FROM_CHILD).receive() == Ready()
     "name", ["../../run/token", "/etc/passwd", "a/../b", "", "a//b", "a/./b", "a\nb", ".."]
 )
 def test_a_reference_cannot_leave_the_volume(name: str) -> None:
-    """A child process may forge one."""
+    """A child process may forge the reference."""
     with pytest.raises(ValidationError):
         CheckpointRef(name=name, checksum="-", size=1)

@@ -1,4 +1,4 @@
-"""The course of what a sub-epoch reports."""
+"""The curve of values reported during a sub-epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.training.handlers import ROWS, Linear, handler_of, volumes_in,
 
 
 def recorded(*values: Any, name: str = "loss") -> Curve | None:
-    """One value a second."""
+    """Record one value per second."""
     seconds = count(1.0)
     recorder = CurveRecorder(0.0, lambda: next(seconds))
     for value in values:
@@ -31,7 +31,7 @@ def recorded(*values: Any, name: str = "loss") -> Curve | None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300))
 def test_nothing_that_was_reported_is_lost(values: list[float]) -> None:
-    """It is put together, in order, however much it is."""
+    """Values are merged in order."""
     found = recorded(*values)
     assert found is not None
     assert len(found.points) <= MAX_POINTS
@@ -45,7 +45,7 @@ def test_nothing_that_was_reported_is_lost(values: list[float]) -> None:
 
 
 def test_a_tensor_that_changes_in_place_was_what_it_was() -> None:
-    """Users add up losses in one tensor, which may need a gradient."""
+    """Users accumulate losses in one tensor, which may require a gradient."""
     running = torch.zeros(1, requires_grad=True)
     recorder = CurveRecorder(0.0, lambda: 1.0)
     for _ in range(3):
@@ -64,7 +64,7 @@ def test_without_a_number_there_is_no_curve(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, torch.tensor(math.nan), 1.7e308])
 def test_a_curve_tells_of_divergence(value: Any) -> None:
-    """From the first value on, or by the last one, also where sums are too large."""
+    """Divergence may start at the first or last value, including overflowing sums."""
     throughout, late = recorded(*[value] * 100), recorded(2.0, 1.0, math.nan)
     assert throughout == Curve(name="loss", points=(), has_diverged=True)
     assert late is not None
@@ -90,7 +90,7 @@ class Reporting(Linear):
 
 @pytest.mark.parametrize("is_wanted", [True, False])
 def test_a_sub_epoch_tells_its_curve_where_it_is_to(tmp_path: Path, *, is_wanted: bool) -> None:
-    """Within the seconds that it trained for."""
+    """Its times are within the training time."""
     volumes = volumes_in(tmp_path)
     write_split(volumes, "train", 1)
     task = TrainTask(

@@ -1,10 +1,10 @@
-"""A checkpoint damaged at any moment is noticed, or does no harm: no sub-epoch ever trains from other bytes than were
-saved.
+"""Checkpoint damage at any moment is detected or harmless: no sub-epoch trains from other bytes.
 
-The test is the controller and the disk that fails. Two models take turns on one worker's handler, so that the
-checkpoint of each sub-epoch is read ahead while the other model trains; one checkpoint is damaged at a moment of the
-run,
-counted in steps of the handler: hints, blocks read, batches, ends of sub-epochs.
+The test acts as controller and failing disk. Two models alternate on one handler, so each checkpoint is read
+ahead
+while the other model trains. One checkpoint is damaged at a step of the run: a hint, a block read, a batch,
+or the
+last step of a sub-epoch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DAMAGES = ("flip", "cut", "page", "replace", "remove")
 
 
 def damage(path: Path, how: str, place: float) -> None:
-    """Do to the file what disks and people do; `place` is where, as a share of it."""
+    """Damage a file at the relative position `place`."""
     size = path.stat().st_size
     offset = min(size - 1, int(place * size))
     if how == "remove":
@@ -64,14 +64,14 @@ def damage(path: Path, how: str, place: float) -> None:
 
 
 class Moments:
-    """Counts the steps of a run, and has something happen at one of them."""
+    """Counts the steps of a run and calls a function at one step."""
 
     def __init__(self, chosen: int = -1, act: Callable[[], None] = lambda: None) -> None:
         self.count, self._chosen, self._act = 0, chosen, act
         self._lock = threading.Lock()
 
     def pass_one(self) -> None:
-        """A step is about to be made."""
+        """Count a step."""
         with self._lock:
             self.count += 1
             if self.count - 1 == self._chosen:
@@ -79,10 +79,10 @@ class Moments:
 
 
 class Spec(SubEpochSpec):
-    """A model of a few blocks, with momentum in its checkpoint; each batch is a moment.
+    """A model of a few blocks with momentum; each batch is a step.
 
     Attributes:
-        meanwhile: what else happens while the first batch of a sub-epoch is trained on.
+        meanwhile: called during the first batch of a sub-epoch.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Spec(SubEpochSpec):
 
 
 class Worker:
-    """A handler with its volumes, and what a controller would tell it."""
+    """A handler with its volumes, and the calls of a controller."""
 
     def __init__(self, root: Path) -> None:
         self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(root)})
@@ -129,10 +129,10 @@ class Worker:
         self.attempts: dict[tuple[str, int], int] = {}
         self.noticed = 0
         self.first = 0
-        """The first moment at which there is a checkpoint."""
+        """The first step with an existing checkpoint."""
 
     def task(self, model: str, sub_epoch: int) -> TrainTask:
-        """A sub-epoch, from the newest checkpoint of the one before."""
+        """Return a sub-epoch from the newest checkpoint of the previous one."""
         return TrainTask(
             key=f"fit-1/train/{model}/e1/p{sub_epoch}", experiment="one", run="fit-1", model=model,
             hyperparams={"batch_size": 3}, code=SHA, dataset="d", seed=1, hang_timeout_s=1.0, epoch=sub_epoch + 1,
@@ -141,7 +141,7 @@ class Worker:
         )  # fmt: skip
 
     def hint(self, following: tuple[str, int] | None) -> None:
-        """Tell the handler what comes next, once."""
+        """Send the handler one hint about the next task."""
         self.spec.meanwhile = lambda: None
         if following is not None:
             self.spec.moments.pass_one()
@@ -150,8 +150,7 @@ class Worker:
             self.handler._loader.submit(self.spec.moments.pass_one).result()
 
     def do(self, model: str, sub_epoch: int, following: tuple[str, int] | None) -> None:
-        """Train a sub-epoch while the next one's checkpoint is read; do those before again whose checkpoints are
-        damaged."""
+        """Train a sub-epoch while the next checkpoint is read; repeat earlier ones with damaged checkpoints."""
         self.spec.meanwhile = lambda: self.hint(following)
         moments = self.spec.moments
         attempt = self.attempts[model, sub_epoch] = self.attempts.get((model, sub_epoch), 0) + 1
@@ -167,7 +166,7 @@ class Worker:
         return None
 
     def run(self) -> dict[str, str]:
-        """Train both models; their last checkpoints' checksums."""
+        """Train both models; return the checksums of their last checkpoints."""
         torch.set_num_threads(1)
         turns = [(model, sub_epoch) for sub_epoch in range(SUB_EPOCHS) for model in ("a", "b")]
         for turn, following in zip(turns, [*turns[1:], None], strict=True):
@@ -184,10 +183,10 @@ class Worker:
 
 @contextmanager
 def worker(small_bytes: int = 0) -> Iterator[Worker]:
-    """A worker with every block that it reads a moment.
+    """Make a worker for which each block read is a step.
 
     Args:
-        small_bytes: states of at most so many are read whole ahead of their sub-epoch, larger ones only checked.
+        small_bytes: states up to this size are read ahead in full; larger ones are only checked.
     """
     threads = torch.get_num_threads()
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
@@ -198,7 +197,7 @@ def worker(small_bytes: int = 0) -> Iterator[Worker]:
             return durable_fill(file, buffer)
 
         durable_fill = durable.fill
-        patch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here
+        patch.setattr(os, "fsync", lambda descriptor: None)  # no power failure occurs
         patch.setattr(durable, "fill", counted)
         patch.setattr(verified_file, "fill", counted)
         patch.setattr(handler, "_SMALL_BYTES", small_bytes)
@@ -212,10 +211,10 @@ def worker(small_bytes: int = 0) -> Iterator[Worker]:
 
 
 class Undisturbed(NamedTuple):
-    """What a run ends with if nothing happens.
+    """The result of a run without damage.
 
     Attributes:
-        moments: of it, from when there is a checkpoint on.
+        moments: its steps from the first checkpoint on.
     """
 
     small_bytes: int
@@ -225,7 +224,7 @@ class Undisturbed(NamedTuple):
 
 @pytest.fixture(scope="module", params=[0, 2**30], ids=["checked", "read"])
 def undisturbed(request: pytest.FixtureRequest) -> Undisturbed:
-    """By what is done ahead of a sub-epoch."""
+    """An undisturbed run, with checkpoints read or only checked ahead."""
     with worker(request.param) as whole:
         return Undisturbed(request.param, whole.run(), range(whole.first, whole.spec.moments.count))
 
@@ -233,7 +232,7 @@ def undisturbed(request: pytest.FixtureRequest) -> Undisturbed:
 def disturbed(
     small_bytes: int, moment: int, which: float, how: str, place: float
 ) -> tuple[dict[str, str], int]:
-    """The same run with one of the checkpoints that are there at a moment damaged; and how often that was noticed."""
+    """Repeat the run with a checkpoint damaged at a step; return the checksums and the number of detections."""
     with worker(small_bytes) as one:
 
         def strike() -> None:
@@ -245,19 +244,19 @@ def disturbed(
 
 
 def test_a_checkpoint_damaged_at_any_moment_changes_no_weight(undisturbed: Undisturbed) -> None:
-    """What is used is what was checked: the sub-epoch before is done again, or the damage came too late to matter."""
+    """The previous sub-epoch is repeated, or the damage came after the last use."""
     assert_noticed_or_harmless(undisturbed, times=8)
 
 
 @pytest.mark.slow
 def test_two_hundred_damages_are_noticed_or_harmless(undisturbed: Undisturbed) -> None:
-    """The same, at two hundred random moments."""
+    """Uses two hundred random steps."""
     noticed = assert_noticed_or_harmless(undisturbed, times=200)
     assert 40 <= noticed <= 160
 
 
 def assert_noticed_or_harmless(undisturbed: Undisturbed, times: int) -> int:
-    """Damages of random kinds at random moments: the weights are equal to the bit each time. How many were noticed."""
+    """Damage checkpoints at random steps, compare the weights, and return the number of detections."""
     rng = random.Random(11)
     noticed = 0
     for _ in range(times):
@@ -270,7 +269,7 @@ def assert_noticed_or_harmless(undisturbed: Undisturbed, times: int) -> int:
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_damage_between_the_check_and_the_use_is_noticed(tmp_path: Path, how: str) -> None:
-    """Wherever it is in the file; a state that was read before is not touched by it."""
+    """Covers all positions in the file; a state in memory is unaffected."""
     state = {"models": [{"w": torch.arange(400_000.0)}], "checkpoint": {"m": torch.ones(100_000)}}
     for place in (0.0, 0.3, 0.6, 1.0):
         reference = save(tmp_path, "u0.pt", state)
@@ -282,7 +281,7 @@ def test_damage_between_the_check_and_the_use_is_noticed(tmp_path: Path, how: st
 
 
 def test_a_large_checkpoint_checked_ahead_holds_no_memory() -> None:
-    """Neither on a device nor beside the model that trains: it may be as large, and its sub-epoch may be taken back."""
+    """Two such models may not fit in memory, and the next sub-epoch may be revoked."""
     with worker() as one:
         one.do("a", 0, None)
         assert one.volumes.checkpoint(one.done["a", 0].name).stat().st_size > 3 * durable.BLOCK_BYTES
@@ -296,6 +295,6 @@ def test_a_large_checkpoint_checked_ahead_holds_no_memory() -> None:
 
 
 def tensor_bytes() -> int:
-    """Of all tensors that live."""
+    """Return the size of all live tensors."""
     gc.collect()
     return sum(found.nbytes for found in gc.get_objects() if issubclass(type(found), torch.Tensor))

@@ -1,4 +1,4 @@
-"""A sub-epoch whose rows change on disk while it runs has no result, and is not the user's failure."""
+"""A sub-epoch fails without blame of the user if its rows change on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.worker.training.test_resumed import task
 
 
 class Damaging(Linear):
-    """Flips a bit of a shard in the middle of its training."""
+    """Flips a bit of a shard during training."""
 
     def __init__(self, shard: Path, *, is_noticed: bool) -> None:
         self.shard, self.is_noticed = shard, is_noticed

@@ -1,4 +1,4 @@
-"""Frozen weights are written once; whatever becomes of them, a checkpoint is the file that it would be without that."""
+"""Frozen weights are written to one shared file, and checkpoints stay bit-identical."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ TENSOR = 4 * WIDTH * WIDTH
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensor of 64 KiB is worth a base."""
+    """Use a frozen-weights file from 64 KiB on."""
     monkeypatch.setattr(freezing, "LEAST_BYTES", TENSOR)
     monkeypatch.setattr(freezing, "_LEAST_TENSOR", TENSOR // 2)
 
 
 def network(layers: int = 4, trained: int = 1) -> Any:
-    """Layers of which the last ones are trained, and statistics that change."""
+    """Layers with the last ones trainable, and a BatchNorm."""
     torch.manual_seed(3)
     module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)), nn.BatchNorm1d(WIDTH))
     for layer in list(module)[: layers - trained]:
@@ -58,7 +58,7 @@ def holder(module: nn.Sequential | None = None) -> Trainee:
 
 
 def trained(trainee: Trainee) -> None:
-    """What needs a gradient moves, and so do the statistics."""
+    """Train the trainable weights and update the statistics."""
     module = only(trainee)
     module.train()
     module(torch.rand(8, WIDTH)).sum().backward()
@@ -69,7 +69,7 @@ def trained(trainee: Trainee) -> None:
 
 
 def only(trainee: Trainee) -> Any:
-    """Its module."""
+    """Return its only module."""
     return trainee.modules[0]
 
 
@@ -78,7 +78,7 @@ def name(sub_epoch: int, attempt: int = 1) -> str:
 
 
 def saved(trainee: Trainee, root: Path, sub_epoch: int, attempt: int = 1) -> CheckpointRef:
-    """The checkpoint of a sub-epoch, which is checked against the file that it would be without a base."""
+    """Save a sub-epoch's checkpoint and compare it with one without a frozen-weights file."""
     reference = trainee.save(root, name(sub_epoch, attempt))
     assert reference is not None
     plain = save(root, "plain", trainee.state())
@@ -92,7 +92,7 @@ def saved(trainee: Trainee, root: Path, sub_epoch: int, attempt: int = 1) -> Che
 
 
 def hopped(root: Path, reference: CheckpointRef, module: nn.Sequential | None = None) -> Trainee:
-    """The model as the next worker has it."""
+    """Restore the model as the next worker does."""
     trainee = holder(module)
     restore(trainee, read(check(root, reference), "cpu"))
     return trainee
@@ -107,7 +107,7 @@ def own_bytes(root: Path, reference: CheckpointRef) -> int:
 
 
 def test_frozen_weights_are_written_once_and_hop_to_the_bit(tmp_path: Path) -> None:
-    """Three of four layers are in a base, which all checkpoints of the model name; its name tells its bytes."""
+    """Three of four layers are in the frozen-weights file; its name has its checksum."""
     trainee = holder()
     for sub_epoch in range(4):
         trained(trainee)
@@ -122,7 +122,7 @@ def test_frozen_weights_are_written_once_and_hop_to_the_bit(tmp_path: Path) -> N
 def test_with_little_that_is_frozen_the_file_is_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bit; so it is where nobody has asked for a base."""
+    """The same holds if the frozen-weights file is disabled."""
     trainee = holder()
     monkeypatch.setattr(freezing, "LEAST_BYTES", 3 * TENSOR + 1)
     saved(trainee, tmp_path, 0)
@@ -143,7 +143,7 @@ def _in_place(module: Any) -> None:
 
 def _unseen(module: Any) -> None:
     before = module[0].weight._version
-    module[0].weight.data.mul_(0.99)  # as the weights of a teacher that follows its student
+    module[0].weight.data.mul_(0.99)  # like a teacher's weights that follow the student
     assert module[0].weight._version == before
 
 
@@ -174,7 +174,7 @@ def _another(module: Any) -> None:
 def test_a_frozen_weight_that_changes_is_written_as_it_is(
     tmp_path: Path, change: Callable[[Any], None]
 ) -> None:
-    """Whatever its flag says and however it was changed; the others stay in the base that is there."""
+    """This holds for any flag and kind of change; other weights stay in the existing file."""
     trainee = hopped(tmp_path, saved(holder(), tmp_path, 0))
     change(only(trainee))
     reference = saved(trainee, tmp_path, 1)
@@ -187,7 +187,7 @@ def test_a_frozen_weight_that_changes_is_written_as_it_is(
 
 
 def test_a_weight_that_changes_in_each_sub_epoch_costs_no_base_in_each(tmp_path: Path) -> None:
-    """It is known from file to file, also where most of the model is frozen for good."""
+    """Changes are tracked across files, even if most of the model is frozen."""
     trainee = holder()
     for sub_epoch in range(6):
         _unseen(only(trainee))
@@ -196,7 +196,7 @@ def test_a_weight_that_changes_in_each_sub_epoch_costs_no_base_in_each(tmp_path:
 
 
 def test_weights_that_are_one_are_in_a_base_once(tmp_path: Path) -> None:
-    """Within a module, across modules, and in what user code keeps of them; one that is a view of them is not lost."""
+    """Covers sharing within a module, across modules and in the user's state; a view is kept."""
     one, other = network(), nn.Linear(WIDTH, WIDTH)
     other.requires_grad_(False)
     one[1].weight = one[0].weight
@@ -217,7 +217,7 @@ def test_weights_that_are_one_are_in_a_base_once(tmp_path: Path) -> None:
 @given(rows=st.integers(1, 40), cuts=st.lists(st.integers(0, 40), max_size=4), seed=st.integers(0, 1000))
 @settings(deadline=None, max_examples=100)
 def test_the_digest_does_not_depend_on_who_has_which_rows(rows: int, cuts: list[int], seed: int) -> None:
-    """Those of the parts add up to that of the whole, and of no other order of the rows."""
+    """The digests of parts add up to the whole's, and depend on the row order."""
     torch.manual_seed(seed)
     tensor = torch.rand(rows, 3, 5)
     ends = sorted(min(cut, rows) for cut in cuts)
@@ -251,7 +251,7 @@ def damaged_bases() -> dict[str, Callable[[Path], object]]:
 def test_a_base_that_is_missing_or_damaged_is_a_checkpoint_that_cannot_be_read(
     tmp_path: Path, how: str
 ) -> None:
-    """With the base's name; and the model is saved anew from its beginning, beside what is damaged."""
+    """The error has the file's name; a retry from the beginning writes a new file next to it."""
     trainee = holder()
     reference = saved(trainee, tmp_path, 0)
     (base,) = bases(tmp_path)
@@ -260,7 +260,7 @@ def test_a_base_that_is_missing_or_damaged_is_a_checkpoint_that_cannot_be_read(
         check(tmp_path, reference)
     again = saved(holder(), tmp_path, 0, attempt=2)
     assert load(tmp_path, again, "cpu")
-    # An attempt that had read it before goes on, without it if it is not there any more.
+    # An earlier attempt continues, and does without a missing file.
     trainee.frozen.layout = _layout_at(tmp_path / reference.name)
     if how != "flipped":
         saved(trainee, tmp_path, 1)
@@ -280,14 +280,13 @@ def test_any_damaged_byte_of_how_it_is_put_together_is_found(tmp_path: Path, byt
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_kill_between_any_two_writes_loses_nothing(tmp_path: Path) -> None:
-    """The checkpoint before stays as it is, and the next attempt is right. What a dead one has left goes with the next
-    commit."""
+    """The previous checkpoint survives, and the next attempt succeeds. The next commit removes the leftovers."""
     first = saved(holder(network(6, trained=5)), tmp_path, 0)
     for kill_at in range(100):
         trainee = hopped(tmp_path, first, network(6, trained=5))
         trained(trainee)
         for layer in list(only(trainee))[1:5]:
-            layer.requires_grad_(False)  # a new base is written, and then the checkpoint
+            layer.requires_grad_(False)  # writes a new frozen-weights file, then the checkpoint
         if not _dies(partial(trainee.save, tmp_path, name(1, 2 * kill_at + 1)), kill_at):
             break
         load(tmp_path, first, "cpu")
@@ -312,7 +311,7 @@ def _named(root: Path, *references: CheckpointRef) -> set[str]:
 
 
 def _dies(action: Callable[[], object], at: int) -> bool:
-    """Whether a process that does this, and is killed before its call of that number, does not come to the end."""
+    """Return True if a child process that runs `action` dies at its call number `at`."""
     pid = os.fork()
     if pid == 0:
         count = itertools.count()
@@ -341,7 +340,7 @@ def _killing(original: Callable[..., object], count: itertools.count[int], at: i
 def test_a_volume_that_is_full_keeps_no_new_base_and_tells_what_all_of_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Whether there was no room for the checkpoint or for the base: the next attempt writes both anew."""
+    """The next attempt writes both the checkpoint and the frozen-weights file."""
     trainee = holder()
     monkeypatch.setattr(durable.DurableFile, where, full)
     with pytest.raises(StorageFullError) as error:
@@ -354,7 +353,7 @@ def full(*args: object, **named: object) -> int:
     raise StorageFullError("full")
 
 
-# --- what is removed --------------------------------------------------------------------------------
+# --- removal ------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -363,8 +362,9 @@ def full(*args: object, **named: object) -> int:
 def test_a_base_goes_with_the_last_file_that_names_it(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever a model's sub-epochs freeze, thaw and change, which checkpoints are kept, which attempts write and are
-    lost: after each commit all that is kept can be read, and each base that is there is named."""
+    """For random changes, retained checkpoints and lost attempts: after each commit all retained files are
+    readable, and each frozen-weights file is referenced.
+    """
     root = tmp_path_factory.mktemp("model")
     module = network(5, trained=5)
     kept: list[CheckpointRef] = []
@@ -406,7 +406,7 @@ def _layout_at(path: Path) -> Layout | None:
 
 
 def test_a_user_gets_one_file(tmp_path: Path) -> None:
-    """Of a volume that is mounted, too: made once, checked every time."""
+    """It is created once, verified each time, and works from a mounted volume."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
     volumes.checkpoints.mkdir(parents=True)
     trainee = holder()

@@ -1,4 +1,4 @@
-"""The loader that user code sees: every batch is a sign of life, and reported numbers are fetched only when wanted."""
+"""The user's loader reports each batch as progress and fetches reported numbers only on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.data.rows import write_partition
 
 
 class Listener:
-    """Remembers what a feed tells."""
+    """Records a loader's reports."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int, dict[str, float]]] = []
@@ -39,14 +39,14 @@ def listener() -> Listener:
 
 @pytest.fixture
 def feed(tmp_path: Path, listener: Listener) -> InstrumentedLoader:
-    """Ten rows in batches of four."""
+    """A loader with ten rows in batches of four."""
     write_partition(tmp_path, [10])
     loader = PartitionLoader(MappedRows.open((tmp_path,)), batch_size=4, seed=1, device=torch.device("cpu"))
     return InstrumentedLoader(loader, listener, lambda: listener.is_due)
 
 
 def test_numbers_are_not_fetched_before_they_are_wanted(feed: InstrumentedLoader, listener: Listener) -> None:
-    """Waiting for a GPU at each batch would cost more than the batch."""
+    """A GPU synchronization per batch would take longer than the batch."""
 
     class OnTheGpu:
         fetched = 0
@@ -66,7 +66,7 @@ def test_numbers_are_not_fetched_before_they_are_wanted(feed: InstrumentedLoader
 def test_a_sub_epoch_knows_where_it_is_and_at_each_batch_which_step_it_is(
     feed: InstrumentedLoader, tmp_path: Path
 ) -> None:
-    """Steps go on from those of the sub-epochs before; after the last batch it is the next sub-epoch's first one."""
+    """Steps continue from the previous sub-epoch; after the last batch the step is the next sub-epoch's first."""
     placed = InstrumentedLoader(
         feed._loader, epoch=2, sub_epoch=3, position=Position(epochs=4, sub_epochs=8, step=30, total_steps=80)
     )
@@ -77,7 +77,9 @@ def test_a_sub_epoch_knows_where_it_is_and_at_each_batch_which_step_it_is(
 
 
 def test_ids_are_those_of_the_batch_at_hand(feed: InstrumentedLoader, tmp_path: Path) -> None:
-    """In its order, in each pass; the last batch's after it, and none before the first."""
+    """They follow the batch order in each pass; after the last batch they stay, and before the first they are
+    empty.
+    """
     stored = MappedRows.open((tmp_path,))
     _, outputs = next(iter(PartitionLoader(stored, batch_size=10, seed=None)))
     id_of = {int(label): row_id for label, row_id in zip(outputs, stored.ids(), strict=True)}
@@ -96,7 +98,7 @@ def test_ids_are_those_of_the_batch_at_hand(feed: InstrumentedLoader, tmp_path: 
 def test_a_loader_of_torch_hands_on_the_same_batches(
     feed: InstrumentedLoader, listener: Listener, tmp_path: Path
 ) -> None:
-    """A `torch.utils.data.DataLoader` with as many batches, arranged as the library wants them, and each is told."""
+    """The DataLoader has the same number of batches in the library's format, and each is reported."""
     again = PartitionLoader(MappedRows.open((tmp_path,)), batch_size=4, seed=1, device=torch.device("cpu"))
     expected = list(again)
     view = feed.as_torch(lambda inputs, outputs: {"labels": outputs, "inputs": inputs})
@@ -132,14 +134,14 @@ def test_a_library_that_seeds_before_its_loop_changes_no_number(
     if is_seeded:
         seed_everything(42)
     assert drawn(view) == expected
-    seed_everything(42)  # user code that seeds later has its way
+    seed_everything(42)  # later seeds of user code take effect
     assert drawn(view) != expected
 
 
 def test_processes_of_a_loader_of_torch_are_refused(
     feed: InstrumentedLoader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them would hand out all rows."""
+    """Each process would yield all rows."""
     monkeypatch.setattr(torch_view, "get_worker_info", object)
     with pytest.raises(SpecError, match="num_workers=0"):
         next(iter(feed.as_torch()))

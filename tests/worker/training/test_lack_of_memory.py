@@ -1,4 +1,4 @@
-"""Lack of memory in a worker's handler: told as what it is, and not met where less at a time is enough."""
+"""The handler reports lack of memory as such, and retries evaluations with smaller batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_ROOM = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB
 
 
 class Failing(Technique):
-    """Fails to prepare a model, by an error of the test's."""
+    """Fails to prepare a model with the test's error."""
 
     name = "failing"
 
@@ -56,7 +56,7 @@ class Failing(Technique):
     ],
 )
 def test_what_a_technique_fails_of_is_told_as_what_it_is(error: Exception, kind: FailureKind) -> None:
-    """Lack of memory is not: the technique cannot."""
+    """Lack of memory does not mean that the technique is unsupported."""
     spec = Linear()
     trainee = create(spec, {"batch_size": 4}, seed=0, model="m00", device=CPU)
     placed = RankSetup(ParallelPlan(technique="failing"), Failing(error), Alone(("cpu",)))
@@ -70,14 +70,14 @@ def test_what_a_technique_fails_of_is_told_as_what_it_is(error: Exception, kind:
     [("279.60 GiB", round(279.6 * 2**30)), ("2.00 MiB", 2 << 20), ("512 bytes", 512), ("", 0)],
 )
 def test_a_request_that_a_gpu_refuses_counts_as_needed(size: str, num_bytes: int) -> None:
-    """Its size beside the peak: a larger GPU needs room for both."""
+    """The peak plus the request is the size that a larger GPU needs."""
     error = torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size}. GPU 0 has 139.80 GiB")
     error.peak_gpu_bytes = 1 << 20  # type: ignore[attr-defined]  # as a worker's handler notes it
     assert failure_of(error).peak_bytes == (1 << 20) + num_bytes
 
 
 class Hungry(Linear):
-    """Needs memory for each row of a batch, of which there is too little; on a device for the model alone."""
+    """Needs memory per row; on a small device only the model fits."""
 
     most, fits_device = 3, True
 
@@ -117,7 +117,7 @@ class Hungry(Linear):
 
 
 def trained(folder: Path, spec: SubEpochSpec) -> CheckpointRef:
-    """A model after its first sub-epoch."""
+    """Train a model's first sub-epoch."""
     task = TrainTask(
         key="fit-1/train/m00/e1/p0",
         **common(),
@@ -136,19 +136,19 @@ def trained(folder: Path, spec: SubEpochSpec) -> CheckpointRef:
 
 
 def common() -> dict[str, Any]:
-    """What all tasks have."""
+    """Return the fields of all tasks."""
     model = {"experiment": "one", "run": "fit-1", "model": "m00", "hyperparams": {"batch_size": 40}}
     return {**model, "code": SHA, "dataset": DATASET, "seed": 0, "hang_timeout_s": 60.0}
 
 
 def validation(checkpoint: CheckpointRef) -> EvaluateTask:
-    """Of the model."""
+    """Return a validation of the model."""
     which: dict[str, Any] = {"kind": "valid", "split": "valid", "partitions": (0,)}
     return EvaluateTask(key="fit-1/valid/m00/e1", **common(), **which, epoch=1, checkpoint=checkpoint)
 
 
 def test_an_evaluation_that_runs_out_of_memory_reads_less_at_a_time(tmp_path: Path) -> None:
-    """And measures, or predicts, the same."""
+    """The metrics and predictions stay the same."""
     roomy, hungry = Hungry(), Hungry()
     roomy.most = ROWS
     checkpoint = trained(tmp_path, roomy)
@@ -175,18 +175,18 @@ def test_an_evaluation_that_runs_out_of_memory_reads_less_at_a_time(tmp_path: Pa
 
 
 def test_a_model_that_fits_no_device_is_evaluated_on_the_host(tmp_path: Path) -> None:
-    """It was trained by a way that spreads it, or keeps it there."""
+    """A parallel plan trained it with sharding or offloading."""
     spec = Hungry()
     spec.most, spec.fits_device = ROWS, False
     checkpoint = trained(tmp_path, spec)
     with handler_of(spec, volumes_in(tmp_path)) as handler:
         expected = handler.handle(validation(checkpoint), 1).metrics
-        handler._device = torch.device("meta")  # stands for a GPU
+        handler._device = torch.device("meta")  # in place of a GPU
         assert handler.handle(validation(checkpoint), 1).metrics == expected
 
 
 class HostBound(Hungry):
-    """Fits no device, and cannot be done on the host either, for a reason of the test's."""
+    """Fits no device, and fails on the host with the test's error."""
 
     most, fits_device = ROWS, False
 
@@ -215,11 +215,11 @@ class HostBound(Hungry):
 def test_what_fails_on_the_host_does_not_hide_what_the_device_lacked(
     error: Exception, tmp_path: Path
 ) -> None:
-    """The device's lack of memory is the failure; how the host failed is told with it."""
+    """The device's error is the failure, with the host's as a note."""
     spec = HostBound(error)
     checkpoint = trained(tmp_path, spec)
     with handler_of(spec, volumes_in(tmp_path)) as handler:
-        handler._device = torch.device("meta")  # stands for a GPU
+        handler._device = torch.device("meta")  # in place of a GPU
         with pytest.raises(torch.OutOfMemoryError) as caught:
             handler.handle(validation(checkpoint), 1)
     failure = failure_of(caught.value)
@@ -230,11 +230,11 @@ def test_what_fails_on_the_host_does_not_hide_what_the_device_lacked(
 
 
 def test_an_error_that_is_not_for_want_of_memory_is_told_as_it_is(tmp_path: Path) -> None:
-    """A volume that is full on the host pauses the run, whatever was tried before."""
+    """A full volume on the host pauses the run, despite the earlier lack of memory."""
     spec = HostBound(StorageFullError("no space"))
     checkpoint = trained(tmp_path, spec)
     with handler_of(spec, volumes_in(tmp_path)) as handler:
-        handler._device = torch.device("meta")  # stands for a GPU
+        handler._device = torch.device("meta")  # in place of a GPU
         with pytest.raises(StorageFullError):
             handler.handle(validation(checkpoint), 1)
 
@@ -254,7 +254,7 @@ class Large(Hungry):
 def test_an_evaluation_on_a_share_of_cores_is_charged_for_what_it_has_and_not_for_reading(
     limit_mib: int, places: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What reading takes beside the model is the host's; a model that fits no such device is evaluated on the host."""
+    """Reading counts as host memory; a model that is too large for the device is evaluated on the host."""
     volumes = volumes_in(tmp_path)
     checkpoint = trained(tmp_path, Large())
     with handler_of(Large(), volumes) as handler:

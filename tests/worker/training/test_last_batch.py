@@ -1,4 +1,4 @@
-"""A last batch of one row is named where batch normalization fails on it, and `drop_last` leaves it out everywhere."""
+"""A last batch of one row fails in batch normalization with a clear error; `drop_last` skips it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.worker.training.test_validation import fitted, next_task, repeated
 
 
 class Normalised(SubEpochSpec):
-    """Batch normalization before a linear model; notes the rows of each batch."""
+    """Batch normalization before a linear model; records each batch's size."""
 
     def __init__(self, width: int = 3) -> None:
         self.width = width
@@ -55,7 +55,7 @@ def trained(folder: Path, rows: int, size: int) -> None:
 
 
 def test_a_last_batch_of_one_row_is_named(tmp_path: Path) -> None:
-    """With the partition, its rows, the batch size, and the remedy."""
+    """The error has the partition, its rows, the batch size and the remedy."""
     with pytest.raises(
         SpecError,
         match=r"last batch of partition 3 has one, because it has 9 rows and batch_size is 4.*'drop_last'",
@@ -65,7 +65,7 @@ def test_a_last_batch_of_one_row_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rows", "size", "kept"), [(9, 4, [4, 4]), (8, 4, [4, 4]), (7, 4, [4]), (4, 4, [4])])
 def test_a_smaller_last_batch_can_be_left_out(tmp_path: Path, rows: int, size: int, kept: list[int]) -> None:
-    """The other batches stay. Rows and batches are counted without the last batch."""
+    """The counts of rows and batches exclude it."""
     write_partition(tmp_path, [rows])
     loader = PartitionLoader([tmp_path], batch_size=size, seed=1, drop_last=True)
     whole = PartitionLoader([tmp_path], batch_size=size, seed=1)
@@ -89,7 +89,7 @@ def test_partitions_that_are_read_together_leave_it_out_once(tmp_path: Path) -> 
 
 
 def test_a_run_with_drop_last_counts_its_steps_and_is_replayed(tmp_path: Path) -> None:
-    """`step` and `total_steps` count the batches taken, and the weights are equal to the bit."""
+    """`step` and `total_steps` count the trained batches, and a replay is bit-identical."""
     volumes = volumes_in(tmp_path)
     sizes = write_split(volumes, "train", 2)
     story = fitted(sizes, hyperparams={"batch_size": 10, "drop_last": True})

@@ -1,5 +1,4 @@
-"""A metric that is a quotient of counts is that of all rows, however they are cut into sub-epochs, partitions and
-ranks."""
+"""Ratio metrics equal those of all rows, for any split into sub-epochs, partitions and ranks."""
 
 from __future__ import annotations
 
@@ -34,13 +33,13 @@ from cerebro.worker.training.metrics import (
 )
 
 Row = tuple[bool, bool]
-"""Predicted, true."""
+"""(predicted, true)."""
 
 ROWS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40)
 
 
 def counted(rows: Sequence[Row]) -> dict[str, Any]:
-    """What a user returns of some rows."""
+    """Return the metrics of some rows as a user would."""
     predicted, true = np.array(rows, bool).reshape(-1, 2).T
     tp, fp, fn = (int(x.sum()) for x in (predicted & true, predicted & ~true, ~predicted & true))
     return {
@@ -52,13 +51,13 @@ def counted(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def cut(rows: Sequence[Row], at: Sequence[int]) -> list[Sequence[Row]]:
-    """At these places, some of which may be equal."""
+    """Cut rows at these positions, which may repeat."""
     places = [0, *sorted(min(place, len(rows)) for place in at), len(rows)]
     return [rows[begin:end] for begin, end in pairwise(places)]
 
 
 def visit(metrics: Measured, rows: int, partition: int) -> Visit:
-    """A sub-epoch with these metrics as the log has it."""
+    """Return a logged sub-epoch with these metrics."""
     result = TaskResult(rows=rows, metrics=numbers_of(metrics), ratios=ratios_of(metrics))
     read = TaskResult.model_validate_json(result.model_dump_json())
     attempt = Attempt(number=1, worker="w0", assigned=0.0, started=0.0, ended=1.0)
@@ -75,7 +74,7 @@ def visit(metrics: Measured, rows: int, partition: int) -> Visit:
 def test_ratios_of_an_epoch_are_those_of_all_rows(
     rows: list[Row], sub_epochs: list[int], ranks: list[int], copies: int
 ) -> None:
-    """To the last count, whatever sub-epochs and ranks there are, and where several ranks read the same share."""
+    """The counts are exact, also if several ranks read the same share."""
     visits = []
     for number, sub_epoch in enumerate(part for part in cut(rows, sub_epochs) if part):
         found = [
@@ -97,7 +96,7 @@ TERM = st.floats(allow_nan=True, allow_infinity=True)
 @example([(1.7e308, 1.0), (-1.7e308, 1.0), (1.7e308, 1.0)])
 @example([(math.inf, 1.0), (-math.inf, 1.0)])
 def test_whatever_terms_a_log_has_can_be_put_together(ratios: list[tuple[float, float]]) -> None:
-    """Of finite ones whose denominators are not negative, to the mean that they have."""
+    """Terms are finite with denominators of at least 0, and the mean is weighted."""
     found = total(ratios).value
     if not all(math.isfinite(above) and math.isfinite(below) and below >= 0 for above, below in ratios):
         return
@@ -118,7 +117,7 @@ def test_whatever_terms_a_log_has_can_be_put_together(ratios: list[tuple[float, 
     ],
 )
 def test_names_and_numbers_of_metrics_are_bounded(metrics: dict[Any, float], told: str) -> None:
-    """The log keeps them of every sub-epoch. What is said of a name is no longer than that."""
+    """The log stores them for each sub-epoch. Error messages are bounded too."""
     with pytest.raises(MetricError, match=f"(?s){told}") as caught:
         checked_metrics(metrics, "train", "here")
     assert len(str(caught.value)) < 500
@@ -137,7 +136,7 @@ def test_names_and_numbers_of_metrics_are_bounded(metrics: dict[Any, float], tol
     ],
 )
 def test_scalars_of_all_libraries_are_metrics(value: Any, expected: float) -> None:
-    """With the value that they have."""
+    """Their values are unchanged."""
     assert checked_metrics({"m": value}, "test", "here") == {"m": expected}
 
 
@@ -163,7 +162,7 @@ def test_scalars_of_all_libraries_are_metrics(value: Any, expected: float) -> No
     ],
 )
 def test_values_that_are_no_exact_number_are_refused(value: Any, told: str) -> None:
-    """A masked value counted as 0.0, and such a model was the best with mode="min"."""
+    """A masked value would count as 0.0 and win with mode="min"."""
     with pytest.raises(MetricError, match=told):
         checked_metrics({"m": value}, "test", "here")
 
@@ -184,7 +183,7 @@ def test_values_that_are_no_exact_number_are_refused(value: Any, told: str) -> N
     ],
 )
 def test_what_is_no_metric_is_refused(value: Any, error: type[Exception], told: str) -> None:
-    """With its name, what it is, and what was expected."""
+    """The error has the name, the value's type and the expected one."""
     with pytest.raises(error, match=told):
         checked_metrics({"f1": value}, "test", "here")
 
@@ -212,14 +211,14 @@ def test_what_is_no_metric_is_refused(value: Any, error: type[Exception], told: 
 def test_metrics_of_sub_epochs_that_cannot_be_put_together_are_refused(
     metrics: Measured, merges: dict[str, bool], told: str
 ) -> None:
-    """Named with the model, and what to do. So is one that is missing and that models are ranked by."""
+    """The error names the model and the remedy. A missing ranking metric is refused too."""
     with pytest.raises(MetricError, match=told):
         require_mergeable(metrics, merges, ("loss",), "m03", "epoch 2, partition 1")
 
 
 @pytest.mark.parametrize("merges", [{}, {"loss": False, "grad_norm": False, "auc": True}])
 def test_what_only_some_sub_epochs_return_is_no_error(merges: dict[str, bool]) -> None:
-    """It is left out of the epoch, as ever."""
+    """The epoch omits them."""
     require_mergeable({"loss": 1.0, "accuracy": 0.5}, merges, ("loss",), "m03", "here")
     require_mergeable({}, merges, (), "m03", "here")
     assert mean([visit({"loss": 1.0, "x": 2.0}, 1, 0), visit({"loss": 1.0, "f1": Ratio(1, 2)}, 1, 1)]) == {

@@ -1,4 +1,4 @@
-"""A node check finds nothing on a machine that is well, and says what is wrong on one that is not."""
+"""A node check passes on a healthy machine and names faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.slow
 def test_a_machine_that_is_well(tmp_path: Path) -> None:
-    """Every probe is made or says why not, none finds anything, and the volumes are left as they were."""
+    """Each probe runs or gives a reason, and the volumes are unchanged."""
     held = tmp_path / "datasets" / "d" / "train" / "partition-0000"
     held.mkdir(parents=True)
     (held / "shard.arrow").write_bytes(b"x" * 5000)
@@ -33,7 +33,7 @@ def test_a_machine_that_is_well(tmp_path: Path) -> None:
 
 
 def test_arithmetic_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One entry of one product that is off by one."""
+    """One entry of a product is off by one."""
     right = torch.Tensor.__matmul__
 
     def wrong(left: Any, other: Any) -> Any:
@@ -46,7 +46,7 @@ def test_arithmetic_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_memory_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word with a bit that is stuck."""
+    """A word has a stuck bit."""
     full = torch.full
 
     def stuck(*arguments: Any, **options: Any) -> Any:
@@ -59,7 +59,7 @@ def test_memory_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_volume_is_no_fault_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that cannot be written is."""
+    """A write error is the machine's fault."""
 
     def failing(number: int) -> Any:
         def fails(*_: Any) -> None:
@@ -78,7 +78,7 @@ def test_a_full_volume_is_no_fault_of_the_machine(tmp_path: Path, monkeypatch: p
 
 
 def test_a_gpu_that_has_gone_is_not_replaced_by_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build that has no CUDA has nothing to lose; a process that was given none is never asked."""
+    """Builds without CUDA and processes without a GPU are not checked."""
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert default_device() == CPU
@@ -92,7 +92,7 @@ def test_a_gpu_that_has_gone_is_not_replaced_by_the_processor(monkeypatch: pytes
 def test_registered_gpus_that_torch_does_not_find_fail_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is computed."""
+    """The check fails before any computation."""
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     first = next(iter(node_check.probes(tmp_path, tmp_path, expects_gpu=True)))

@@ -1,6 +1,6 @@
-"""A learning-rate schedule over the whole training: the same in workers, however sub-epochs are ordered, and in replay.
+"""A learning-rate schedule over the whole training is the same in workers, in any order, and in replay.
 
-Workers have different numbers of threads; a sub-epoch is replayed with its worker's.
+Workers have different numbers of threads; a replay uses each worker's number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH, EPOCHS, WORKERS = 8, 2, 3
 
 
 class Cosine(Linear):
-    """Lets the learning rate fall as a cosine, and notes what it is told of each batch."""
+    """A cosine learning rate; records the position at each batch."""
 
     def train(
         self,
@@ -72,7 +72,7 @@ def handler(tmp_path: Path) -> Iterator[Handler]:
 def test_steps_go_on_from_sub_epoch_to_sub_epoch_and_replay_repeats_them(
     tmp_path: Path, handler: Handler, seed: int
 ) -> None:
-    """Partitions are of different sizes; each batch of the training has its own step, and knows its rows."""
+    """Partitions differ in size; each batch has its own step and knows its rows."""
     volumes, random = volumes_in(tmp_path), Random(seed)
     sizes = write_split(volumes, "train", WORKERS)
     assert len(set(sizes.values())) == WORKERS
@@ -121,7 +121,7 @@ def test_steps_go_on_from_sub_epoch_to_sub_epoch_and_replay_repeats_them(
     again = repeated(7)
     assert list(comparison.differences(again.state(), saved)) == []
 
-    # Of a log that does not tell how many threads a sub-epoch had.
+    # An old log without the thread counts.
     model.visits.kept[:] = [visit._replace(cores=0) for visit in model.visits]
     again = repeated(2)
     assert set(again.state()["checkpoint"]["threads"]) == {2}

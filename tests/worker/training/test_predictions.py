@@ -1,4 +1,4 @@
-"""Whatever `predict` returns for rows is a table with one entry for each, or an error that says what to return."""
+"""Predictions become a table with one entry per row, or an error with the expected format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _written(tmp_path: Path, returned: Any, rows: int = 3) -> dict[str, list[Any
         ([[1, 2], [], [3]], {"prediction": [[1, 2], [], [3]]}),
         ([["a"], [], ["b", "c"]], {"prediction": [["a"], [], ["b", "c"]]}),
         (np.array(["a", "bc", ""]), {"prediction": ["a", "bc", ""]}),
-        ([torch.zeros(2), torch.zeros(1)], {"prediction": [0.0, 0.0, 0.0]}),  # one for each batch, as ever
+        ([torch.zeros(2), torch.zeros(1)], {"prediction": [0.0, 0.0, 0.0]}),  # one per batch
         (torch.ones(3, dtype=torch.bfloat16), {"prediction": [1.0, 1.0, 1.0]}),
         ({"words": list(_ROWS), "p": torch.ones(3)}, {"words": _LISTS, "p": [1.0, 1.0, 1.0]}),
         ({"words": _ROWS, "text": ["a", None, "c"]}, {"words": _LISTS, "text": ["a", None, "c"]}),
@@ -54,7 +54,7 @@ def _written(tmp_path: Path, returned: Any, rows: int = 3) -> dict[str, list[Any
     ],
 )
 def test_all_rows_at_once(tmp_path: Path, returned: Any, expected: dict[str, list[Any]]) -> None:
-    """Arrays of different lengths, texts, and several columns, of the same and of other kinds."""
+    """Covers arrays of different lengths, texts, and several columns of equal or different kinds."""
     assert _written(tmp_path, returned) == expected
 
 
@@ -74,7 +74,7 @@ def test_all_rows_at_once(tmp_path: Path, returned: Any, expected: dict[str, lis
     ],
 )
 def test_batch_by_batch(tmp_path: Path, batches: list[Any], expected: dict[str, list[Any]]) -> None:
-    """The same, of a generator."""
+    """Covers the same values from a generator."""
     assert _written(tmp_path, iter(batches)) == expected
 
 
@@ -100,7 +100,7 @@ def test_batch_by_batch(tmp_path: Path, batches: list[Any], expected: dict[str, 
     ],
 )
 def test_what_is_no_prediction_per_row_is_named(tmp_path: Path, returned: Any, expected: str) -> None:
-    """With its column, and what to return; nothing is written."""
+    """The error has the column and the expected format, and no file is written."""
     with pytest.raises(SpecError, match=expected):
         _written(tmp_path, returned)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Sub-epochs that are trained again: by their ways in as many processes, to the bit; on one device, up to rounding."""
+"""Replay repeats sub-epochs bit-identically under their parallel plans, and approximately on one device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DDP = ParallelPlan(technique="ddp", size=2)
 
 
 class Small(SubEpochSpec):
-    """A network with an optimizer that has a state."""
+    """A network with a stateful optimizer."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         """See `SubEpochSpec`."""
@@ -47,7 +47,7 @@ class Small(SubEpochSpec):
 
 
 def visit(epoch: int, parallel_plan: ParallelPlan | None) -> Visit:
-    """A sub-epoch that was committed; of its numbers only these matter here."""
+    """Return a committed sub-epoch; unused numbers are arbitrary."""
     return Visit(
         epoch,
         0,
@@ -70,7 +70,7 @@ def visit(epoch: int, parallel_plan: ParallelPlan | None) -> Visit:
 
 
 def trained(folder: Path, *parallel_plans: ParallelPlan | None, is_single: bool = False) -> Any:
-    """The state of a model whose sub-epochs ran by these ways, trained again."""
+    """Replay a model whose sub-epochs ran under these plans; return its state."""
     rows = np.random.default_rng(0).normal(size=(13, 4)).astype(np.float32)
     partition = folder / "partition"
     if not partition.exists():
@@ -85,7 +85,7 @@ def trained(folder: Path, *parallel_plans: ParallelPlan | None, is_single: bool 
 
 
 def repeat(partition: Path, epochs: int, *, is_single: bool = False) -> Repeat:
-    """Of models with one partition."""
+    """Return a replay for models with one partition."""
     spec = Small()
     return Repeat(
         technique=lambda sha256: "",
@@ -103,7 +103,7 @@ def repeat(partition: Path, epochs: int, *, is_single: bool = False) -> Repeat:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_sub_epochs_are_trained_again_by_their_parallel_plans(tmp_path: Path) -> None:
-    """Twice to the same bits; and on one device alone up to rounding, which is not to the bit."""
+    """Two replays are bit-identical; a replay on one device is equal up to rounding."""
     one, again = (trained(tmp_path, None, DDP, None) for _ in range(2))
     assert list(differences(one, again)) == []
     single = trained(tmp_path, None, DDP, None, is_single=True)
@@ -116,8 +116,11 @@ def test_sub_epochs_are_trained_again_by_their_parallel_plans(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_change_is_repeated_where_its_first_sub_epoch_ran_by_a_parallel_plan(tmp_path: Path) -> None:
-    """The optimizer's saved learning rate is not taken for the new one: as on one device, up to rounding."""
-    trained(tmp_path, None)  # makes the partition
+    """The optimizer's saved learning rate must not override the new one.
+
+    Compared with one device, up to rounding.
+    """
+    trained(tmp_path, None)  # creates the partition
 
     def again(parallel_plan: ParallelPlan | None, *, is_changed: bool = True) -> Any:
         place = tmp_path / f"sub_epochs-{len(list(tmp_path.iterdir()))}"
@@ -138,7 +141,7 @@ def test_a_change_is_repeated_where_its_first_sub_epoch_ran_by_a_parallel_plan(t
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_parallel_plan_that_cannot_be_used_here_says_what_to_do(tmp_path: Path) -> None:
-    """Rather than to train otherwise than the log says."""
+    """The replay does not silently use another plan."""
     with pytest.raises(
         ConflictError,
         match=r"(?s)ran by mine, and cannot .*no technique 'mine'.*--tolerance",
@@ -149,7 +152,7 @@ def test_a_parallel_plan_that_cannot_be_used_here_says_what_to_do(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.processes
 def test_sub_epochs_of_gangs_are_trained_again_on_all_of_their_partitions(tmp_path: Path) -> None:
-    """In as many processes, twice to the same bits; and in one that reads them all, up to rounding."""
+    """Two replays with as many processes are bit-identical; a single process is equal up to rounding."""
     folders = {0: tmp_path / "p0", 1: tmp_path / "p1"}
     source = Source(fingerprint="f", metadata="xxh3_64:0")
     for number, folder in folders.items():
@@ -173,7 +176,7 @@ def test_sub_epochs_of_gangs_are_trained_again_on_all_of_their_partitions(tmp_pa
 
 
 def test_a_tolerance_is_a_share_of_the_norm() -> None:
-    """Of tensors of numbers with a fraction, and of such numbers; all else is equal or not."""
+    """It applies to floats and float tensors; other values are compared exactly."""
     one = {"w": torch.tensor([3.0, 4.0]), "n": torch.tensor([1, 2]), "x": 1.0, "s": "a"}
     near = {"w": torch.tensor([3.0, 4.004]), "n": torch.tensor([1, 2]), "x": 1.0005, "s": "a"}
     assert list(differences(one, near, tolerance=1e-3)) == []

@@ -1,4 +1,4 @@
-"""A process that waits for its next task holds no model and no rows, and does its next task as any other."""
+"""An idle process holds no model and no rows, and its next task works as usual."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def models() -> int:
 
 
 def test_a_handler_at_rest_holds_nothing_large(tmp_path: Path, trainee: Trainee, handler: Handler) -> None:
-    """Neither what the last task made, nor what was read ahead for the next one."""
+    """It drops the last task's objects and the data read ahead."""
     volumes = volumes_in(tmp_path / "cluster")
     write_split(volumes, "valid", 1)
     task = validation(save(volumes, trainee))

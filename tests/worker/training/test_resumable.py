@@ -1,4 +1,4 @@
-"""Which sub-epochs may go on from savepoints: those that lose nothing by it, or whose user code says so."""
+"""A sub-epoch resumes from savepoints only if it loses no state, or user code permits it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def counting(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Check
 
 
 class Meter:
-    """Adds up, as many people's code has it."""
+    """A running average, as in many user scripts."""
 
     def __init__(self) -> None:
         self.sums = np.zeros(2)
@@ -81,7 +81,7 @@ def preparing(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Chec
 def told(
     loop: Callable[[torch.nn.Module, DataLoader, Checkpoint], object],
 ) -> Callable[[torch.nn.Module, DataLoader, Checkpoint], object]:
-    """The same, with the user's word that a sub-epoch may go on from a savepoint."""
+    """Return the loop with the user's permission to resume."""
 
     def saying(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         dataloader.savepoint(every=2)
@@ -109,7 +109,7 @@ def test_what_a_savepoint_would_lose_keeps_a_sub_epoch_whole(
     loop: Callable[[torch.nn.Module, DataLoader, Checkpoint], object],
     why: str,
 ) -> None:
-    """It is done again from its beginning, unless user code says that it may go on. The log says so once."""
+    """The sub-epoch restarts unless user code permits a resume. The log says so once."""
     with sub_epoch(rows, Loop(loop)) as one:
         one.attempt(set(range(BATCHES)))
         assert one.taken == []
@@ -122,7 +122,7 @@ def test_what_a_savepoint_would_lose_keeps_a_sub_epoch_whole(
 def test_without_a_word_of_user_code_a_sub_epoch_is_done_again_whole(
     rows: MappedRows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is taken, and nothing is said of it."""
+    """No savepoint is taken and no message logged."""
 
     def silent(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -136,8 +136,10 @@ def test_without_a_word_of_user_code_a_sub_epoch_is_done_again_whole(
 
 
 def test_a_hook_may_put_the_state_into_the_checkpoint(rows: MappedRows) -> None:
-    """As user code that keeps its optimizer itself has it: it is called before each savepoint, and draws nothing that
-    a sub-epoch without savepoints would not draw."""
+    """For user code that saves its optimizer itself.
+
+    The hook runs before each savepoint, and its random draws do not affect the sub-epoch.
+    """
 
     def hooking(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
@@ -162,7 +164,7 @@ def test_a_hook_may_put_the_state_into_the_checkpoint(rows: MappedRows) -> None:
 
 
 def test_a_second_pass_switches_savepoints_off(rows: MappedRows, caplog: pytest.LogCaptureFixture) -> None:
-    """One of the first pass is still good: what follows it is done again."""
+    """A savepoint of the first pass stays valid, and later batches are repeated."""
 
     def twice(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         optimizer = tracked(network, checkpoint)

@@ -1,4 +1,4 @@
-"""A worker's handler takes a savepoint when its sub-epoch is to end, and another one's goes on from there."""
+"""A handler takes a savepoint on preemption, and another handler resumes from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZE = 4
 
 
 class Momentum(Linear):
-    """Dropout and momentum; `progress` has the sum of the losses."""
+    """Dropout and momentum; `progress` has the sum of losses."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         return [torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(3, 1))]
@@ -51,7 +51,7 @@ class Momentum(Linear):
 
 
 class Worker:
-    """A handler, its agent's end of the channel, and what is to happen at which batch."""
+    """A handler with its agent's channel, and actions at given batches."""
 
     def __init__(self, volumes: Volumes, agent: socket.socket, child: socket.socket, cores: int) -> None:
         self.channel = Channel(agent, FROM_CHILD)
@@ -70,12 +70,12 @@ class Worker:
         self.context, self.handler = context, Handler(context)
 
     def end_at(self, batch: int, left_s: float) -> None:
-        """The agent asks the task to end, before this batch."""
+        """Preempt the task before this batch."""
         message = Preempt(reason="a test", grace_s=left_s)
         self.at[batch - self.batch - 1] = lambda: self.channel.send(message)
 
     def saved(self) -> list[Savepoint]:
-        """What the child said that it saved."""
+        """Return the savepoints that the child reported."""
         found = []
         while (message := self.channel.pending()) is not None:
             if isinstance(message, Saved):
@@ -109,13 +109,13 @@ def task(savepoint: Savepoint | None = None) -> TrainTask:
 
 
 def whole(volumes: Volumes, cores: int = 1) -> TaskResult:
-    """Of an attempt that nothing interrupts."""
+    """Run an uninterrupted attempt."""
     with worker(volumes, cores) as one:
         return one.handler.handle(task(), 9)
 
 
 def left(volumes: Volumes, batch: int, cores: int = 1) -> Savepoint:
-    """Where an attempt is left that is asked to end before this batch, with time to save."""
+    """Preempt an attempt before this batch with time to save; return its savepoint."""
     with worker(volumes, cores) as one:
         one.end_at(batch, left_s=60)
         with pytest.raises(PreemptedError):
@@ -125,15 +125,14 @@ def left(volumes: Volumes, batch: int, cores: int = 1) -> Savepoint:
 
 
 def same(one: TaskResult, other: TaskResult) -> bool:
-    """To the bit: the files have one checksum, whatever their names."""
+    """Return True if checkpoints and metrics are identical."""
     assert one.checkpoint is not None
     assert other.checkpoint is not None
     return (one.checkpoint.checksum, one.metrics) == (other.checkpoint.checksum, other.metrics)
 
 
 def test_a_sub_epoch_that_is_to_end_is_saved_and_goes_on_elsewhere(volumes: Volumes) -> None:
-    """The file says whose it is, and at which batch; the rows are those of the whole sub-epoch, and what was
-    resumed."""
+    """The file name has the model, attempt and batch; the result counts all rows and the resumed rows."""
     savepoint = left(volumes, 6)
     assert savepoint.checkpoint.name == "one/fit-1/m00/u00000-e001-p0000-a1.s000006.pt"
     assert (savepoint.batch, savepoint.rows) == (6, 24)
@@ -145,7 +144,7 @@ def test_a_sub_epoch_that_is_to_end_is_saved_and_goes_on_elsewhere(volumes: Volu
 
 
 def test_the_clock_takes_savepoints_while_a_sub_epoch_trains(volumes: Volumes) -> None:
-    """As often as the worker is told; the newest of them is good as well."""
+    """The interval is configurable, and the newest savepoint is valid."""
     with worker(volumes) as one:
         one.context.savepoint_s = 1e-9
         one.handler = Handler(one.context)

@@ -1,4 +1,4 @@
-"""When savepoints are taken: by the clock, for a small share of the time."""
+"""The savepoint timer limits the time spent on savepoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cerebro.worker.training.checkpoints.savepoints import Timer
 
 
 def clocked(timer: Timer, *, sub_epoch_s: float, cost_s: float, batch_s: float = 0.5) -> list[float]:
-    """When savepoints are taken in a sub-epoch of so many seconds."""
+    """Return the times of savepoints in a simulated sub-epoch."""
     timer.begin(0.0)
     now, taken, done = 0.0, list[float](), 0
     batches = round(sub_epoch_s / batch_s)
@@ -27,8 +27,10 @@ def clocked(timer: Timer, *, sub_epoch_s: float, cost_s: float, batch_s: float =
 
 @given(sub_epoch_s=st.floats(130, 20_000), cost_s=st.floats(0.01, 60))
 def test_savepoints_cost_a_fiftieth_at_the_most(sub_epoch_s: float, cost_s: float) -> None:
-    """Of what follows the first one, whose cost nobody knew; and none waits for more than a quarter of an hour but for
-    that."""
+    """The first savepoint has unknown cost.
+
+    The pause is at most a quarter of an hour, or longer if the cost requires it.
+    """
     timer = Timer()
     taken = clocked(timer, sub_epoch_s=sub_epoch_s, cost_s=cost_s, batch_s=5.0)
     pauses = [after - before for before, after in itertools.pairwise(taken)]
@@ -38,7 +40,7 @@ def test_savepoints_cost_a_fiftieth_at_the_most(sub_epoch_s: float, cost_s: floa
 
 
 def test_the_interval_is_youngs() -> None:
-    """sqrt(2 d M), between a minute and a quarter of an hour."""
+    """The interval is sqrt(2 d M), limited to between one minute and a quarter of an hour."""
     timer = Timer(between_losses_s=10_000.0)
     assert timer.interval_s() == 60
     timer.tried(0.0, 2.0, is_taken=True)

@@ -1,4 +1,4 @@
-"""A sub-epoch that goes on from savepoints ends in the bits of one that never stopped, and trains every row once."""
+"""A sub-epoch resumed from savepoints is bit-identical to an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("light")
 
 @pytest.fixture(scope="module")
 def start(rows: MappedRows) -> State:
-    """The model after a sub-epoch: with momentum, and a schedule on its way."""
+    """The model's state after a sub-epoch, with momentum and an active schedule."""
     with sub_epoch(rows) as before:
         state = before.attempt()
     assert state is not None
@@ -33,7 +33,7 @@ def start(rows: MappedRows) -> State:
 
 @pytest.fixture(scope="module")
 def whole(rows: MappedRows, start: State) -> tuple[State, dict[str, float]]:
-    """What the sub-epoch leaves that never stops, and its metrics."""
+    """The state and metrics of an uninterrupted sub-epoch."""
     with sub_epoch(rows, start=start) as one:
         state = one.attempt()
     assert state is not None
@@ -54,7 +54,7 @@ def test_any_savepoints_and_kills_leave_the_bits_of_a_sub_epoch_that_never_stopp
     story: list[tuple[set[int], int]],
     last: set[int],
 ) -> None:
-    """Weights, momentum, schedule, sums, what user code counts; and the rows of the sub-epoch are trained once."""
+    """Covers weights, momentum, schedule, sums and the user's counts; each row is trained once."""
     with sub_epoch(rows, start=start) as one:
         for saves, stop in story:
             one.attempt(saves, stop)
@@ -66,7 +66,7 @@ def test_any_savepoints_and_kills_leave_the_bits_of_a_sub_epoch_that_never_stopp
 
 
 class Early(Spec):
-    """Leaves its loop early, says what a test has it say before it, and does that after each batch, too."""
+    """Leaves its loop early; calls a function before the loop, or after each batch."""
 
     def __init__(self, say: Callable[[DataLoader, Checkpoint], object]) -> None:
         self.say, self.late = say, False
@@ -118,7 +118,7 @@ SAYINGS: list[tuple[Callable[[DataLoader, Checkpoint], object], str]] = [
 def test_what_makes_no_sense_is_an_error_at_the_call(
     rows: MappedRows, say: Callable[[DataLoader, Checkpoint], object], message: str
 ) -> None:
-    """It names what was expected."""
+    """The error has the expected value."""
     with sub_epoch(rows, Early(say)) as one, pytest.raises(SpecError, match=message):
         one.attempt()
 
@@ -135,7 +135,7 @@ def test_what_makes_no_sense_is_an_error_at_the_call(
 def test_after_the_loop_began_it_is_too_late(
     rows: MappedRows, say: Callable[[DataLoader, Checkpoint], object], what: str
 ) -> None:
-    """A sub-epoch that goes on would meet it at another batch."""
+    """A resumed sub-epoch would reach the call at another batch."""
     spec = Early(say)
     spec.late = True
     with (
@@ -145,13 +145,13 @@ def test_after_the_loop_began_it_is_too_late(
         one.attempt()
 
 
-# --- what goes wrong while one is taken --------------------------------------------------------------
+# --- errors during a savepoint ----------------------------------------------------------------------
 
 
 def test_no_room_costs_a_savepoint_and_not_the_sub_epoch(
     rows: MappedRows, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line says so; the next one may have room again."""
+    """The log says so once; the next savepoint may succeed."""
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -176,7 +176,7 @@ def test_no_room_costs_a_savepoint_and_not_the_sub_epoch(
 def test_what_cannot_be_saved_costs_the_savepoint_alone(
     rows: MappedRows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The sub-epoch may mend it before its end."""
+    """The state may be valid again later."""
 
     def mending(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         checkpoint["bad"] = frozenset({1})
@@ -195,7 +195,7 @@ def test_what_cannot_be_saved_costs_the_savepoint_alone(
 def test_a_library_that_has_the_batches_has_no_savepoints(
     rows: MappedRows, caplog: pytest.LogCaptureFixture, is_declared: bool
 ) -> None:
-    """Its variables are not seen; unless user code says that the sub-epoch can go on without them."""
+    """The library's variables are not saved; user code may declare that it can resume without them."""
 
     def library(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
         optimizer = tracked(network, checkpoint)

@@ -28,7 +28,7 @@ def _chained(optimizer: Optimizer, total: int) -> Any:
 
 
 class Own(S.LRScheduler):
-    """A user's own schedule."""
+    """A user-defined schedule."""
 
     def __init__(self, optimizer: Optimizer, total: int) -> None:
         self.total = total
@@ -39,7 +39,7 @@ class Own(S.LRScheduler):
 
 
 class Decay:
-    """A function of the step that keeps a float."""
+    """A function of the step with a float attribute."""
 
     def __init__(self, total: int) -> None:
         self.slope = 1 / total
@@ -49,7 +49,7 @@ class Decay:
 
 
 class Table(S.LRScheduler):
-    """A schedule that keeps the rate of each step."""
+    """A schedule with a table of rates."""
 
     def __init__(self, optimizer: Optimizer, total: int) -> None:
         self.rates = [0.1 * (1 - step / total) for step in range(total + 1)]
@@ -95,7 +95,7 @@ def rates(optimizer: Optimizer, schedule: Any, steps: int) -> list[float]:
 
 
 def trained(make: Make, total: int, steps: int) -> Checkpoint:
-    """Return the checkpoint after some steps of a schedule."""
+    """Return the checkpoint after `steps` steps of a schedule."""
     checkpoint = Checkpoint()
     optimizer, schedule = made(make, total)
     checkpoint.track(optimizer=optimizer, schedule=schedule)
@@ -125,13 +125,13 @@ def test_a_longer_training_continues_on_the_longer_curve(name: str, how: str) ->
     checkpoint = trained(make, 8, 8)
     first = rates(*tracking(checkpoint, make, 16, how), 5)
     checkpoint.settle()
-    rest = rates(*tracking(checkpoint, make, 16, how), 3)  # after a hop, with nothing changed
+    rest = rates(*tracking(checkpoint, make, 16, how), 3)  # after a hop without changes
     assert first + rest == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_training_that_is_cut_in_its_middle_follows_the_new_length(name: str) -> None:
-    """The new length is longer or shorter."""
+    """Covers longer and shorter lengths."""
     make = SCHEDULES[name]
     for before, now in ((8, 16), (16, 8)):
         expected = rates(*made(make, now), 7)[10:]
@@ -152,7 +152,7 @@ def test_user_code_may_step_a_new_schedule_to_its_place_before_it_is_tracked(nam
 
 
 def test_a_schedule_that_ends_before_its_step_is_refused() -> None:
-    """With its name, both lengths, and the step."""
+    """The error has the name, both lengths and the step."""
     make = SCHEDULES["onecycle"]
     checkpoint = trained(make, 16, 12)
     with pytest.raises(
@@ -162,7 +162,7 @@ def test_a_schedule_that_ends_before_its_step_is_refused() -> None:
 
 
 def test_a_schedule_that_is_made_after_its_optimizer_was_restored_is_refused() -> None:
-    """It would start from the last rate of the old curve. Without a change of its length nothing is refused."""
+    """It would start from the last rate of the old curve. Without a change of length it is accepted."""
     for total, is_refused in ((8, False), (16, True)):
         checkpoint = trained(S.CosineAnnealingLR, 8, 6)
         optimizer, _ = made(S.ConstantLR, 1)
@@ -178,7 +178,7 @@ def test_a_schedule_that_is_made_after_its_optimizer_was_restored_is_refused() -
 
 
 def test_a_rate_that_is_a_tensor_stays_one() -> None:
-    """As compiled optimizers have it."""
+    """Compiled optimizers use tensors."""
 
     def make(optimizer: Optimizer, total: int) -> Any:
         optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
@@ -190,7 +190,6 @@ def test_a_rate_that_is_a_tensor_stays_one() -> None:
 
 
 def test_a_changed_rate_and_a_changed_length_go_together() -> None:
-    """A model that is changed and extended follows the new curve from the new rate."""
     checkpoint = trained(S.CosineAnnealingLR, 8, 8)
     checkpoint.changes = {"lr": (0.1, 0.2)}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.2, momentum=0.9)

@@ -1,4 +1,4 @@
-"""Values in a checkpoint survive a hop exactly, or are refused by name; views do not store the rest of a tensor."""
+"""Checkpoint values survive a hop exactly or are refused; views do not store the rest of a tensor."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ S = torch.optim.lr_scheduler
 
 
 def hopped(state: State, folder: Path) -> State:
-    """A state as the next sub-epoch reads it."""
+    """Read a state as the next sub-epoch does."""
     return load(folder, save(folder, "u0.pt", state), CPU)
 
 
 def kept(value: Any, folder: Path) -> Any:
-    """A value of the user's mapping, the same way."""
+    """Read a value of the user's mapping as the next sub-epoch does."""
     return hopped({"models": [], "checkpoint": {"x": value}}, folder)["checkpoint"]["x"]
 
 
@@ -73,7 +73,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_of_torch_goes_on_after_a_hop(name: str, tmp_path: Path) -> None:
-    """Six steps, with a hop after the third, give the rates of six steps at one place."""
+    """Six steps with a hop after the third give the rates of six uninterrupted steps."""
 
     def made() -> tuple[Any, Any]:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
@@ -138,7 +138,7 @@ def _types(value: Any) -> Any:
 @example(value=b"")
 @given(value=_values)
 def test_values_come_back_with_their_types(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Nested values too; a worker that keeps the model in memory has equal values."""
+    """Covers nested values; a model that stays in memory gets equal ones."""
     found = kept(value, tmp_path_factory.mktemp("values"))
     assert found == value
     assert _types(found) == _types(value)
@@ -151,7 +151,7 @@ def test_values_come_back_with_their_types(value: Any, tmp_path_factory: pytest.
     "number", [np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True), np.str_("a")]
 )
 def test_numpy_scalars_become_pythons(number: Any, tmp_path: Path) -> None:
-    """The value is the same, and a model that stays in memory gets the same type, so a replay equals the run."""
+    """A model that stays in memory gets the same type, so a replay equals the run."""
     found = kept(number, tmp_path)
     assert found == number
     assert type(found) is type(number.item())
@@ -205,7 +205,7 @@ _cycle.append(_cycle)
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_what_cannot_be_carried_exactly_is_refused_by_name(value: Any, message: str, tmp_path: Path) -> None:
-    """The error comes when a sub-epoch ends or a file is saved, and nothing is written."""
+    """The error occurs at the last step of a sub-epoch or when saving, and no file is written."""
     for place in ({"a": [1, {"b": value}]}, {"a": [1, {"b": (value,)}]}):
         with pytest.raises(SpecError, match=message):
             save(tmp_path, "u0.pt", {"models": [], "checkpoint": place})
@@ -246,7 +246,7 @@ class Extra(torch.nn.Linear):
 def test_extra_state_that_cannot_be_read_is_found_when_it_is_saved(
     extra: Any, what: str, tmp_path: Path
 ) -> None:
-    """With the number of the module and the key; the next sub-epoch would fail with torch's words."""
+    """The error has the module's number and the key; otherwise the next sub-epoch would fail in torch."""
     network = torch.nn.Sequential(torch.nn.Linear(1, 1), Extra(extra))
     with pytest.raises(SpecError, match=rf"module 1 of create_models\(\), at '1._extra_state',.*{what}"):
         Trainee(modules=[torch.nn.Identity(), network]).save(tmp_path, "u0.pt")
@@ -254,11 +254,11 @@ def test_extra_state_that_cannot_be_read_is_found_when_it_is_saved(
 
 
 class Marked(torch.Tensor):
-    """A tensor of a user's own class."""
+    """A user-defined tensor class."""
 
 
 def test_a_parameter_of_an_own_class_is_found_when_it_is_saved(tmp_path: Path) -> None:
-    """Loading knows torch's classes alone."""
+    """Loading accepts only torch's classes."""
     network = torch.nn.Linear(1, 1)
     network.weight = torch.nn.Parameter(torch.ones(1, 1).as_subclass(Marked))
     with pytest.raises(SpecError, match=r"module 0 of create_models\(\), at 'weight', holds a .*Marked"):
@@ -271,7 +271,7 @@ def test_a_parameter_of_an_own_class_is_found_when_it_is_saved(tmp_path: Path) -
 
 
 def test_a_view_takes_the_room_of_what_it_shows(tmp_path: Path) -> None:
-    """64 rows of a tensor of 10 MB."""
+    """Stores 64 rows of a 10 MB tensor."""
     tensor = torch.randn(20000, 128)
     state: State = {
         "models": [{"w": tensor[100:164]}],
@@ -291,7 +291,7 @@ def test_a_view_takes_the_room_of_what_it_shows(tmp_path: Path) -> None:
 def test_whatever_is_cut_comes_back_with_the_same_sharing(
     cuts: list[tuple[int, int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Views that share an element still share it after a hop, and all values are the same."""
+    """Views that share elements still share them after a hop, and all values are the same."""
     tensor = torch.arange(200.0)
     views = [tensor[start:stop:step] for start, stop, step in cuts]
     found = cast("list[torch.Tensor]", kept(views, tmp_path_factory.mktemp("cuts")))

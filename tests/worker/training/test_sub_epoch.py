@@ -1,5 +1,4 @@
-"""User code is called as the templates promise, what it returns is checked, the same sub-epoch draws the same
-numbers."""
+"""User code is called as documented, its results are checked, and sub-epochs are deterministic."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 class Rows:
-    """A data loader of a few batches in memory."""
+    """A loader with a few batches in memory."""
 
     num_rows = 8
     epoch = epochs = sub_epochs = 1
@@ -48,7 +47,7 @@ class Rows:
     is_lent = False
 
     def report(self, **values: Any) -> None:
-        """Nobody listens."""
+        """Ignore the values."""
 
     def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return dict(values)
@@ -57,11 +56,11 @@ class Rows:
         raise NotImplementedError
 
     def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
-        """Nobody saves."""
+        """Ignore the call."""
 
 
 class Spec(SubEpochSpec):
-    """A small regression with dropout, whose optimizer state lives in the checkpoint."""
+    """A small regression with dropout, whose optimizer state is in the checkpoint."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
         return [torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))]
@@ -110,7 +109,7 @@ def trained(trainee: Trainee, *, epoch: int = 1, partition: int = 0, seed: int =
 
 
 def weights(trainee: Trainee) -> bytes:
-    """All parameters, as bytes."""
+    """Return all parameters as bytes."""
     return b"".join(
         tensor.numpy().tobytes() for module in trainee.modules for tensor in module.state_dict().values()
     )
@@ -120,7 +119,7 @@ def weights(trainee: Trainee) -> bytes:
 
 
 def test_the_same_sub_epoch_gives_the_same_bits() -> None:
-    """Wherever and after whatever it is done: initial weights, dropout, Python's and NumPy's numbers."""
+    """Covers initial weights, dropout, and the generators of Python and NumPy, after any earlier draws."""
     one = made()
     first = trained(one)
     seed_everything(12345)
@@ -131,7 +130,7 @@ def test_the_same_sub_epoch_gives_the_same_bits() -> None:
 
 
 def test_seeds_are_distinct_and_unrelated() -> None:
-    """No two sub-epochs of a run share a seed, as sums or products of numbers would let them."""
+    """Sums or products of numbers would give collisions."""
     seeds = [
         sub_epoch_seed(run, f"m{model:02}", epoch, partition)
         for run in range(3) for model in range(5) for epoch in range(5) for partition in range(5)
@@ -143,7 +142,7 @@ def test_seeds_are_distinct_and_unrelated() -> None:
 
 
 def test_a_restored_model_goes_on_to_the_bit() -> None:
-    """Two sub-epochs at one place equal one sub-epoch here and the next after a hop, optimizer state included."""
+    """Two sub-epochs on one worker equal two with a hop in between, optimizer state included."""
     stayed = made()
     trained(stayed)
     trained(stayed, partition=1)
@@ -156,7 +155,7 @@ def test_a_restored_model_goes_on_to_the_bit() -> None:
 
 
 def test_a_restored_model_has_its_own_weights_and_takes_over_what_the_user_keeps() -> None:
-    """Weights are copied into the module; the rest, which may be larger, is not held twice."""
+    """Weights are copied into the module; other state, which may be larger, is not duplicated."""
     first = made()
     trained(first)
     hopped = made()
@@ -174,7 +173,7 @@ def test_a_restored_model_has_its_own_weights_and_takes_over_what_the_user_keeps
 
 
 def test_training_and_evaluation_are_told_apart() -> None:
-    """Training mode with gradients for `train`, evaluation mode without for `test`; the next sub-epoch trains again."""
+    """`train` has training mode and gradients, `test` neither; the next sub-epoch trains again."""
     trainee = made()
     assert (trained(trainee)["training"], trained(trainee)["grad"]) == (1.0, 1.0)
     before = weights(trainee)
@@ -186,7 +185,7 @@ def test_training_and_evaluation_are_told_apart() -> None:
 
 
 def test_hyper_parameters_are_the_users_to_change() -> None:
-    """A pop in user code takes nothing from the next sub-epoch."""
+    """User code may pop a value without effect on the next sub-epoch."""
 
     class Popping(Spec):
         def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
@@ -198,15 +197,13 @@ def test_hyper_parameters_are_the_users_to_change() -> None:
     assert given == {"batch_size": 4}
 
 
-# --- what user code returns --------------------------------------------------------------------------
+# --- results of user code ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "returned", [None, [], torch.nn.Linear(1, 1), [1], {}, "net", [torch.nn.Linear(1, 1), None]]
 )
 def test_models_must_be_a_list_of_modules(returned: Any) -> None:
-    """Anything else is an error of the spec."""
-
     class Bad(Spec):
         def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
             return returned  # type: ignore[no-any-return]
@@ -226,7 +223,7 @@ def test_the_number_of_models_must_stay() -> None:
 
 @pytest.mark.parametrize("returned", [None, 0.5, [0.5], "loss", torch.ones(2)])
 def test_no_dict_is_named(returned: Any) -> None:
-    """With what was returned instead."""
+    """The error has the returned type."""
     with pytest.raises(MetricError, match=r"train\(\) returned a \w+.*expected a dict"):
         checked_metrics(returned, "train", "here")
 
@@ -235,6 +232,6 @@ def test_no_dict_is_named(returned: Any) -> None:
     "value", [float("nan"), float("inf"), -float("inf"), torch.tensor(float("nan")), np.float32("inf")]
 )
 def test_a_metric_that_is_not_finite_is_an_error_of_its_own(value: Any) -> None:
-    """With its name and the place."""
+    """The error has the metric's name and the place."""
     with pytest.raises(NonFiniteMetricError, match=r"loss became (nan|inf|-inf) in epoch 2, partition 1"):
         checked_metrics({"loss": value}, "train", "epoch 2, partition 1")

@@ -1,4 +1,4 @@
-"""Sub-epochs warn of training without effect and of lost state. Correct code causes no warning."""
+"""Sub-epochs warn about training without effect and lost state, and never about correct code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Train = Callable[["Spec", list[Any], Any, Any], None]
 
 
 class Spec(SubEpochSpec):
-    """A small network, trained as a test says."""
+    """A small network with a loop given by the test."""
 
     def __init__(self, train: Train, network: Callable[[], nn.Module]) -> None:
         self.inner, self.network = train, network
@@ -45,7 +45,7 @@ def plain() -> nn.Module:
 def warned(
     train: Train, folder: Path, network: Callable[[], nn.Module] = plain, sub_epochs: int = 2
 ) -> list[list[str]]:
-    """Return the warnings of each sub-epoch. The model hops after each."""
+    """Return the warnings of each sub-epoch; the model hops after each."""
     spec, state, found = Spec(train, network), None, []
     for sub_epoch in range(sub_epochs):
         trainee = create(spec, {}, seed=1, model="m00", device=CPU)
@@ -70,7 +70,7 @@ def adam(network: nn.Module, **options: Any) -> torch.optim.Adam:
     return torch.optim.Adam(network.parameters(), **{"lr": 0.01, **options})
 
 
-# --- training that is right ----------------------------------------------------------------------------
+# --- correct training ----------------------------------------------------------------------------------
 
 
 def tracked(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
@@ -93,7 +93,7 @@ def without_state(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -
 
 def without_an_optimizer(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
     with torch.no_grad():
-        models[0][0].weight.data[0, 0] += 1.0  # which no counter of torch shows
+        models[0][0].weight.data[0, 0] += 1.0  # invisible to torch's version counters
 
 
 def of_tracked_and_own_modules(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
@@ -109,12 +109,12 @@ def of_tracked_and_own_modules(spec: Spec, models: list[Any], checkpoint: Any, l
     ids=lambda train: train.__name__,
 )
 def test_training_that_is_right_warns_of_nothing(train: Train, tmp_path: Path) -> None:
-    """Optimizers that are tracked, saved by hand, without a state, or none at all."""
+    """Covers optimizers that are tracked, saved by hand, stateless, or absent."""
     assert warned(train, tmp_path) == [[], []]
 
 
 def test_weights_that_are_set_without_a_gradient_count(tmp_path: Path) -> None:
-    """Centres of clusters in a buffer, of a model that has no parameter; and a frozen parameter that is set."""
+    """Covers cluster centres in a buffer of a model without parameters, and a frozen parameter that is set."""
 
     class Centres(nn.Module):
         def __init__(self) -> None:
@@ -129,7 +129,7 @@ def test_weights_that_are_set_without_a_gradient_count(tmp_path: Path) -> None:
 
 
 def test_a_lazy_module_is_made_in_its_first_sub_epoch(tmp_path: Path) -> None:
-    """Its weights and its sizes change by that, which is no fault."""
+    """Its weights and sizes change, which is correct."""
 
     def lazy() -> nn.Module:
         return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
@@ -190,7 +190,7 @@ def without_gradient(spec: Spec, models: list[Any], checkpoint: Any, loader: Any
     ids=lambda value: "" if isinstance(value, str) else value.__name__,
 )
 def test_training_without_effect_is_told_with_what_is_known(train: Train, why: str, tmp_path: Path) -> None:
-    """Each sub-epoch warns; statistics of a normalisation change all the same, but they are no weights."""
+    """Each sub-epoch warns; normalisation statistics change but are not weights."""
     for found in warned(train, tmp_path):
         (text,) = found
         assert text.startswith(f"no weight changed in this sub-epoch: {why}")
@@ -256,7 +256,7 @@ def test_what_a_module_has_beside_its_saved_state_is_told(tmp_path: Path) -> Non
 
 
 def test_a_model_that_is_replaced_is_told(tmp_path: Path) -> None:
-    """In the list, and one more there."""
+    """Covers a replaced list entry and an added one."""
 
     def swapped(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
         models[0] = plain()
@@ -271,7 +271,7 @@ def test_a_model_that_is_replaced_is_told(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_is_replaced_is_told(tmp_path: Path) -> None:
-    """By the names of its parameters; weights that are loaded in place are not."""
+    """The warning names its parameters; weights loaded in place give none."""
 
     def head(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
         models[0][3] = nn.Linear(4, 1)
@@ -313,7 +313,7 @@ def test_a_seed_of_ones_own_is_told(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_behind(tmp_path: Path) -> None:
-    """All optimizer hooks are removed, after an error in `train` too."""
+    """All optimizer hooks are removed, even after an error in `train`."""
 
     def failing(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
         raise RuntimeError("boom")

@@ -1,4 +1,4 @@
-"""What user code tracks is saved and restored with the model; a hyperparameter that was changed takes effect."""
+"""Tracked objects are saved with the model, and changed hyperparameters take effect."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CPU = torch.device("cpu")
 OLD: Hyperparameters = {"batch_size": 4, "lr": 0.01, "momentum": 0.9}
 
 Training = Callable[[torch.nn.Module, Checkpoint, Mapping[str, Any]], torch.optim.Optimizer]
-"""Makes the optimizer of a sub-epoch, and restores it."""
+"""Makes a sub-epoch's optimizer and restores it."""
 
 
 class Spec(SubEpochSpec):
-    """A small regression; a test says how its optimizer is made and kept."""
+    """A small regression; the test makes and stores the optimizer."""
 
     def __init__(self, training: Training, keeps: bool = False) -> None:
         self.training, self.keeps = training, keeps
@@ -79,7 +79,7 @@ TRACKS, KEEPS = Spec(tracking_it), Spec(keeping_it, keeps=True)
 
 
 def sub_epoch(spec: Spec, trainee: Trainee, *, number: int = 0) -> dict[str, float]:
-    """One sub-epoch of training."""
+    """Train one sub-epoch."""
     return numbers_of(
         train_sub_epoch(
             spec, trainee, Rows(), trainee.hyperparams, seed=0, model="m00", epoch=1 + number, partition=0
@@ -92,7 +92,7 @@ def new(hyperparams: Hyperparameters = OLD, spec: Spec = TRACKS) -> Trainee:
 
 
 def hopped(trainee: Trainee, folder: Path, hyperparams: Hyperparameters = OLD) -> Trainee:
-    """The model after it was saved, and loaded by another worker with these hyperparameters."""
+    """Save the model, and load it on another worker with these hyperparameters."""
     arrived = new(hyperparams)
     restore(arrived, load(folder, save(folder, "u.pt", trainee.state()), CPU))
     return arrived
@@ -102,8 +102,7 @@ def hopped(trainee: Trainee, folder: Path, hyperparams: Hyperparameters = OLD) -
 
 
 def test_what_is_tracked_goes_with_the_model(tmp_path: Path) -> None:
-    """Momentum and all: three sub-epochs over two hops equal three sub-epochs in which user code saved the optimizer
-    itself."""
+    """Three sub-epochs with two hops equal three in which user code saves the optimizer, momentum included."""
     tracked, kept = new(), new(spec=KEEPS)
     for number in range(3):
         sub_epoch(TRACKS, tracked, number=number)
@@ -115,7 +114,7 @@ def test_what_is_tracked_goes_with_the_model(tmp_path: Path) -> None:
 
 
 def test_a_model_that_stays_in_memory_goes_on_like_one_that_hops(tmp_path: Path) -> None:
-    """As in a replay: nothing is saved and loaded between two sub-epochs."""
+    """As in a replay, which neither saves nor loads between sub-epochs."""
     stays, hops = new(), new()
     for number in range(3):
         sub_epoch(TRACKS, stays, number=number)
@@ -124,11 +123,11 @@ def test_a_model_that_stays_in_memory_goes_on_like_one_that_hops(tmp_path: Path)
     assert_equal(stays.state(), hops.state())
 
 
-# --- what cannot be tracked --------------------------------------------------------------------------
+# --- untrackable objects -----------------------------------------------------------------------------
 
 
 class Strange:
-    """Has the two methods, and a state that nobody can save."""
+    """Has `state_dict` and `load_state_dict`, but its state cannot be saved."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"inside": frozenset({1, 2})}
@@ -151,7 +150,7 @@ class Strange:
     ids=["number", "tensor", "class", "none", "unstorable"],
 )
 def test_an_object_that_cannot_be_tracked_is_an_error_at_the_call(value: Any, message: str) -> None:
-    """It is named, with what to do; nothing that was tracked or kept is lost, not even what came beside it."""
+    """The error has the name and the remedy; existing entries stay, and no object of the same call is tracked."""
     checkpoint = tracked_checkpoint.Checkpoint({"thing": {"weight": 1}, "n": 3})
     network, beside = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
     checkpoint.track(network=network)
@@ -162,7 +161,7 @@ def test_an_object_that_cannot_be_tracked_is_an_error_at_the_call(value: Any, me
 
 
 def test_two_objects_cannot_have_one_name() -> None:
-    """The same one may be named again, which loads nothing a second time."""
+    """The same object may be tracked again, without a second load."""
     checkpoint, network = tracked_checkpoint.Checkpoint(), torch.nn.Linear(1, 1)
     checkpoint.track(network=network)
     checkpoint.track(network=network)
@@ -171,7 +170,7 @@ def test_two_objects_cannot_have_one_name() -> None:
 
 
 def test_an_object_that_does_not_take_what_was_saved_is_named(tmp_path: Path) -> None:
-    """Another shape, another number of parameters: with the object's own words."""
+    """Shapes or parameter counts differ; the error includes the object's own message."""
     trainee = new()
     sub_epoch(TRACKS, trainee)
     arrived = hopped(trainee, tmp_path)
@@ -185,7 +184,7 @@ def test_an_object_that_does_not_take_what_was_saved_is_named(tmp_path: Path) ->
 
 
 def test_a_learning_rate_that_was_changed_takes_effect(tmp_path: Path) -> None:
-    """The momentum of the sub-epochs before stays; later sub-epochs keep the new rate."""
+    """The momentum stays, and later sub-epochs keep the new rate."""
     trainee = new()
     sub_epoch(TRACKS, trainee)
     changed = {**OLD, "lr": 0.003}
@@ -197,7 +196,7 @@ def test_a_learning_rate_that_was_changed_takes_effect(tmp_path: Path) -> None:
 
 
 def test_what_was_not_changed_is_restored_as_it_was(tmp_path: Path) -> None:
-    """A rate that user code has set on the way is no hyperparameter: another one's change leaves it alone."""
+    """A rate set by user code is no hyperparameter, so another change does not affect it."""
 
     def halving(
         network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]
@@ -217,7 +216,7 @@ def test_what_was_not_changed_is_restored_as_it_was(tmp_path: Path) -> None:
     old=st.floats(1e-4, 1.0), new_rate=st.floats(1e-4, 1.0), name=st.sampled_from(["lr", "step_size", "eta"])
 )
 def test_the_name_of_a_hyper_parameter_does_not_matter(old: float, new_rate: float, name: str) -> None:
-    """What counts is with which numbers the object was made, then and now: also of a rate that is a part of another."""
+    """Old and new constructor values are compared, including rates derived from another one."""
 
     def groups(rate: float) -> torch.optim.SGD:
         body, head = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
@@ -262,7 +261,7 @@ Scheduled = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRSchedul
     ids=["step", "lambda", "exponential", "cosine", "sequential"],
 )
 def test_a_schedule_goes_on_from_the_new_rate(schedule: Scheduled) -> None:
-    """Where it is, as if the model had been trained with the new rate all the time."""
+    """Rates equal those of a training with the new rate from the start."""
 
     def rates(changes_at: int | None) -> Iterator[float]:
         checkpoint, rate = tracked_checkpoint.Checkpoint(), 0.01
@@ -288,7 +287,9 @@ def test_a_schedule_goes_on_from_the_new_rate(schedule: Scheduled) -> None:
 
 
 def test_a_changed_rate_without_effect_is_an_error_of_its_sub_epoch(tmp_path: Path) -> None:
-    """User code that loads the optimizer itself has the old rate again: no sub-epoch is trained so in silence."""
+    """User code that loads the optimizer itself restores the old rate; the sub-epoch fails rather than train
+    with it.
+    """
     trainee = new(spec=KEEPS)
     sub_epoch(KEEPS, trainee)
     arrived = hopped(trainee, tmp_path, {**OLD, "lr": 0.003})
@@ -298,7 +299,7 @@ def test_a_changed_rate_without_effect_is_an_error_of_its_sub_epoch(tmp_path: Pa
 
 
 def test_a_rate_that_user_code_sets_itself_is_right(tmp_path: Path) -> None:
-    """After loading, or by making the optimizer anew: nothing has the old rate, nothing is said."""
+    """User code sets the rate after loading, or makes a new optimizer."""
 
     def setting(
         network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]

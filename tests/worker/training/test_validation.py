@@ -1,4 +1,4 @@
-"""`test` cannot write into `checkpoint`; `train` has the newest validation metrics, and a replay has the same."""
+"""`test` cannot change `checkpoint`; `train` has the newest validation metrics, also in a replay."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _kept() -> dict[str, Any]:
     ids=["set", "update", "setdefault", "or", "pop", "popitem", "clear", "delete", "append", "add", "inner"],
 )  # fmt: skip
 def test_what_test_writes_into_checkpoint_is_refused(action: Callable[[Any], object]) -> None:
-    """By any method, and in place: it would be dropped. In `predict` as well; `train` may write again."""
+    """Covers all methods and in-place changes, which would be lost. `train` may write again."""
     spec = Reader(action)
     trainee = create(spec, {}, seed=0, model="m00", device=torch.device("cpu"))
     trainee.checkpoint.update(_kept())
@@ -83,7 +83,7 @@ def test_what_test_writes_into_checkpoint_is_refused(action: Callable[[Any], obj
 
 
 def test_test_may_read_checkpoint() -> None:
-    """In all ways, and have tracked objects restored."""
+    """It may also restore tracked objects."""
 
     def reading(checkpoint: Any) -> None:
         assert checkpoint.setdefault("list", []) == checkpoint.get("list") == [1]
@@ -102,7 +102,7 @@ def test_test_may_read_checkpoint() -> None:
 
 
 class Plateau(Linear):
-    """An SGD with ReduceLROnPlateau. Notes the validation of each sub-epoch."""
+    """SGD with ReduceLROnPlateau; records the validation metrics of each sub-epoch."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         optimizer = torch.optim.SGD(models[0].parameters(), lr=0.1)
@@ -146,8 +146,10 @@ def next_task(story: Story, partition: int) -> TrainTask:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_train_has_the_newest_validation_and_a_replay_has_the_same(tmp_path: Path, seed: int) -> None:
-    """Validations arrive at random times. The log has the epoch for each sub-epoch, and the weights are equal to the
-    bit."""
+    """Validations arrive at random times.
+
+    The log has the epoch for each sub-epoch, and the weights are bit-identical.
+    """
     volumes, random = volumes_in(tmp_path), Random(seed)
     sizes = write_split(volumes, "train", WORKERS)
     story = fitted(sizes)
@@ -164,7 +166,7 @@ def test_train_has_the_newest_validation_and_a_replay_has_the_same(tmp_path: Pat
             story.do(sub_epoch(body.epoch, body.partition), body.partition, handler.handle(body, 1))
             due += [model.completed_epochs] if model.completed_epochs > completed else []
     for epoch in due:
-        model.validate(epoch, {"loss": 9.0})  # later than all sub-epochs: no sub-epoch had it
+        model.validate(epoch, {"loss": 9.0})  # after all sub-epochs, so none has it
     assert [visit.validated - 1 for visit in model.visits] == [
         -1 if had is None else had[0] for had in expected
     ]
@@ -195,7 +197,7 @@ def repeated(
 
 
 def test_rates_fall_by_validation(tmp_path: Path) -> None:
-    """A loss that grows has the rate halved once for each epoch that is seen, and not once for each sub-epoch."""
+    """A growing loss halves the rate once per epoch, not once per sub-epoch."""
     volumes = volumes_in(tmp_path)
     story = fitted(write_split(volumes, "train", WORKERS))
     model = story.model()

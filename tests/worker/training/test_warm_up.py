@@ -1,4 +1,4 @@
-"""The warm-up before forks leaves a process that can be forked."""
+"""After the warm-up a process can still fork."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cerebro.worker.training.warm_up import warm_up_before_fork
 def test_a_build_for_gpus_makes_no_backward_pass(
     cuda: str | None, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On such a build the first backward pass starts a thread for each GPU, and then no fork can train."""
+    """On such a build the first backward pass starts a thread per GPU, and later forks cannot train."""
     backward, calls = torch.Tensor.backward, []
 
     def counted(tensor: torch.Tensor) -> None:

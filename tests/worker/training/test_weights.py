@@ -1,4 +1,4 @@
-"""Weighted backward passes over shares add up to the gradient of the batch, and nothing else of torch changes."""
+"""Weighted backward passes over shares add up to the batch's gradient and change nothing else in torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cerebro.worker.training.metrics import RankMetrics, of_ranks
 
 @given(st.lists(st.lists(st.floats(-10, 10), max_size=7), min_size=1, max_size=5).filter(any))
 def test_weighted_means_average_to_the_mean_of_all(shares: list[list[float]]) -> None:
-    """Whatever the shares; one without a row has one that is lent, and counts nothing. So do sums."""
+    """A share without rows gets a padding row of weight 0. Sums work too."""
     rows, ranks = sum(map(len, shares)), len(shares)
     every = [value for share in shares for value in share]
     means = [sum(share) / len(share) if share else 1e6 for share in shares]
@@ -31,7 +31,7 @@ def test_weighted_means_average_to_the_mean_of_all(shares: list[list[float]]) ->
 
 @given(cuts=st.lists(st.integers(0, 12), max_size=3), seed=st.integers(0, 99))
 def test_gradients_of_shares_average_to_that_of_the_batch(cuts: list[int], seed: int) -> None:
-    """By `Tensor.backward` and by `autograd.backward`, where gradients are added up, too."""
+    """Covers `Tensor.backward` and `autograd.backward` with accumulated gradients."""
     random = torch.Generator().manual_seed(seed)
     rows = torch.rand(12, 3, generator=random, dtype=torch.float64)
     parameter = torch.ones(3, dtype=torch.float64, requires_grad=True)
@@ -44,14 +44,14 @@ def test_gradients_of_shares_average_to_that_of_the_batch(cuts: list[int], seed:
         with weighted(partial(float, factor)):
             torch.autograd.backward([loss / 2, loss / 4], retain_graph=True)
             (loss / 4).backward()  # type: ignore[no-untyped-call]
-            (torch.autograd.grad((lent @ parameter).sum(), parameter))  # stays as it is
+            (torch.autograd.grad((lent @ parameter).sum(), parameter))  # is not weighted
     assert parameter.grad is not None
     assert torch.allclose(parameter.grad / len(shares), expected, rtol=1e-12)
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(1, 9)), min_size=1, max_size=4))
 def test_metrics_are_averaged_by_rows(found: list[tuple[float, int]]) -> None:
-    """As over the sub-epochs of an epoch."""
+    """Sub-epochs of an epoch are averaged in the same way."""
     expected = sum(value * rows for value, rows in found) / sum(rows for _, rows in found)
     ranks = [RankMetrics({"loss": value}, rows, number) for number, (value, rows) in enumerate(found)]
     assert of_ranks(ranks)["loss"] == pytest.approx(expected)
@@ -65,6 +65,6 @@ def test_metrics_are_averaged_by_rows(found: list[tuple[float, int]]) -> None:
     ],
 )
 def test_metrics_that_only_some_ranks_return_are_refused(metrics: list[Any], told: str) -> None:
-    """With the name, the ranks and their values."""
+    """The error has the name, the ranks and their values."""
     with pytest.raises(RanksDifferError, match=told):
         of_ranks([RankMetrics(one, 5, number) for number, one in enumerate(metrics)])

@@ -1,4 +1,4 @@
-"""`run_test` measures what one process measures on the whole split, to the bit, however many workers cut it."""
+"""`run_test` gives the exact metrics of one process on the whole split, for any number of workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 class Ranking(Linear):
-    """Scores rows, and measures what is no mean over rows."""
+    """Scores rows, with metrics that are not means over rows."""
 
     def test(
         self,
@@ -63,7 +63,7 @@ def trainee() -> Trainee:
 
 @pytest.fixture
 def handler(tmp_path: Path) -> Iterator[Handler]:
-    """A worker's handler that knows the spec."""
+    """A worker's handler with the spec."""
     with handler_of(Ranking(), volumes_in(tmp_path / "cluster")) as made:
         yield made
 
@@ -74,7 +74,7 @@ def run_test(
     sizes: Mapping[int, int],
     split: str,
 ) -> list[Measured]:
-    """What the platform does from the request to the table, with one worker's handler doing all tasks."""
+    """Run a test request to its table, with one handler for all tasks."""
     story = Story(workers=len(sizes))
     story.etl(workers=len(sizes), splits={"train": 10, "test": 10})
     story.state.datasets[DATASET].rows.update({(split, p): rows for p, rows in sizes.items()})
@@ -112,7 +112,7 @@ def in_one_process(trainee: Trainee, folders: Sequence[Path]) -> dict[str, float
 def test_metrics_are_those_of_the_whole_split_in_one_process(
     workers: int, tmp_path: Path, trainee: Trainee, handler: Handler
 ) -> None:
-    """AUC, F1 and a mean, with the split in one partition per worker and, for comparison, in one piece."""
+    """Compares AUC, F1 and a mean for a partition per worker and for one partition."""
     alone, cluster = volumes_in(tmp_path / "alone"), volumes_in(tmp_path / "cluster")
     write_split(alone, "test", 1)
     expected = in_one_process(trainee, [alone.partition(DATASET, "test", 0)])
@@ -126,8 +126,10 @@ def test_metrics_are_those_of_the_whole_split_in_one_process(
 def test_training_data_is_tested_in_parts_and_that_is_told(
     tmp_path: Path, trainee: Trainee, handler: Handler
 ) -> None:
-    """It lies on the workers' own volumes: the AUC is a mean over parts, not that of the whole, and is marked. A ratio
-    is that of the whole."""
+    """Training data stays on the workers' volumes, so the AUC is a mean over parts and marked as such.
+
+    Ratios are exact.
+    """
     alone, cluster = volumes_in(tmp_path / "alone"), volumes_in(tmp_path / "cluster")
     write_split(alone, "train", 1)
     expected = in_one_process(trainee, [alone.partition(DATASET, "train", 0)])
