@@ -133,9 +133,7 @@ def test_a_killed_job_is_resumed(tmp_path: Path, cores: int, at: int) -> None:
 
 @pytest.mark.slow  # a hundred short processes, each of which syncs its files to disk
 def test_no_moment_of_death_harms(tmp_path: Path) -> None:
-    """The job is killed before and after each fsync and rename; the next attempt has all rows and no leftover
-    files.
-    """
+    """The job is killed around each fsync and rename; the next attempt completes it without leftover files."""
     with _script(_AT_A_STEP, tmp_path) as process:
         output = process.communicate()[0]
     steps = int(output)

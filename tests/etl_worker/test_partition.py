@@ -174,9 +174,7 @@ class _Odd(Double):
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("at", [1, 9, 39])
 def test_a_shape_that_changes_is_named(tmp_path: Path, cores: int, at: int) -> None:
-    """Shapes are compared within shards, across shards and across cores; the error has the row, field and
-    both shapes.
-    """
+    """Shapes are compared within and across shards and cores; the error has the row, field and both shapes."""
     job = make_job(tmp_path, [f"row-{i}" for i in range(40)], cores=cores)
     with pytest.raises(RowError) as caught:
         preprocess(job, lambda: _Odd(at, (np.zeros((3, 5), np.float32), 1)), nothing)

@@ -117,9 +117,7 @@ class OccupancyContract:
         assert bench.step("start", task=B) == "done"
 
     def test_a_new_incarnation_begins_with_all_devices_free(self, bench: Bench) -> None:
-        """The predecessor's attempts do not occupy devices, even if they are revoked later; the same holds
-        after a removal.
-        """
+        """The predecessor's attempts occupy no devices, even if revoked later or after a removal."""
         bench.store.register(worker("a", devices=2))
         for task, devices in ((A, (0, 1)), (B, (1,)), (C, ())):
             bench.assign(task=task, devices=devices)

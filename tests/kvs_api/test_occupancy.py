@@ -176,9 +176,7 @@ class Deciders(RuleBasedStateMachine):
                 assert set(one.devices or {None}).isdisjoint(other.devices or {None})
 
     def teardown(self) -> None:
-        """Check by the logs that no device ran two attempts, and that all devices are free after all attempts
-        end.
-        """
+        """Check that no device ran two attempts, and that all devices are free after all attempts end."""
         assert_exclusive({name: self.store.events(name) for name in EXPERIMENTS})
         self.pass_a_moment()
         holder = max(self.terms, key=lambda name: self.terms[name])

@@ -82,9 +82,7 @@ def test_a_machine_is_named_if_and_only_if_it_is_crowded(
 def test_a_container_has_the_cores_of_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str], expected: int
 ) -> None:
-    """The tightest limit of the cgroup and its parents counts, for v1 and v2; the default is the machine's
-    cores.
-    """
+    """The tightest limit of the cgroup and its parents counts, or else the machine's cores."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "cgroup").write_text(f"{groups}\n")

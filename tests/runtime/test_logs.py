@@ -50,9 +50,7 @@ def test_a_record_is_one_line_of_json(stream: io.StringIO) -> None:
 
 
 def test_fields_tell_what_a_record_is_about(stream: io.StringIO) -> None:
-    """The process, the thread and the record each add fields; the innermost value wins, other fields are
-    omitted.
-    """
+    """Process, thread and record each add fields; the innermost value wins, and other fields are omitted."""
     log = set_up(stream, worker="worker-0")
     with logs.about(experiment="e", run="fit-1", model=None, attempt=1):
         with logs.about(attempt=2):

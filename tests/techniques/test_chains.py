@@ -138,8 +138,10 @@ _CLOCKLESS: dict[str, Any] = {
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
 _FIXED: dict[str, Any] = {**_CLOCKLESS, "derandomize": True, "database": None}
-"""A fixed seed gives the same draws in each run, because rounding alone lets about one in several hundred
-float32 chains differ by more than 1e-5 (docs/techniques.md, "How equal is equal").
+"""Settings with a fixed seed, so that each run draws the same examples.
+
+Rounding alone lets about one in several hundred float32 chains differ by more than 1e-5 (docs/techniques.md,
+"How equal is equal").
 """
 
 

@@ -179,9 +179,7 @@ def by_machines(group: Group, opens: bool, *args: Any) -> tuple[CheckpointRef | 
 def test_ranks_of_several_machines_write_no_base_together(
     parallel_plan: ParallelPlan, num_bases: int, tmp_path: Path, ranks: Ranks
 ) -> None:
-    """A network volume may show new files late to other machines, so rank 0 writes only tensors that it has
-    in full.
-    """
+    """Network volumes may show new files late, so rank 0 writes only tensors that it has in full."""
     reference, told = ranks.run(2, by_machines, False, parallel_plan, tmp_path, "u0.pt", None, "")[0]
     assert (reference is not None, told) == (True, "")
     assert len(bases(tmp_path)) == num_bases

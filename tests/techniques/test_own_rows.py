@@ -22,9 +22,7 @@ from cerebro.worker.training.ranks.full_tensors import gather_full
 from tests.techniques.ranks import Ranks
 
 SHAPES = ((640, 330), (65, 32), (7, 300), (1, 2000), (2, 3, 500), (5000,), (4, 4))
-"""Row counts that the ranks divide evenly, unevenly, and that leave a rank without rows; one tensor is too
-small to shard.
-"""
+"""Shapes that ranks divide evenly, unevenly, or with a rank left empty, and one too small to shard."""
 
 
 def sharded_state(group: Group) -> State:

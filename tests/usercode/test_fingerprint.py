@@ -317,9 +317,7 @@ def test_packages_on_the_path_are_not_taken_for_the_users(tmp_path: Path) -> Non
 
 @pytest.mark.commands
 def test_packages_of_a_layered_environment_are_installed(tmp_path: Path) -> None:
-    """An environment for a requirements.txt sees the worker's packages by a .pth file, so `site` does not
-    list them.
-    """
+    """Such an environment sees the worker's packages by a .pth file, so `site` does not list them."""
     packages = tmp_path / "lib" / "python3" / "site-packages"
     (packages / "deep" / "inner").mkdir(parents=True)
     for name in ("deep/__init__", "deep/inner/part", "single"):

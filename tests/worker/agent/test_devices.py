@@ -108,9 +108,7 @@ SETS = st.sets(st.integers(0, 3), max_size=3).map(lambda numbers: tuple(sorted(n
 def test_tasks_begin_in_order_on_each_device_and_always_go_on(
     given: list[tuple[int, ...]], choices: list[int]
 ) -> None:
-    """No device has two tasks, tasks on a device start in order of arrival, and an idle worker always starts
-    one.
-    """
+    """No device has two tasks, its tasks start in order of arrival, and an idle worker starts one."""
     freed: list[tuple[int, ...]] = []
     queues = DeviceQueues(freed.append)
     boxes = {devices: Mailbox(queues) for devices in set(given)}

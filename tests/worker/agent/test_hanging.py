@@ -51,9 +51,7 @@ class Attempt:
     st.sampled_from(("processor", "GPU", "starved")),
 )
 def test_no_false_hang_in_1000_slow_but_busy_batches(times: list[float], what: str) -> None:
-    """25 sequences of 40 batches up to the run's limit, busy on a processor or GPU, or starved on a crowded
-    machine.
-    """
+    """25 sequences of 40 batches up to the run's limit: busy on a processor or GPU, or starved."""
     attempt = Attempt()
     for seconds in times:
         busy = {"cores": 0.06} if what == "processor" else {"gpu": 0.02} if what == "GPU" else {}
@@ -63,8 +61,7 @@ def test_no_false_hang_in_1000_slow_but_busy_batches(times: list[float], what: s
 
 @given(st.floats(0.2, 5000), st.lists(SECONDS, max_size=50), st.sampled_from(("first", "between", "last")))
 def test_a_limit_is_the_run_s_at_most(cap_s: float, batches: list[float], phase: Phase) -> None:
-    """It is at least 20 times the median batch, 60 seconds, and a tenth of the run's limit, but never above
-    that limit.
+    """It is at least 20 median batches, 60 s and a tenth of the run's limit, but never above that.
 
     Before the first and after the last batch the run's limit applies.
     """

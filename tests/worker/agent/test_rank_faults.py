@@ -268,8 +268,9 @@ def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training
 
 @pytest.mark.parametrize("rank", BOTH)
 def test_a_rank_that_is_killed_in_any_batch(training: Training, rank: int) -> None:
-    """The retry's weights equal those of an undisturbed training; `benchmarks techniques` measures the
-    detection time.
+    """The retry's weights equal an undisturbed training's.
+
+    `benchmarks techniques` measures the detection time.
     """
     wanted = training.weights(training.result(training.give("whole", run="fit-2")))
     for attempt, step in enumerate((1, 7, 15), 1):

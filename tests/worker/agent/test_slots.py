@@ -43,9 +43,7 @@ def test_each_device_has_a_task_of_its_own(agents: Agents) -> None:
 
 
 def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
-    """After any kind of end the other process keeps its lease and commits its first attempt, and the device
-    takes its next task.
-    """
+    """The other process keeps its lease and commits its first attempt, and the device takes its next task."""
     agents.start(lease_s=1.0, devices=2)
     spared = agents.give(0, "wait", devices=(0,))
     pid = agents.begun(0)

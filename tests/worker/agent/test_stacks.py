@@ -9,9 +9,7 @@ import pytest
 from cerebro.worker.child import stacks
 
 SILENT, SLOW, BABBLING, DEAF = range(100, 104)
-"""Process groups: without output, with a pause between two lines, with endless output, and with no handler
-for the signal.
-"""
+"""Process groups: no output, a pause between two lines, endless output, no handler for the signal."""
 
 
 class Clock:

@@ -362,8 +362,9 @@ def full(*args: object, **named: object) -> int:
 def test_a_base_goes_with_the_last_file_that_names_it(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """For random changes, retained checkpoints and lost attempts: after each commit all retained files are
-    readable, and each frozen-weights file is referenced.
+    """After each commit all retained files are readable, and each frozen-weights file is referenced.
+
+    Changes, retained checkpoints and lost attempts are random.
     """
     root = tmp_path_factory.mktemp("model")
     module = network(5, trained=5)

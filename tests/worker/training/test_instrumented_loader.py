@@ -77,9 +77,7 @@ def test_a_sub_epoch_knows_where_it_is_and_at_each_batch_which_step_it_is(
 
 
 def test_ids_are_those_of_the_batch_at_hand(feed: InstrumentedLoader, tmp_path: Path) -> None:
-    """They follow the batch order in each pass; after the last batch they stay, and before the first they are
-    empty.
-    """
+    """They follow the batch order in each pass, are empty before the first batch, and stay after the last."""
     stored = MappedRows.open((tmp_path,))
     _, outputs = next(iter(PartitionLoader(stored, batch_size=10, seed=None)))
     id_of = {int(label): row_id for label, row_id in zip(outputs, stored.ids(), strict=True)}

@@ -287,9 +287,7 @@ def test_a_schedule_goes_on_from_the_new_rate(schedule: Scheduled) -> None:
 
 
 def test_a_changed_rate_without_effect_is_an_error_of_its_sub_epoch(tmp_path: Path) -> None:
-    """User code that loads the optimizer itself restores the old rate; the sub-epoch fails rather than train
-    with it.
-    """
+    """User code that loads the optimizer itself restores the old rate, so the sub-epoch fails."""
     trainee = new(spec=KEEPS)
     sub_epoch(KEEPS, trainee)
     arrived = hopped(trainee, tmp_path, {**OLD, "lr": 0.003})
