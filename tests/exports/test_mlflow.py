@@ -114,7 +114,7 @@ def test_every_third_request_fails_and_nothing_is_lost_or_doubled(
 
 
 def test_a_server_that_dies_within_a_request_has_no_row_twice(fake: FakeMlflow, address: str) -> None:
-    """Half of a request's rows are stored, and the cursor is not."""
+    """Some of a request's rows are stored, and the cursor is not."""
     rows = iter(range(1, 10_000))
     fake.fault = lambda number, call, done: (500, {}) if call == "a row" and next(rows) % 2 == 0 else None
     server, _ = patient(address)

@@ -67,7 +67,7 @@ def test_what_nobody_uses_goes_and_the_rest_stays(shelf: Shelf) -> None:
 
 
 def test_the_list_is_asked_for_when_it_has_changed(shelf: Shelf) -> None:
-    """Reports arrive every two seconds, so the list is read only once."""
+    """Reports arrive every two seconds, so an unchanged list is not read again."""
     assert not shelf.act()
     assert shelf.asked == 0
     shelf.reclaim = Reclaim(seq=4, datasets=("unknown",))
