@@ -1,4 +1,4 @@
-"""A server's certificate that signs itself, for tests of TLS."""
+"""A self-signed server certificate for TLS tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def of_this_machine(folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """What a server on 127.0.0.1 listens with, and the certificate that its clients have to trust."""
+    """Return a server context for 127.0.0.1, and the certificate that its clients must trust."""
     if shutil.which("openssl") is None:
         if os.environ.get("CI"):
             pytest.fail("openssl is missing, which makes the certificate of this test")

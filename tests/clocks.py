@@ -1,6 +1,6 @@
-"""A clock for the modules that a test names.
+"""Replace the clock of chosen modules.
 
-A clock of the whole process would reach servers that other fixtures keep: their event loops would wait for ever.
+A clock for the whole process would stall the event loops of servers that other fixtures keep.
 """
 
 from __future__ import annotations

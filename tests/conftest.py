@@ -1,4 +1,4 @@
-"""What tests of every area share."""
+"""Fixtures and pytest hooks for all tests."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.guards"]
 
-# A shell without job control has what it starts in the background ignore SIGINT, and so would all that a test starts.
+# A shell without job control starts background jobs with SIGINT ignored, and all child processes would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# TensorBoard's readers take TensorFlow where it is installed, as it is for the tests of Keras: it takes seconds to
-# import, and OR-Tools crashes in a process that has it (google/or-tools, issue 3230). With this module they take their
-# own part of it, as they do where Keras is not installed.
+# TensorBoard's readers import TensorFlow if it is installed, as for the Keras tests. The import takes seconds, and
+# OR-Tools crashes in a process with TensorFlow (google/or-tools, issue 3230). With this module TensorBoard uses its own
+# stub.
 sys.modules["tensorboard.compat.notf"] = ModuleType("tensorboard.compat.notf")
 
 _ROOT = Path(__file__).resolve().parent.parent
 _IN_CI = bool(os.environ.get("CI"))
 _SHARES = {"commit": 0.15, "thorough": 1.5}
-"""Profile of hypothesis -> its share of the examples that each property test asks for (100 if it says nothing)."""
+"""Profile of hypothesis -> factor for the number of examples of each property test (default 100)."""
 _FEW = 5
-"""A test that asks for no more than this gets it in every profile."""
+"""A test with at most this number of examples keeps it in every profile."""
 _HANGS_AFTER_S, _NEW_EACH_S = 900.0, 60.0
 
-# In CI each profile tries the same examples at each run: a failure there is due to the change, not to the draw, and
-# anyone can repeat it with CI=true. By hand `thorough` draws others at each run: what it finds is kept in .hypothesis/,
-# and the next run in the same checkout, of either profile, begins with it.
+# In CI each profile tries the same examples in each run, so a failure is due to the change, and CI=true reproduces it.
+# Locally `thorough` tries new examples; .hypothesis/ keeps failures, and the next run in this checkout starts with
+# them.
 _CLOCKLESS: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("commit", **_CLOCKLESS)
 hypothesis.settings.register_profile(
@@ -57,12 +57,12 @@ hypothesis.settings.register_profile(
     database=None if _IN_CI else DirectoryBasedExampleDatabase(_ROOT / ".hypothesis" / "examples"),
     print_blob=True,
 )
-hypothesis.settings.load_profile("commit")  # --hypothesis-profile loads another one
+hypothesis.settings.load_profile("commit")  # --hypothesis-profile selects another one
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """What is imported stays: nobody looks for garbage among it, neither while it comes nor while tests run."""
+    """Exempt imported objects from garbage collection, since they stay until the end."""
     gc.disable()
     try:
         return (yield)
@@ -72,9 +72,9 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each property test the profile's share of its examples; those marked slow get all they ask for.
+    """Scale the examples of each property test by the profile; tests marked slow keep all.
 
-    Here and not in a decorator of ours: there is no public hook, and a test that forgot the decorator would be slow.
+    A hook of pytest, since hypothesis has none and tests could forget a decorator.
     """
     share = _SHARES.get(hypothesis.settings.get_current_profile_name(), 1.0)
     tests = {
@@ -92,33 +92,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Errors are still seen while what tests write is not."""
+    """Keep a copy of stderr for the watchdog, before pytest captures it."""
     config.stash[_WATCH] = _Watch(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Nobody watches what comes after the tests."""
+    """Stop the watchdog."""
     config.stash[_WATCH].end()
 
 
 class _Watch:
-    """Shows where a test hangs, before CI's own limit ends it: what all threads are at, a quarter of an hour after it
-    began, or up to a minute earlier.
-
-    pytest's `faulthandler_timeout` starts and ends a thread for each test, which takes longer than most tests do.
+    """Prints all stacks if a test hangs, 14 to 15 minutes after its start and before CI's limit. pytest's
+    `faulthandler_timeout` starts a thread per test, which takes longer than most tests.
     """
 
     def __init__(self, stderr: int) -> None:
         self._stderr, self._since = stderr, -math.inf
 
     def see(self) -> None:
-        """A test begins."""
+        """Note that a test starts."""
         if time.monotonic() - self._since > _NEW_EACH_S:
             faulthandler.dump_traceback_later(_HANGS_AFTER_S, file=self._stderr)
             self._since = time.monotonic()
 
     def end(self) -> None:
-        """No more tests."""
+        """Stop watching."""
         faulthandler.cancel_dump_traceback_later()
         os.close(self._stderr)
 
@@ -127,7 +125,7 @@ _WATCH = pytest.StashKey[_Watch]()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Where time is limited (`.ci/run`), tests that it has no room for are skipped, rather than all of them lost."""
+    """Skip tests that start after `.ci/run`'s deadline, so the run still reports the others."""
     item.config.stash[_WATCH].see()
     end = os.environ.get("NO_TEST_STARTS_AFTER")
     if end and time.time() > float(end):
@@ -141,7 +139,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """A test may print and log any text: of a report that goes to another process, UTF-8 carries all."""
+    """Make reports valid UTF-8, since a test may print any text and xdist sends it to another process."""
     return _sendable((yield))
 
 
@@ -159,7 +157,7 @@ def _sendable(report: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def browser(processes: None) -> Iterator[Browser]:
-    """One browser for all tests of a module."""
+    """A browser per module."""
     from tests.e2e.browser import chromium
 
     with chromium() as started:
@@ -168,10 +166,7 @@ def browser(processes: None) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def shared_service(commands: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One real store for all tests of a process.
-
-    Its database only answers: no test of it depends on when. Tests that kill a database have one of their own.
-    """
+    """A store per process, for tests that do not depend on load. Tests that kill the database start their own."""
     from tests.kvs_api.real import Database, Service
 
     with Database(tmp_path_factory.mktemp("kvs")) as database, Service(database) as service:
@@ -180,14 +175,14 @@ def shared_service(commands: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def service(shared_service: Service) -> Service:
-    """That store, empty."""
+    """The shared store, emptied."""
     shared_service.database.empty()
     return shared_service
 
 
 @pytest.fixture
 def kvs(service: Service) -> Iterator[KvsClient]:
-    """A client of it."""
+    """A client for the shared store."""
     client = service.client()
     yield client
     client.close()

@@ -1,4 +1,4 @@
-"""Control groups of the kernel, for tests of what happens when memory runs out for real."""
+"""Linux control groups, for tests that run out of memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_BYTES = 384 << 20
 
 @contextmanager
 def limited() -> Iterator[Path]:
-    """A control group of `LIMIT_BYTES`, without swap; the test is skipped where none can be made."""
+    """Create a control group of `LIMIT_BYTES` without swap; skip the test if that fails."""
     membership = Path("/proc/self/cgroup").read_text().splitlines()
     old = next((line.split(":", 2)[2] for line in membership if ":memory:" in line), None)
     mount = Path("/sys/fs/cgroup")
@@ -41,7 +41,7 @@ def limited() -> Iterator[Path]:
 
 
 def run_in(group: Path, script: str, *arguments: object) -> str:
-    """Run Python in a process of a group; returns what it printed."""
+    """Run Python code in a process of a group and return its output."""
 
     def enter() -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))

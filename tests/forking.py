@@ -1,7 +1,7 @@
-"""Starts a program as forks of one process that has imported it: the same program, without a second of imports each.
+"""Start a program as forks of a preloaded process, to save seconds of imports per start.
 
-What the system keeps of a process from its start (command line, initial environment) is that of the one
-process: a test that looks at these starts its program anew.
+The command line and initial environment in /proc are the preloaded process's, so a test that reads them must start a
+fresh program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_BYTES, _MOST_FILES = 1 << 20, 8
 
 
 class Forked:
-    """A process that was started so; as far as tests need it, what `subprocess.Popen` is."""
+    """A process started by a fork, with the methods of `subprocess.Popen` that tests need."""
 
     def __init__(self, pid: int, parent: Forking) -> None:
         self.pid = pid
@@ -39,7 +39,7 @@ class Forked:
         self._ended = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; `None` while it runs."""
+        """Return its exit status, negative for a signal; `None` while it runs."""
         if self.returncode is None and select.select([self._ended], [], [], 0.0)[0]:
             os.close(self._ended)
             self.returncode = self._parent.ask({"reap": self.pid})
@@ -59,21 +59,19 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Unless it has ended."""
+        """Send a signal unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 class Forking:
-    """What is asked of the one process, over a socket. Safe for several threads."""
+    """A client of the preloaded process, over a socket. Thread-safe."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._socket, self._lock = channel, threading.Lock()
@@ -88,12 +86,12 @@ class Forking:
         stderr: IO[bytes] | None = None,
         more: Sequence[int] = (),
     ) -> Forked:
-        """Start a child with these arguments of its command line and this environment.
+        """Start a child with these command-line arguments and this environment.
 
         Args:
-            stdin: nothing is to be read unless it is given.
-            stdout, stderr: those of this process unless they are given.
-            more: what the child has open as descriptor 3 and so on.
+            stdin: empty by default.
+            stdout, stderr: this process's by default.
+            more: files for descriptor 3 and up.
         """
         request = {"arguments": list(arguments), "environment": dict(environment)}
         with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - no path, but a device
@@ -106,7 +104,7 @@ class Forking:
             return Forked(self.ask(request, files), self)
 
     def ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> int:
-        """A question to the one process, and its answer."""
+        """Send a request to the preloaded process and return its answer."""
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(request).encode()], files)
             answer = self._socket.recv(_MOST_BYTES)
@@ -115,12 +113,12 @@ class Forking:
 
 
 class Forks(Forking):
-    """The one process. A context: at its end it is gone; who is left of its children is not.
+    """The preloaded process as a context manager; its children may outlive it.
 
     Args:
-        module: what it has imported, whose `main` its children run.
-        first: ``module:function``, called in each child before that.
-        environment: in which it imports; this process's unless it is given.
+        module: the module to import, whose `main` the children run.
+        first: ``module:function`` to call in each child before `main`.
+        environment: environment for the import; this process's by default.
     """
 
     def __init__(
@@ -146,11 +144,12 @@ class Forks(Forking):
 
 
 def fork_server(main: Callable[[], object]) -> Forking:
-    """Fork the one process from this one, which has no threads yet. It and its children end with this one. Each child
-    leads a group of processes.
+    """Fork the preloaded process from this one, which must not have threads yet.
+
+    It and its children end with this process. Each child leads a process group.
 
     Args:
-        main: what its children run.
+        main: the function that children run.
     """
     ours, theirs = _pair()
     parent = os.getpid()
@@ -178,10 +177,10 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _next_child(channel: socket.socket, *, leads: bool = False) -> tuple[Mapping[str, Any], list[int]] | None:
-    """Serve; in each child, what it is to do and its files, in the parent, at the end, `None`.
+    """Serve requests; return the request and its files in each child, and `None` in the parent once it stops.
 
     Args:
-        leads: each child leads a group of processes, which is there before anybody knows of the child.
+        leads: each child leads a process group, which exists before the answer is sent.
     """
     while True:
         message, files, _, _ = socket.recv_fds(channel, _MOST_BYTES, _MOST_FILES)
@@ -206,7 +205,7 @@ def _next_child(channel: socket.socket, *, leads: bool = False) -> tuple[Mapping
 
 
 def _become(module: str, request: Mapping[str, Any], files: Sequence[int]) -> None:
-    # Out of the way first: what was received may have the number of a place.
+    # Move received descriptors first, since their numbers may collide with the targets.
     files = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, len(files)) for descriptor in files]
     for place, descriptor in enumerate(files):
         os.dup2(descriptor, place)
@@ -219,7 +218,7 @@ def _become(module: str, request: Mapping[str, Any], files: Sequence[int]) -> No
 if __name__ == "__main__":
     _name, (_place, _, _first) = sys.argv[1], sys.argv[2].partition(":")
     _main, _prepare = importlib.import_module(_name).main, getattr(importlib.import_module(_place), _first)
-    gc.freeze()  # what is imported stays: no child looks for garbage among it
+    gc.freeze()  # children need not collect imported objects
     with socket.socket(fileno=int(sys.argv[3])) as _channel:
         _asked = _next_child(_channel)
     if _asked is not None:

@@ -1,6 +1,6 @@
-"""What holds for each test: no thread outlives it, only marked tests start processes, reports survive.
+"""Rules for each test: no thread outlives it, and only marked tests start processes.
 
-A plugin of pytest, loaded by `tests/conftest.py`.
+A pytest plugin, loaded by `tests/conftest.py`. It also protects failure reports from an error of CPython.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _LIBRARY_THREADS = {
     "asyncio_": "the default pool of an event loop, such as Playwright's, which ends with the loop",
     "Dummy-": "a native pool of torch or OpenMP that called Python once",
 }
-"""Start of a thread's name -> the library that keeps it for the whole process, which no test can end."""
+"""Prefix of a thread's name -> the library that keeps it for the whole process."""
 
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 _started: list[str] = []
-"""Processes that the current test has started."""
+"""Processes started by the current test."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch for processes; protect `ast.parse`; draw hypothesis's examples from the seed of the order."""
+    """Watch for processes, protect `ast.parse`, and seed hypothesis from the test order's seed."""
     seed = config.getoption("randomly_seed", None)
-    if isinstance(seed, int) and hypothesis.core.global_force_seed is None:  # --hypothesis-seed is stronger
+    if isinstance(seed, int) and hypothesis.core.global_force_seed is None:  # --hypothesis-seed wins
         hypothesis.core.global_force_seed = seed  # type: ignore[assignment]
     sys.addaudithook(_note_start)
     spawn = multiprocessing.util.spawnv_passfds
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _note_start(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "subprocess.Popen" and arguments[1] == ["uname", "-p"]:
-        return  # `platform.processor()`, which Keras calls when it is imported
+        return  # `platform.processor()`, called by the import of Keras
     if event in _STARTS:
         _started.append(f"{event}: {arguments[1] if event == 'subprocess.Popen' else arguments}"[:200])
 
@@ -60,9 +60,9 @@ def _note_start(event: str, arguments: tuple[Any, ...]) -> None:
 def undisturbed(parse: Callable[..., Any]) -> Callable[..., Any]:
     """Return `parse` for one thread at a time, without garbage collection.
 
-    Until 3.13, CPython counts the depth of all conversions to `ast` objects of an interpreter in one place. Two that
-    overlap (in two threads, or because a finalizer formats a traceback) end in ``SystemError: AST constructor recursion
-    depth mismatch``. pytest parses the source of each failed test: the report would die from it.
+    Until 3.13, CPython counts the depth of all conversions to `ast` objects of an interpreter in one variable. Two that
+    overlap (in two threads, or because a finalizer formats a traceback) raise ``SystemError: AST constructor recursion
+    depth mismatch``. pytest parses the source of each failed test, so the report would fail.
     """
     lock = threading.RLock()
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
@@ -81,7 +81,7 @@ def undisturbed(parse: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """`-q` leaves the header out."""
+    """`-q` omits the header."""
     seed = terminalreporter.config.getoption("randomly_seed", None)
     if seed is not None:
         terminalreporter.write_line(f"the same order and examples again: --randomly-seed={seed}")
@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def processes() -> None:
-    """Asked for by each fixture that starts processes: tests that use it, directly or not, run in the serial stage."""
+    """Requested by each fixture that starts processes; its tests run in the serial stage."""
 
 
 @pytest.fixture(scope="session")
@@ -114,9 +114,9 @@ def commands() -> None:
 
 @pytest.fixture(autouse=True)
 def no_thread_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves a thread, or that starts a process without being marked.
+    """Fail a test that leaves a thread, or that starts a process without a mark.
 
-    Fixtures of a wider scope are set up before this one: their threads may stay as long as they do.
+    Threads of fixtures with a wider scope, which are set up earlier, may stay.
     """
     before = set(threading.enumerate())
     yield

@@ -1,4 +1,4 @@
-"""A web server of a test, with no thread left once it is closed."""
+"""A web server for tests that leaves no thread after it is closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class HttpServer(ThreadingHTTPServer):
-    """`server_close` ends connections that clients keep open, and waits for the threads that serve them."""
+    """`server_close` closes keep-alive connections and joins the serving threads."""
 
     daemon_threads = False
     block_on_close = True
@@ -24,12 +24,12 @@ class HttpServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """One connection has ended."""
+        """Forget a closed connection."""
         self._connections.discard(request)
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Stop listening, and end all connections."""
+        """Stop listening and close all connections."""
         for connection in tuple(self._connections):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

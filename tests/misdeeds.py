@@ -1,4 +1,4 @@
-"""What user code may do to its process, and the state of a process that shows it. Sent to workers by value."""
+"""Misbehaviour of user code, and the process state that shows it. Sent to workers by value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ import torch
 
 
 def process_state() -> str:
-    """State of this process that a task may change, as text."""
+    """Describe the state of this process that a task may change."""
     found = (
         os.getcwd(),  # noqa: PTH109
         sorted((name, value) for name, value in os.environ.items() if name != "CEREBRO_CHILD"),
@@ -139,4 +139,4 @@ MISDEEDS: Mapping[str, Callable[[], Any]] = {
 }
 
 FATAL = frozenset({"raises", "closed output", "file size", "open files", "recursion"})
-"""Misdeeds that keep a task from saving its result or its log."""
+"""Misbehaviour that prevents a task from saving its result or its log."""

@@ -1,4 +1,4 @@
-"""Servers that tests start as processes: their ports and their first answers."""
+"""Server processes for tests: reserved ports and readiness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import HANG_S, until
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A loopback port for one server. No other program gets it, also while the server is away.
+    """Reserve a loopback port for one server, also while the server is down.
 
     The socket that holds the port never listens, so a server with SO_REUSEADDR (all servers set it) can use the port.
     """
@@ -29,7 +29,7 @@ def reserved_port() -> Iterator[int]:
 def first_answer(
     url: str, process: subprocess.Popen[bytes] | Forked, log: Path | None = None
 ) -> urllib3.BaseHTTPResponse:
-    """Ask a server that starts until it answers, and return its answer.
+    """Poll a starting server until it answers, and return its answer.
 
     Raises:
         AssertionError: its process has ended, or the test hangs.

@@ -14,7 +14,7 @@ import pytest
 
 @contextmanager
 def small_volume(folder: Path, size: str) -> Iterator[Path]:
-    """Have a folder be a volume of its own, of so many bytes (``4m``); needs the right to mount."""
+    """Mount a file system of this size (``4m``) at a folder; needs the right to mount."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if (
@@ -29,7 +29,7 @@ def small_volume(folder: Path, size: str) -> Iterator[Path]:
 
 
 def fill(volume: Path) -> Path:
-    """Leave no room on a volume; returns the file that takes it."""
+    """Fill a volume; return the file that uses the space."""
     filler = volume / "filler"
     with filler.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(volume).free)

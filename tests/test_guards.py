@@ -1,4 +1,4 @@
-"""The guards of `tests/guards.py` fail the tests that break a rule."""
+"""The guards of `tests/guards.py` fail tests that break a rule."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_that_runs_a_command(rendered): pass
 
 @pytest.fixture
 def guarded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder with such tests."""
+    """Write a folder of test files."""
     monkeypatch.setenv("TEST_HANG_S", "0.1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeini("[pytest]\nmarkers = processes\n    commands")
@@ -60,7 +60,7 @@ def guarded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 @pytest.mark.processes
 def test_threads_and_processes_that_are_left_are_named(guarded: pytest.Pytester) -> None:
-    """A thread of a fixture ends with the fixture; marks, its own or a fixture's, allow processes."""
+    """Threads of a fixture may live as long as the fixture; marks of the test or its fixtures allow processes."""
     result = guarded.runpytest_subprocess("-p", "tests.guards", "-p", "no:xdist", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=6, errors=2)
     result.stdout.fnmatch_lines_random(
@@ -69,7 +69,7 @@ def test_threads_and_processes_that_are_left_are_named(guarded: pytest.Pytester)
 
 
 class Parsing:
-    """Garbage whose finalizer parses, as the report of an unraisable exception does."""
+    """Garbage whose finalizer parses, as in the report of an unraisable exception."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -79,7 +79,7 @@ class Parsing:
 
 
 def test_a_report_survives_garbage_that_parses() -> None:
-    """With the plain `ast.parse` of CPython 3.11 each of these is a SystemError."""
+    """With the plain `ast.parse` of CPython 3.11 each case raises SystemError."""
     source = "\n".join(f"x{line} = (a + b * {line}, [1, 2, 3])" for line in range(500))
     was = gc.get_threshold()
     gc.set_threshold(1)

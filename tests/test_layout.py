@@ -1,4 +1,4 @@
-"""Claims about the repository: what an import costs, what an image holds, what README promises."""
+"""Rules for the repository: cost of imports, contents of images, commands in README."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ HEAVY_LIBRARIES = ("boto3", "flask", "keras", "optuna", "pandas", "redis", "tens
 
 
 def _requirements_of_group(group: str) -> list[Requirement]:
-    """What a service's image installs directly: the base dependencies and those of its group."""
+    """Return the direct requirements of a service's image: the base dependencies and its group's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = project["dependencies"] + project["optional-dependencies"][group]
     return [Requirement(line) for line in lines]
@@ -30,7 +30,7 @@ def _make_targets() -> set[str]:
 
 
 def _readme_make_commands() -> set[str]:
-    """Targets of the `make` commands inside README's fenced blocks."""
+    """Return the targets of `make` commands in README's fenced blocks."""
     readme = ROOT / "README.md"
     assert readme.exists(), (
         "README.md is missing; it has to show `make run` and `make test` in a fenced block"
@@ -41,7 +41,7 @@ def _readme_make_commands() -> set[str]:
 
 @pytest.mark.processes
 def test_importing_cerebro_loads_no_heavy_library() -> None:
-    """A notebook or a service that says `import cerebro` pays for no library it may not use."""
+    """A notebook or a service that imports cerebro must not load libraries that it may not use."""
     script = f"import sys, cerebro; print([name for name in {HEAVY_LIBRARIES!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT
@@ -52,7 +52,7 @@ def test_importing_cerebro_loads_no_heavy_library() -> None:
 
 @pytest.mark.parametrize("name", ["cerebro", "cerebro.client.results", "cerebro.scheduling"])
 def test_every_name_that_is_loaded_when_it_is_asked_for_is_there(name: str) -> None:
-    """No import statement tells when such a module moves."""
+    """Lazy imports have no import statement, so a moved module would go unnoticed."""
     package = importlib.import_module(name)
     for each in package.__all__:
         assert getattr(package, each) is not None
@@ -60,7 +60,7 @@ def test_every_name_that_is_loaded_when_it_is_asked_for_is_there(name: str) -> N
 
 @pytest.mark.parametrize("group", CONTROL_PLANE_GROUPS)
 def test_control_plane_group_brings_in_no_torch(group: str) -> None:
-    """Neither the group of a control-plane service nor anything it depends on requires torch."""
+    """Neither directly nor indirectly."""
     found = closure(_requirements_of_group(group))
     assert "pydantic-core" in found, "the walk over installed metadata found no indirect dependency"
     assert not {name for name in found if name.startswith(("torch", "nvidia-", "triton"))}
@@ -68,8 +68,7 @@ def test_control_plane_group_brings_in_no_torch(group: str) -> None:
 
 @pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
 def test_no_image_has_another_tracker(tracker: str) -> None:
-    """No group that an image or the platform on one machine installs requires one; nor does what the control plane's
-    depend on."""
+    """Neither in a group of an image, nor indirectly in the control plane."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     build = (ROOT / "deploy/images/Dockerfile").read_text()
     installed = {group for line in re.findall(r"packages\.py ([\w ]+) >", build) for group in line.split()}
@@ -82,7 +81,7 @@ def test_no_image_has_another_tracker(tracker: str) -> None:
 
 
 def test_worker_pins_torch_exactly_and_as_constrained() -> None:
-    """The torch of pyproject.toml, constraints.txt and the Makefile is one exact version."""
+    """pyproject.toml, constraints.txt and the Makefile have one exact version of torch."""
     torch = next(r for r in _requirements_of_group("worker") if r.name == "torch")
     pin = f"torch{torch.specifier}"
     assert re.fullmatch(r"torch==[0-9.]+", pin)
@@ -91,7 +90,6 @@ def test_worker_pins_torch_exactly_and_as_constrained() -> None:
 
 
 def test_constraints_pin_every_direct_dependency() -> None:
-    """Whatever pyproject.toml names has one exact version in constraints.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = sum(project["optional-dependencies"].values(), project["dependencies"])
     named = {canonicalize_name(Requirement(line).name) for line in lines} - {project["name"]}
@@ -111,7 +109,7 @@ def test_readme_shows_run_and_test_and_only_targets_that_exist() -> None:
 
 @pytest.mark.processes
 def test_a_folder_of_the_same_name_hides_nothing(tmp_path: Path) -> None:
-    """Beside a user's script there may be one: the clone itself has that name."""
+    """A user's script may be next to the clone, which has that name."""
     (tmp_path / "cerebro").mkdir()
     code = "from cerebro import Experiment"
     done = subprocess.run(
@@ -121,7 +119,7 @@ def test_a_folder_of_the_same_name_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_no_test_sets_the_clock_of_its_process() -> None:
-    """Event loops of servers that fixtures keep would wait for ever. `tests/clocks.py` sets a module's clock."""
+    """Event loops of servers that fixtures keep would stall. `tests/clocks.py` sets a module's clock."""
     sets = re.compile(r"""setattr\((time, |["'][\w.]*\btime\.)["']?monotonic""")
     tests = [path for path in (ROOT / "tests").rglob("*.py") if sets.search(path.read_text())]
     assert tests == []

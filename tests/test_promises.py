@@ -1,4 +1,4 @@
-"""Every promise of docs/promises.md names tests that exist, and says if only slow ones prove it."""
+"""docs/promises.md names existing tests for every promise, and marks promises with only slow tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED = re.compile(r"`([\w./-]+\.py)::(test_\w+)`")
 
 @dataclass(frozen=True)
 class Row:
-    """A promise's tests (file, name), and whether the page says that all of them are slow."""
+    """A promise's tests (file, name), and True if the page marks them all as slow."""
 
     tests: tuple[tuple[str, str], ...]
     is_marked_slow: bool
@@ -33,7 +33,7 @@ def _rows() -> dict[str, Row]:
 
 @cache
 def _tests_of(file: str) -> dict[str, bool]:
-    """Tests that a file defines, in classes too -> whether `make test` leaves them out; none without the file."""
+    """Map each test of a file to True if `make test` skips it; a missing file has no tests."""
     path = TESTS / file
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
     marks = (ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign))
@@ -48,7 +48,7 @@ def _tests_of(file: str) -> dict[str, bool]:
 
 
 def _fault(row: Row) -> str:
-    """Return what is wrong with a row, empty if nothing is."""
+    """Return the error in a row, or an empty text."""
     missing = [f"{file}::{name}" for file, name in row.tests if name not in _tests_of(file)]
     if missing or not row.tests:
         return f"no such test: {', '.join(missing)}" if missing else "no test is named"
@@ -57,7 +57,6 @@ def _fault(row: Row) -> str:
 
 
 def test_each_promise_names_tests_that_exist() -> None:
-    """Each promise has at least one test, defined where the page says, and the page marks those of `make test-slow`."""
     rows = _rows()
     assert len(rows) > 50
     assert {promise: fault for promise, row in rows.items() if (fault := _fault(row))} == {}

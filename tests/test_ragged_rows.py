@@ -1,4 +1,4 @@
-"""A `Ragged` has the rows that it was made of, in whatever form it is asked for them."""
+"""A `Ragged` returns the same rows in every form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RESTS = st.sampled_from([(), (1,), (2, 3), (0,)])
 
 
 def _rows(lengths: list[int], rest: tuple[int, ...]) -> list[Any]:
-    """Arrays of so many entries, of which no two are alike."""
+    """Make arrays with these numbers of distinct entries."""
     sizes = [length * int(np.prod(rest)) for length in lengths]
     ends = np.cumsum(sizes)
     return [
@@ -45,7 +45,7 @@ def _same(found: Any, rows: list[Any]) -> bool:
 def test_it_has_its_rows_in_every_form(
     lengths: list[int], rest: tuple[int, ...], tensors: bool, length: int | None, data: st.DataObject
 ) -> None:
-    """Rows one by one, some of them, padded and masked, joined, pickled: of arrays and tensors alike."""
+    """Single rows, several rows, padded, masked, concatenated and pickled, for arrays and tensors."""
     rows = _rows(lengths, rest)
     made = Ragged.of([torch.from_numpy(row) for row in rows] if tensors else rows)
     count = len(rows)
@@ -76,7 +76,7 @@ def test_it_has_its_rows_in_every_form(
 
 
 def test_a_gradient_goes_through_padding() -> None:
-    """What is computed of padded rows reaches the values, of each once."""
+    """Gradients of padded rows reach each value once."""
     values = torch.rand(5, 2, requires_grad=True)
     rows = Ragged(torch.arange(5), [0, 2, 2, 5]).with_values(values)
     (rows.padded() * 3).sum().backward()
@@ -86,7 +86,7 @@ def test_a_gradient_goes_through_padding() -> None:
 
 @pytest.mark.slow  # torch loads its compiler for nested tensors, which takes two seconds
 def test_torch_has_the_same_rows_nested() -> None:
-    """As one jagged tensor over the same values."""
+    """One jagged tensor shares the values."""
     rows = [torch.arange(3.0), torch.arange(0.0), torch.arange(2.0)]
     nested = Ragged.of(rows).nested()
     assert [row.tolist() for row in nested.unbind()] == [row.tolist() for row in rows]
@@ -108,7 +108,7 @@ def test_torch_has_the_same_rows_nested() -> None:
     ],
 )
 def test_offsets_that_do_not_fit_are_named(values: Any, offsets: Any, expected: str) -> None:
-    """What they are, and what they have to be."""
+    """With the expected offsets."""
     with pytest.raises(DataError, match=expected):
         Ragged(values, offsets)
 
@@ -125,13 +125,13 @@ def test_offsets_that_do_not_fit_are_named(values: Any, offsets: Any, expected: 
     ],
 )
 def test_rows_that_do_not_go_together_are_named(arrays: Any, expected: str) -> None:
-    """By their place, with what they are and what the first is."""
+    """With the row's number, its properties and the first row's."""
     with pytest.raises(DataError, match=expected):
         Ragged.of(arrays)
 
 
 def test_a_row_that_is_not_there_is_an_error() -> None:
-    """As of a list."""
+    """IndexError, as with a list."""
     rows = Ragged.of([np.arange(3), np.arange(2)])
     with pytest.raises(IndexError, match="row 2 of a Ragged with 2 rows"):
         rows[2]
@@ -156,8 +156,10 @@ def test_a_row_that_is_not_there_is_an_error() -> None:
     ],
 )
 def test_an_index_that_means_no_rows_is_refused(kind: Any, index: Any, error: type[Exception]) -> None:
-    """Whether a list or an array or tensor of it: more than one axis, truth values for fewer or more rows, other types.
-    An empty list is one of whole numbers."""
+    """For lists, arrays and tensors: several axes, a mask of the wrong length, other types.
+
+    An empty list selects no rows.
+    """
     rows = Ragged.of([kind([1, 2, 3]), kind([4]), kind([5, 6])])
     for each in (index, kind(index)) if isinstance(index, list | bool) else (index,):
         with pytest.raises(

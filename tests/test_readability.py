@@ -1,4 +1,4 @@
-"""The readability check finds each kind of fault in a small tree, and none in a plain one."""
+"""The readability check finds each kind of fault in a small tree, and accepts a plain one."""
 
 from __future__ import annotations
 

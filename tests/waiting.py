@@ -1,4 +1,4 @@
-"""Waits of tests: for an event, never for a duration."""
+"""Wait for events in tests, never for a duration."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import TypeVar
 
 HANG_S = float(os.environ.get("TEST_HANG_S", "180"))
-"""A wait that takes longer hangs. No test depends on this number: it only ends a run that would never end."""
+"""A longer wait counts as a hang. No test depends on this number; it only ends a hanging run."""
 _POLL_S = 0.01
 
 Found = TypeVar("Found")
 
 
 def until(probe: Callable[[], Found | None], what: str) -> Found:
-    """Call `probe` until it returns something true, and return that.
+    """Call `probe` until it returns a true value, and return that value.
 
     Args:
-        probe: looks at another thread or process.
-        what: the event, for the failure: ``"worker-0 is registered"``.
+        probe: reads the state of another thread or process.
+        what: the event, for the failure message: ``"worker-0 is registered"``.
 
     Raises:
         AssertionError: the test hangs.
@@ -33,7 +33,7 @@ def until(probe: Callable[[], Found | None], what: str) -> Found:
 
 
 def join(thread: threading.Thread, what: str = "") -> None:
-    """Wait until a thread has ended.
+    """Join a thread.
 
     Raises:
         AssertionError: the test hangs.

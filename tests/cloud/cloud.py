@@ -2,7 +2,7 @@
 
 moto keeps EC2, EFS, EKS clusters and node groups, CloudFormation, load balancers and logs. Hooks of botocore answer the
 calls that moto lacks (EKS addons, identities, versions, quotas) and CloudFormation's deletions; `deploying` implements
-`aws cloudformation deploy`. A `Fault` breaks one changing call of an executable, before or after its effect
+`aws cloudformation deploy`. A `Fault` breaks one changing call of an executable, before or after its effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A stand-in for ``aws cloudformation deploy``: its checks, changes and deletions.
 
 moto makes the resources, but lacks conditions in updates and pod identity associations, so this module has both. It
-refuses what AWS refuses: an update of a failed stack, a second association, the deletion of an export in use
+refuses what AWS refuses: an update of a failed stack, a second association, the deletion of an export in use.
 """
 
 from __future__ import annotations

@@ -71,11 +71,7 @@ def test_fallbacks_cannot_be_added_to_a_group_that_is_there() -> None:
         ("DELETE_FAILED", False, False),
         ("CREATE_IN_PROGRESS", False, True),
         ("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", False, True),
-        (
-            "REVIEW_IN_PROGRESS",
-            False,
-            False,
-        ),  # a change set that was never executed, so waiting would never end
+        ("REVIEW_IN_PROGRESS", False, False),  # a change set that was never executed: waiting would never end
     ],
 )
 def test_stacks_are_ready_or_moving_or_broken(status: str, is_ready: bool, is_moving: bool) -> None:

@@ -1,4 +1,4 @@
-"""docs/comparison.md and what writes its generated parts."""
+"""docs/comparison.md and its generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH_S = {32: 0.01, 64: 0.015, 256: 0.04, 512: 0.07}
 
 
 def sitting(**seconds: float) -> Sitting:
-    """One round, in which each method takes so long."""
+    """A round with the given time for each method."""
     return Sitting(
         outcomes={
             method.replace("_", "-"): [
@@ -30,7 +30,7 @@ def sitting(**seconds: float) -> Sitting:
 
 
 def test_the_page_has_a_place_for_each_generated_part() -> None:
-    """Written anew, the page keeps its prose, and each of its parts is filled."""
+    """Regenerating keeps the prose and fills each part."""
     text = document.TARGET.read_text()
     again = document.render(text, sitting(cerebro=10.0, ddp=26.0), BATCH_S, 1e-9)
     assert document.SECTION.sub("", again) == document.SECTION.sub("", text)
@@ -45,13 +45,13 @@ def test_the_page_has_a_place_for_each_generated_part() -> None:
 
 
 def test_a_parallel_plan_that_is_faster_is_named_with_its_reason() -> None:
-    """The page says where Cerebro loses, and why."""
+    """The page says where Cerebro is slower and why."""
     again = document.render(document.TARGET.read_text(), sitting(cerebro=10.0, averaging=9.0), BATCH_S, 1e-9)
     assert "- Model averaging took 0.90 of Cerebro's time: weights are sent once" in again
 
 
 def test_each_parallel_plan_that_can_be_faster_has_a_reason() -> None:
-    """No row is lost in silence."""
+    """Otherwise a row would be missing silently."""
     taken = {method.replace("-", "_"): 1.0 for method in METHODS} | {"cerebro": 10.0}
     again = document.render(document.TARGET.read_text(), sitting(**taken), BATCH_S, 1e-9)
     for method in METHODS:
@@ -59,7 +59,7 @@ def test_each_parallel_plan_that_can_be_faster_has_a_reason() -> None:
 
 
 def test_a_bar_is_held_or_missed_by_the_ratio_and_not_measured_without_ray() -> None:
-    """Each bar has its line; the one of Ray Tune says how to get it where it is not there."""
+    """Each limit has a line; without Ray Tune, the line says how to install it."""
     found = {figure.bar: figure for figure in figures.of(sitting(cerebro=10.0, ddp=26.0, task_parallel=10.0))}
     assert (found[2.5].ratio, found[2.5].holds) == (2.6, True)
     assert (found[1.05].ratio, found[1.05].holds) == (1.0, False)
@@ -70,12 +70,12 @@ def test_a_bar_is_held_or_missed_by_the_ratio_and_not_measured_without_ray() -> 
 
 @pytest.mark.parametrize("method", figures.BARS)
 def test_each_bar_is_of_a_parallel_plan(method: str) -> None:
-    """A bar that nobody measures would never be missed."""
+    """A limit without a measurement could never be missed."""
     assert method in METHODS
 
 
 def test_the_simulation_alone_keeps_what_was_measured() -> None:
-    """A table at the paper's scale can be made anew without another sitting."""
+    """The simulated table can be regenerated without measurements."""
     measured = document.render(document.TARGET.read_text(), sitting(cerebro=10.0, ddp=26.0), BATCH_S, 1e-9)
     again = document.render(measured, None, BATCH_S | {512: 0.1}, 1e-9)
     assert "26.0 (26.0) | 2.60" in again

@@ -1,4 +1,4 @@
-"""The other methods of training, each as its program, on few rows; and how it is counted what they hold and send."""
+"""The other training methods as programs on few rows, and how their memory and traffic are measured."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Rss:                   8 kB
 
 
 def test_held_are_the_resident_bytes_of_what_matches() -> None:
-    """Of all mappings of a file, and of no other's."""
+    """Over all mappings of a file, and no other file."""
     assert task.held(r"train-inputs\.npy$", SMAPS) == 12 * 1024
     assert task.held("nowhere", SMAPS) == 0
 
 
 def test_sent_are_bytes_that_a_peer_has_got() -> None:
-    """By the kernel's count, of the sockets of this process."""
+    """By the kernel's counters for this process's sockets."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as client,
@@ -43,13 +43,13 @@ def test_sent_are_bytes_that_a_peer_has_got() -> None:
             received = 0
             while received < 10_000:
                 received += len(peer.recv(10_000))
-            client.sendall(b"x")  # its acknowledgement comes after those of all before
+            client.sendall(b"x")  # acknowledged after all earlier bytes
             peer.recv(1)
             assert task.sent() - before >= 10_000
 
 
 def test_a_row_is_the_same_for_whoever_draws_it() -> None:
-    """Methods that draw rows and methods that read them train on the same ones; held-out rows are others."""
+    """Methods that generate rows and methods that read them train on the same rows; held-out rows differ."""
     assert (task.row(7) == task.row(7)).all()
     assert task.label(17) == 7
     assert not set(task.numbers("train", ROWS)) & set(task.numbers("valid", ROWS))
@@ -77,7 +77,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_parallel_plan_trains_and_tells_what_it_took(
     data: Path, method: str, share: float, times_weights: int
 ) -> None:
-    """Its models are far better than chance; it holds its share of the rows, and sends what its method has to."""
+    """Its models beat chance; it holds its share of the rows and sends the expected bytes."""
     if method == "ray-tune" and not sitting.RAY_PYTHON.exists():
         pytest.skip("Ray Tune is not installed: `make compare` installs it")
     found = sitting.contender(sitting.METHODS[method], data, RATES)
@@ -85,6 +85,6 @@ def test_each_parallel_plan_trains_and_tells_what_it_took(
     rows = ROWS * task.FEATURES * 4
     assert share * rows <= found["held"] <= 1.2 * share * rows + 1e6
     weights = sum(parameter.numel() for parameter in task.network().parameters()) * 4
-    # The weights are saved, too; broadcasts, counts and messages about messages come on top.
+    # Saving sends the weights once more; broadcasts, counts and headers are extra.
     expected = len(RATES) * weights * (times_weights + 1)
     assert expected <= found["moved"] <= 1.2 * expected + 6 * weights

@@ -1,4 +1,4 @@
-"""Methods of training, simulated on a cluster (`benchmarks.compare.simulation`)."""
+"""Training methods simulated on a cluster (`benchmarks.compare.simulation`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WORKLOADS = st.builds(
 @settings(max_examples=50)
 @given(st.integers(4, 10), st.floats(1, 1e4), st.floats(0, 500))
 def test_equal_models_hop_without_a_wait(models: int, epoch_s: float, megabytes: float) -> None:
-    """Where no model is scarce each worker is busy all the time: the makespan is the work of one worker."""
+    """With enough models each worker is always busy, so the makespan is the work of one worker."""
     one = model(epoch_s, megabytes, 32)
     work = Workload(models=(one,) * models, rows=1000, data_bytes=1e6)
     hop_s = one.state_bytes * (2 / CLUSTER.bytes_per_s + CLUSTER.state_s_per_byte) + CLUSTER.latency_s
@@ -58,7 +58,7 @@ def test_equal_models_hop_without_a_wait(models: int, epoch_s: float, megabytes:
 @settings(max_examples=50)
 @given(WORKLOADS)
 def test_no_parallel_plan_is_faster_than_all_workers_computing(work: Workload) -> None:
-    """Whatever is sent, the models' time on all workers is a lower bound; a faster network slows no method down."""
+    """Compute time over all workers is a lower bound, and a faster network slows down no method."""
     faster = replace(CLUSTER, bytes_per_s=10 * CLUSTER.bytes_per_s)
     for method in METHODS:
         seconds = method(work, CLUSTER).seconds
@@ -69,8 +69,7 @@ def test_no_parallel_plan_is_faster_than_all_workers_computing(work: Workload) -
 @settings(max_examples=50)
 @given(WORKLOADS)
 def test_what_is_sent_for_each_batch_is_the_most(work: Workload) -> None:
-    """An epoch of gradients is more than an epoch of weights once; only task parallelism has all data on each
-    worker."""
+    """Gradients per batch exceed weights per epoch; only task parallelism stores all data on each worker."""
     averaged, reduced = simulation.averaging(work, CLUSTER), simulation.all_reduce(work, CLUSTER)
     assert simulation.parameter_server(work, CLUSTER).moved >= reduced.moved >= averaged.moved
     assert simulation.task_parallel(work, CLUSTER).held == work.data_bytes
@@ -78,7 +77,7 @@ def test_what_is_sent_for_each_batch_is_the_most(work: Workload) -> None:
 
 
 def test_the_scale_is_one_printed_number() -> None:
-    """Computing on task-parallel workers takes as long as printed, where the data need not be read from the disk."""
+    """Task-parallel compute time equals the printed scale if no data is read from disk."""
     fast = replace(paper.cluster(1e-9), disk_bytes_per_s=1e12)
     for name, work in (
         ("ImageNet", paper.imagenet()),

@@ -151,7 +151,7 @@ class Platform:
         Args:
             of: control, worker or notebook.
             volumes: mounted under their own names below /volumes.
-            mounts: further folders of `folder`, and their mount points
+            mounts: further folders of `folder`, and their mount points.
         """
         binds = {volume: f"/volumes/{volume}" for volume in volumes} | dict(mounts or {})
         options = [f"--volume={self.folder / source}:{target}" for source, target in binds.items()]

@@ -75,7 +75,7 @@ def hide_packages(
     Args:
         installed: distributions of the image, including indirect ones.
         trimmed: patterns of files that the build removes from ``site-packages``.
-        own: the project's packages
+        own: the project's packages.
     """
     has = {canonicalize_name(each) for each in installed}
     absent = {

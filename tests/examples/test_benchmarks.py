@@ -1,4 +1,4 @@
-"""What ``python -m benchmarks`` prints for people and for programs."""
+"""Output of ``python -m benchmarks`` as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGE = Figure(what="rows", measured="9 rows/s", ratio=0.9, bar=0.8, sense="at l
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two benchmarks that measure nothing and print, one of them from a process of its own; a third is broken."""
+    """Register two benchmarks that measure nothing and print, one in a child process, and a broken one."""
 
     def talking() -> list[Figure]:
         print("from the benchmark")  # noqa: T201 - as a benchmark may
@@ -68,7 +68,7 @@ def test_json_is_alone_on_standard_output(capfd: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.usefixtures("measured")
 def test_a_broken_benchmark_leaves_the_rows_of_the_others(capfd: pytest.CaptureFixture[str]) -> None:
-    """The list has what was measured, standard error the traceback, and the exit status is 1."""
+    """The list has the measured rows, standard error the traceback, and the exit status is 1."""
     assert main(["hop", "loader", "--json"]) == 1
     printed, said = capfd.readouterr()
     assert [row["what"] for row in json.loads(printed)] == ["a step"]
@@ -94,7 +94,7 @@ def test_standard_output_comes_back_after_json(capfd: pytest.CaptureFixture[str]
 
 
 def test_results_keep_the_sections_of_other_benchmarks() -> None:
-    """A run of one benchmark replaces its section, in the order of the benchmarks."""
+    """A run of one benchmark replaces only its section and keeps the order."""
     before = "# Results\n\n## gap\n\nold\n\n## loader\n\nkept\n"
     after = document(before, {"gap": [FAST]}, "2026-01-02 (a machine).")
     assert after.split("\n## ") == [

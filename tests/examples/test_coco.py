@@ -1,4 +1,4 @@
-"""`examples/coco.py` and `examples/captions.py`: captions read, numbered, told apart, compared; and the whole of it."""
+"""`examples/coco.py` and `examples/captions.py`: tokens, vocabulary, BLEU, loss, and a small run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _CAPTIONS = st.lists(st.text("ab ", max_size=8), min_size=1, max_size=4)
 
 
 def test_words_are_those_that_are_compared() -> None:
-    """Small letters, no punctuation, apostrophes inside."""
+    """Lower case, without punctuation, with apostrophes inside."""
     said = "A man's dog, isn't it?  On 2 café_tables."
     assert captions.words_of(said) == ["a", "man's", "dog", "isn't", "it", "on", "2", "café", "tables"]
 
 
 @given(images=st.lists(_CAPTIONS, min_size=1, max_size=4))
 def test_captions_come_back_from_their_tokens(images: list[list[str]]) -> None:
-    """However many an image has, and however long, none among them; words without a number come back as unknown."""
+    """For any number and length of captions; unknown words become the unknown token."""
     vocabulary = captions.Vocabulary((*captions.SPECIAL, "a", "b"))
     rows = [torch.from_numpy(captions.tokens_of(said, vocabulary.numbers())) for said in images]
     tokens, owners = coco.one_by_one(Ragged.of(rows))
@@ -48,14 +48,13 @@ def test_captions_come_back_from_their_tokens(images: list[list[str]]) -> None:
 
 
 def test_frequent_words_have_numbers() -> None:
-    """The most frequent ones first, whatever the order of captions; ties by the alphabet."""
+    """The most frequent first, in any order of captions; ties are alphabetical."""
     made = captions.Vocabulary.of(["b a b", "A c"], 2)
     assert list(made.words) == [*captions.SPECIAL, "a", "b"]
 
 
 def test_bleu_is_that_of_the_paper() -> None:
-    """Papineni et al., 2002: n-grams up to 4 are counted in all captions together, matches clipped by the reference
-    that has most of them, and short texts pay."""
+    """Papineni et al., 2002: corpus-wide counts of 1 to 4-grams, clipped by the references, with a brevity penalty."""
     references = [["the cat is on the mat", "there is a cat on the mat"], ["a dog runs here"]]
     assert captions.bleu4(["the cat is on the mat", "a dog runs here"], references) == pytest.approx(1)
     # 1 to 4-grams: 9/9, 6/7, 4/5, 2/3; 9 words against references of 6 and 4.
@@ -66,7 +65,7 @@ def test_bleu_is_that_of_the_paper() -> None:
 
 
 def test_the_loss_is_of_words_and_ends_alone() -> None:
-    """A decoder that finds all words equally likely has the logarithm of their number, however captions are padded."""
+    """A uniform decoder has the logarithm of the vocabulary size as loss, for any padding."""
 
     class Even(torch.nn.Module):
         def forward(self, features: Any, images: Any, tokens: Any) -> Any:
@@ -79,7 +78,7 @@ def test_the_loss_is_of_words_and_ends_alone() -> None:
 
 
 def test_captions_are_made_up_word_by_word() -> None:
-    """What is said is what the scores of the whole caption have for likeliest, and no longer than is allowed."""
+    """Each word is the likeliest under the scores of the whole caption, up to the length limit."""
     torch.manual_seed(0)
     decoder = coco.Decoder(5, 9, 4, 6).eval()
     features = torch.randn(3, 5)
@@ -90,7 +89,7 @@ def test_captions_are_made_up_word_by_word() -> None:
 
 
 def test_each_image_of_the_files_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With all its captions; the vocabulary is of the training split alone, and what it lacks is counted."""
+    """With all its captions; only the training split defines the vocabulary, and unknown words are counted."""
     captions.synthesize(tmp_path, 20, 16)
     located = captions.lay_out(tmp_path, tmp_path / "tables", at_least=2)
     rows = pa.parquet.read_table(located["valid"]["metadata"]).to_pylist()
@@ -109,7 +108,7 @@ def test_each_image_of_the_files_is_a_row(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_files_that_are_none_of_cocos_are_told(tmp_path: Path) -> None:
-    """Missing, cut short, of another kind, or with captions of images that are not there, or images without."""
+    """Missing, truncated or foreign files, captions without an image, or images without captions."""
     path = tmp_path / "annotations/captions_train2017.json"
     with pytest.raises(LocatorError, match=r"there is no file .*train2017.json: give --data the folder"):
         captions.lay_out(tmp_path, tmp_path, at_least=1)
@@ -129,7 +128,7 @@ def test_files_that_are_none_of_cocos_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"hello", None])
 def test_files_that_are_no_weights_of_the_encoder_are_told(tmp_path: Path, content: bytes | None) -> None:
-    """Empty, of another kind, or of another network."""
+    """Empty or foreign files, or weights of another network."""
     path = tmp_path / "weights.pth"
     if content is None:
         torch.save({"conv1.weight": torch.zeros(1)}, path)
@@ -144,8 +143,7 @@ def test_files_that_are_no_weights_of_the_encoder_are_told(tmp_path: Path, conte
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a cluster of its own: captions are better than one that fits any image, the encoder is stored once for each
-    model, and predictions are text."""
+    """On its own cluster: captions beat a constant one, each model stores the encoder once, predictions are text."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path))
     command = [sys.executable, str(ROOT / "examples/coco.py"), "--small"]

@@ -1,4 +1,4 @@
-"""`examples/criteo.py`: what it writes and reads, and the whole of it as a process."""
+"""`examples/criteo.py`: its files, and a small run as a process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_each_row_of_the_text_is_in_one_split(tmp_path: Path) -> None:
-    """With its number as id, and with nothing where the text has nothing."""
+    """With its line number as id, and null for empty fields."""
     criteo.synthesize(tmp_path / "train.txt", 300)
     located = criteo.lay_out(tmp_path / "train.txt", tmp_path)
     lines = [line.split("\t") for line in (tmp_path / "train.txt").read_text().splitlines()]
@@ -38,7 +38,7 @@ def test_each_row_of_the_text_is_in_one_split(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_or_negative_is_preprocessed(tmp_path: Path) -> None:
-    """As the real file has it."""
+    """The real file has such values."""
     (tmp_path / "train.txt").write_text("1\t-2\t" + "\t" * 12 + "68fd1e64\t" + "\t" * 24 + "\n")
     located = criteo.lay_out(tmp_path / "train.txt", tmp_path)
     table = pa.parquet.read_table(located["valid"]["metadata"])
@@ -49,7 +49,7 @@ def test_what_is_missing_or_negative_is_preprocessed(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_none_of_criteos_is_told(tmp_path: Path) -> None:
-    """By Arrow, which names it."""
+    """Arrow's error names the line."""
     (tmp_path / "train.txt").write_text("1\t2\t3\n")
     with pytest.raises(pa.ArrowInvalid, match="Expected 40 columns, got 3"):
         criteo.lay_out(tmp_path / "train.txt", tmp_path)
@@ -58,7 +58,7 @@ def test_a_line_that_is_none_of_criteos_is_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a cluster of its own; its models have learnt what may be learnt."""
+    """On its own cluster; its models learn the signal."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path))
     command = [sys.executable, str(ROOT / "examples" / "criteo.py"), "--small"]

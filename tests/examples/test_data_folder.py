@@ -1,4 +1,4 @@
-"""Where the examples, and users, put data."""
+"""Where examples and users store data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import cerebro
 
 
 def test_data_go_where_workers_see_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a cluster onto the shared volume, if it is mounted and may be written to; else beside the local cluster."""
+    """On a cluster, the shared volume if it is mounted and writable; otherwise next to the local cluster."""
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CEREBRO_VOLUMES", str(tmp_path))
     monkeypatch.setenv("CEREBRO_SERVER", "http://kvs-api:7070")

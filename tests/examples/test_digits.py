@@ -1,4 +1,4 @@
-"""`examples/digits.py`, the main job of `make run`, as a process with a home of its own."""
+"""`examples/digits.py`, the main job of `make run`, as a process with its own home."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ LEFT = {"leaderboard.csv", "history.csv", "sub_epochs.csv", "predictions.csv", "
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the job runs."""
+    """The folders of the job."""
 
     user: Path
     output: Path
 
     @property
     def home(self) -> ClusterHome:
-        """The cluster's, where nothing names another."""
+        """Return the default home of the cluster."""
         return ClusterHome(self.user / ".cerebro")
 
     def command(self) -> list[str]:
-        """The job, short: every model sees the data once. The data lie where the job puts them by itself."""
+        """Return a short job: every model trains one epoch, and the data is in the default place."""
         options = ["--epochs", "1", "--output", str(self.output)]
         return [sys.executable, str(ROOT / "examples" / "digits.py"), *options]
 
     def environment(self) -> dict[str, str]:
-        """The caller's, as a user with this home folder and no other cluster."""
+        """Return the caller's environment with this home and no other cluster."""
         own = {name: text for name, text in os.environ.items() if not name.startswith("CEREBRO_")}
         return own | {"HOME": str(self.user), "PYTHONUNBUFFERED": "1"}
 
     def run(self) -> subprocess.CompletedProcess[str]:
-        """Run the job to its end."""
+        """Run the job until it exits."""
         return subprocess.run(
             self.command(),
             capture_output=True,
@@ -68,7 +68,7 @@ def _make(folder: Path) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Shared by the runs of this file, as the folder of a user is."""
+    """Shared by all runs of this file, like a user's folder."""
     yield from _make(tmp_path_factory.mktemp("digits"))
 
 
@@ -80,7 +80,7 @@ def first(place: Place) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def own_place(tmp_path: Path) -> Iterator[Place]:
-    """For a test that starts the cluster itself."""
+    """For a test that starts its own cluster."""
     yield from _make(tmp_path)
 
 
@@ -89,7 +89,7 @@ def own_place(tmp_path: Path) -> Iterator[Place]:
 def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
     place: Place, first: subprocess.CompletedProcess[str]
 ) -> None:
-    """One command starts a cluster, trains eight models and leaves results; the cluster goes on."""
+    """One command starts a cluster, trains eight models and leaves results; the cluster keeps running."""
     assert first.returncode == 0, first.stderr[-3000:]
     assert {path.name for path in place.output.iterdir()} == LEFT
     assert all(path.stat().st_size > 0 for path in place.output.iterdir())
@@ -112,7 +112,7 @@ def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
     assert info.tensorboard is not None
     assert info.tensorboard in first.stdout
     assert str(place.home.token_file) in first.stdout
-    # Said before anything is preprocessed, so that one can watch, and at the end.
+    # Printed before preprocessing, so a user can watch, and at the end.
     assert first.stdout.index(info.dispatcher) < first.stdout.index("preprocessed")
     assert first.stdout.count(info.dispatcher) == 2
 
@@ -122,7 +122,7 @@ def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
 def test_second_run_preprocesses_nothing_again(
     place: Place, first: subprocess.CompletedProcess[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same spec, locators, seed and fraction are the same data set: no ETL task is given to anybody."""
+    """The same spec, locators, seed and fraction give the same data set, so no ETL task starts."""
     assert first.returncode == 0, first.stderr[-3000:]
     second = place.run()
     assert second.returncode == 0, second.stderr[-3000:]
@@ -141,7 +141,7 @@ def test_second_run_preprocesses_nothing_again(
 def test_readme_python_runs_on_what_the_job_leaves(
     place: Place, first: subprocess.CompletedProcess[str], tmp_path: Path
 ) -> None:
-    """README's Python trains on the job's data, as it stands there; that of docs/experiments.md runs, too."""
+    """README's Python trains on the job's data unchanged, and so does docs/experiments.md."""
     assert first.returncode == 0, first.stderr[-3000:]
     texts = "".join((ROOT / page).read_text() for page in ("README.md", "docs/experiments.md"))
     blocks = re.findall(r"^```python\n(.*?)^```", texts, re.MULTILINE | re.DOTALL)
@@ -165,7 +165,7 @@ def test_readme_python_runs_on_what_the_job_leaves(
 @pytest.mark.slow
 @pytest.mark.processes
 def test_ctrl_c_leaves_no_process_of_a_cluster_that_the_job_had_started(own_place: Place) -> None:
-    """Interrupted while models train, the job ends the cluster it had started: no process, no record of one."""
+    """Interrupted during training, the job ends the cluster that it started."""
     with subprocess.Popen(
         own_place.command(),
         stdout=subprocess.PIPE,
@@ -177,7 +177,7 @@ def test_ctrl_c_leaves_no_process_of_a_cluster_that_the_job_had_started(own_plac
         said: list[str] = []
         for line in job.stdout:
             said.append(line)
-            if re.search(r"^fit-1:.*\b[1-9]\d?/16\b", line):  # some sub-epochs may be told of at once
+            if re.search(r"^fit-1:.*\b[1-9]\d?/16\b", line):  # a line may report several sub-epochs
                 break
         assert find_running(own_place.home) is not None, "".join(said[-20:])
         job.send_signal(signal.SIGINT)

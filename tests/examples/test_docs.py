@@ -1,4 +1,4 @@
-"""Claims of the documents about the code, checked: diagrams, layers, links, commands, and the Python for users."""
+"""Check the documents against the code: diagrams, layers, links, commands, and Python examples."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ DOCUMENTS = sorted(
         *ROOT.glob("*/README.md"),
         *ROOT.glob("*/*/README.md"),
     )
-    if not path.relative_to(ROOT).parts[0].startswith(".")  # environments and caches, which come and go
+    if not path.relative_to(ROOT).parts[0].startswith(".")  # environments and caches change during the tests
 )
 
 
 def _blocks(path: Path, *kinds: str) -> list[str]:
-    """Content of the fenced blocks of these kinds."""
+    """Return the contents of fenced blocks of these kinds."""
     found = re.findall(r"^ *```([^\n]*)\n(.*?)^ *```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     return [content for kind, content in found if kind in kinds]
 
 
 def _python_blocks() -> list[ast.Module]:
-    """The Python of README and of the pages for users."""
+    """Return the Python of README and of the user pages."""
     pages = (
         ROOT / "README.md",
         *(ROOT / "docs" / f"{name}.md" for name in ("experiments", "coming-from", "keras")),
@@ -49,7 +49,7 @@ def _python_blocks() -> list[ast.Module]:
 
 
 def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
-    """Calls of methods of the variable `name`."""
+    """Yield the method calls of the variable `name`."""
     for node in ast.walk(tree):
         called = node.func if isinstance(node, ast.Call) else None
         if (
@@ -62,12 +62,12 @@ def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
 
 
 def test_state_diagrams_are_those_of_the_tables() -> None:
-    """docs/state.md is what `python -m docs.generate_state` writes."""
+    """docs/state.md equals the output of `python -m docs.generate_state`."""
     assert TARGET.read_text() == render(), "run: python -m docs.generate_state"
 
 
 def test_architecture_lists_the_floors_that_the_linter_checks() -> None:
-    """The floors in docs/architecture.md are those of .importlinter, in their order."""
+    """docs/architecture.md has the layers of .importlinter, in order."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
     layers = parser["importlinter:contract:floors"]["layers"].split("\n")
@@ -84,14 +84,14 @@ def test_architecture_lists_the_floors_that_the_linter_checks() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files_that_exist(path: Path) -> None:
-    """Relative links of a document, pictures included, have a target."""
+    """Relative links, including images, have a target."""
     links = re.findall(r"\]\(([^)#\s]+)", path.read_text())
     missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
     assert missing == []
 
 
 def test_files_that_texts_name_exist() -> None:
-    """A file of the repository that a text names by its path is there. Decisions and changes may name what was."""
+    """Decisions and the changelog may name former files."""
     texts = [
         path.read_text()
         for path in DOCUMENTS
@@ -103,7 +103,7 @@ def test_files_that_texts_name_exist() -> None:
 
 
 def test_readme_python_uses_what_cerebro_hands_out() -> None:
-    """The Python for users compiles, imports public names only, and calls methods with arguments that they take."""
+    """The examples compile, import public names only, and pass valid arguments."""
     trees = _python_blocks()
     assert trees
     for tree in trees:
@@ -120,7 +120,7 @@ def test_readme_python_uses_what_cerebro_hands_out() -> None:
 
 
 def test_specs_of_the_pages_follow_the_templates() -> None:
-    """Methods of the pages' specs are methods of the templates, with the same arguments in the same order."""
+    """The pages' specs have the templates' methods and argument order."""
     classes = [node for tree in _python_blocks() for node in tree.body if isinstance(node, ast.ClassDef)]
     assert len(classes) >= 3
     for node in classes:
@@ -135,7 +135,7 @@ def test_specs_of_the_pages_follow_the_templates() -> None:
 
 @pytest.mark.slow
 def test_the_script_that_came_over_runs(tmp_path: Path) -> None:
-    """Its rows are made, and a batch of them goes through all methods."""
+    """Its rows and a batch go through all methods."""
     (tmp_path / "train.csv").write_text("id,x,y,label\n" + "".join(f"{n},{n},1,{n % 2}\n" for n in range(8)))
     made: dict[str, Any] = {"__name__": "coming_from"}
     exec(_blocks(ROOT / "docs/coming-from.md", "python")[0], made)
@@ -154,7 +154,7 @@ def test_the_script_that_came_over_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_statistics_of_the_page_are_fitted(tmp_path: Path) -> None:
-    """The example of `fit` goes through all methods; a city that no training row has is one of its own."""
+    """The example of `fit` runs; a city without training rows gets its own number."""
     rows = [f"{n},{20 + n},{'Oslo' if n % 3 else 'Rome'},{n % 2}" for n in range(8)]
     (tmp_path / "train.csv").write_text("\n".join(["id,hours,city,label", *rows]) + "\n")
     (tmp_path / "valid.csv").write_text("id,hours,city,label\n0,40,Lima,1\n")
@@ -176,26 +176,26 @@ def test_the_statistics_of_the_page_are_fitted(tmp_path: Path) -> None:
 
 @pytest.fixture
 def commands(capsys: pytest.CaptureFixture[str]) -> set[str]:
-    """What `cerebro --help` lists."""
+    """List the commands in `cerebro --help`."""
     with pytest.raises(SystemExit):
         main(["--help"])
     return set(re.findall(r"^    ([a-z-]+)(?: |$)", capsys.readouterr().out, flags=re.MULTILINE))
 
 
 def test_the_page_of_commands_lists_them_all(commands: set[str]) -> None:
-    """Every command of a fenced block of docs/commands.md exists, and no command is left out."""
+    """Every command in a fenced block of docs/commands.md exists, and every command is listed."""
     listed = "\n".join(_blocks(ROOT / "docs/commands.md", ""))
     assert set(re.findall(r"^cerebro ([a-z-]+)", listed, flags=re.MULTILINE)) == commands
 
 
 def test_commands_that_texts_name_exist(commands: set[str]) -> None:
-    """No document, and not the notebook, tells users to type a `cerebro` command that there is not."""
+    """In all documents and notebooks."""
     texts = [path.read_text() for path in (*DOCUMENTS, *ROOT.glob("notebooks/*.ipynb"))]
     assert set(re.findall(r"`cerebro\s+([a-z-]+)", "\n".join(texts))) - commands == set()
 
 
 def test_every_variable_that_is_read_is_in_the_table() -> None:
-    """docs/local-cluster.md names every CEREBRO_ variable that the code does."""
+    """docs/local-cluster.md lists every CEREBRO_ variable in the code."""
     folders = ("cerebro", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper")
     sources = [path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")]
     used = set(re.findall(r"\"(CEREBRO_[A-Z_]*[A-Z])\"", "\n".join(sources)))

@@ -1,4 +1,4 @@
-"""`examples/gpt.py`: a file of one's own, and `--small` on one worker with two devices."""
+"""`examples/gpt.py` with a text file, and `--small` on one worker with two devices."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGE = ("--layers", "12", "--width", "128", "--context", "512")
-"""About 500 MiB as user code is written; which of the other ways needs less than 400 depends on what the allocator
-keeps."""
+"""About 500 MiB with the plain user code; the first plan below 400 MiB depends on the allocator."""
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @contextmanager
 def running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Such a cluster, with the settings of this process."""
+    """Start such a cluster with this process's settings."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(folder))
     monkeypatch.setenv("CEREBRO_DEVICES", "2")
@@ -45,7 +44,7 @@ def running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def trained(name: str, *options: str) -> list[str]:
-    """The ways of two models' sub-epochs, once the example has run to its end."""
+    """Run the example; return the parallel plans of two models' sub-epochs."""
     command = [sys.executable, str(ROOT / "examples" / "gpt.py"), "--small", "--texts", "32", "--models", "2"]
     done = subprocess.run(
         [*command, "--name", name, *options],
@@ -70,8 +69,10 @@ def trained(name: str, *options: str) -> list[str]:
 def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`single` is ruled out for memory, and says so in the table of ways; the run finishes by the next way, and the
-    models are those that one device with enough memory trains."""
+    """The table rules `single` out for memory.
+
+    The run finishes with the next plan, and a larger device gives the same models.
+    """
     monkeypatch.setenv("CEREBRO_DEVICE_MEMORY", "400MiB")
     with running(tmp_path / "home", monkeypatch):
         parallel_plans = trained("gpt", *LARGE)
@@ -91,14 +92,14 @@ def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
 @pytest.mark.processes
 @pytest.mark.usefixtures("home")
 def test_the_example_runs_to_its_end() -> None:
-    """Where one device is enough, each model sees the data once there, and nothing is measured."""
+    """If one device is enough, each model trains there for one epoch without any trial."""
     assert trained("gpt") == ["single", "single"]
     run = Experiment.attach("gpt").state().runs["fit-1"]
     assert run.inspection is None
 
 
 def test_pieces_of_a_file_follow_one_another(tmp_path: Path) -> None:
-    """The output of a piece is its input one byte later; each byte is in one split, the last ones to validate on."""
+    """A sequence's output is its input shifted by one byte; the last bytes form the validation split."""
     (tmp_path / "text.txt").write_bytes(bytes(range(101)))
     located = gpt.lay_out_file(tmp_path, tmp_path / "text.txt", 2, None)
     etl = gpt.ByteETL(2)

@@ -1,4 +1,4 @@
-"""What ``python -m benchmarks.gpu`` keeps of a section that fails."""
+"""Failed sections of ``python -m benchmarks.gpu``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`examples/imagenet.py` and `examples/vision.py`: networks, what is drawn of images, folders, and the whole of it."""
+"""`examples/imagenet.py` and `examples/vision.py`: networks, augmentation, folders, and a small run."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ TINY = imagenet.Size(rows=6, classes=3, side=8, crop=6, width=0.1, epochs=1, spa
 
 
 def parameters(network: torch.nn.Module) -> int:
-    """How many numbers it learns."""
+    """Count the trainable parameters."""
     return sum(each.numel() for each in network.parameters())
 
 
 def test_networks_have_as_many_parameters_as_the_published_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And at the paper's 112 pixels, with Adam's two moments, the megabytes of the paper's table 5."""
-    # Without memory to draw into, torch imports its compiler for it, which takes seconds.
+    """At the paper's 112 pixels, with Adam's two moments, the sizes equal the paper's table 5."""
+    # On the meta device, torch's initialisation would import the compiler, which takes seconds.
     monkeypatch.setattr(torch.nn.init, "kaiming_normal_", lambda *_, **__: None)
     with torch.device("meta"):
         assert parameters(vision.vgg16(1000, 224)) == 138_357_544
         assert parameters(vision.ResNet50(1000)) == 25_557_032
-        assert round(12 * parameters(vision.vgg16(1000, 112)) / 2**20) == 791  # the paper says 792
-        assert round(12 * parameters(vision.ResNet50(1000)) / 2**20) == 292  # the paper says 293
+        assert round(12 * parameters(vision.vgg16(1000, 112)) / 2**20) == 791  # the paper has 792
+        assert round(12 * parameters(vision.ResNet50(1000)) / 2**20) == 292  # the paper has 293
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 5), side=st.integers(6, 12))
 def test_parts_of_images_follow_from_the_seed(seed: int, rows: int, side: int) -> None:
-    """The same seed draws the same parts, the next call others; no value is beyond those of the image."""
+    """The same seed gives the same crops and each call new ones; values stay within the image's range."""
     images = torch.rand(rows, 3, side, side, generator=torch.Generator().manual_seed(seed))
     torch.manual_seed(seed)
     first, second = vision.augmented(images, 5), vision.augmented(images, 5)
@@ -58,7 +58,7 @@ def test_parts_of_images_follow_from_the_seed(seed: int, rows: int, side: int) -
 
 
 def test_half_of_the_images_are_mirrored() -> None:
-    """Left and right change places; up and down do not."""
+    """Horizontally, not vertically."""
     torch.manual_seed(0)
     down = torch.linspace(0, 1, 16).view(16, 1).expand(16, 16)
     parts = vision.augmented(torch.stack([down, down.T, down]).expand(200, 3, 16, 16), 8)
@@ -68,7 +68,7 @@ def test_half_of_the_images_are_mirrored() -> None:
 
 
 def test_the_five_likeliest_classes_count() -> None:
-    """Whatever the number of classes."""
+    """For any number of classes."""
     logits = torch.arange(12.0).view(2, 6)
     assert imagenet.hits(logits, torch.tensor([5, 4]), 1) == 1
     assert imagenet.hits(logits, torch.tensor([1, 0]), 5) == 1
@@ -76,20 +76,20 @@ def test_the_five_likeliest_classes_count() -> None:
 
 
 class Batches(list[tuple[torch.Tensor, torch.Tensor]]):
-    """What `train` asks of a data loader, without rows that lie anywhere."""
+    """A data loader double for `train`, without stored rows."""
 
     ranks = 1
 
     def progress(self, total: dict[str, Any]) -> dict[str, Any]:
-        """Nothing was kept."""
+        """Return no progress."""
         return total
 
     def report(self, **values: Any) -> None:
-        """Nobody looks."""
+        """Ignore reports."""
 
 
 def test_a_last_batch_of_one_row_is_left_out(tmp_path: Path) -> None:
-    """At a crop of which one pixel is left at last, where batch normalization would have one value per channel."""
+    """Batch normalization needs more than one value per channel, which a one-pixel feature map lacks."""
     (tmp_path / imagenet.MAPPING).write_text("n01440764 tench\nn01443537 goldfish\n")
     spec = imagenet.ImageNetTraining(32, 0.03)
     spec.misc_dir = str(tmp_path)
@@ -103,7 +103,7 @@ def test_a_last_batch_of_one_row_is_left_out(tmp_path: Path) -> None:
 
 
 def test_both_layouts_of_the_validation_images_mean_the_same(tmp_path: Path) -> None:
-    """The flat one of the archive with its solution, and a folder for each class."""
+    """The archive's flat folder with its solution file, and a folder per class."""
     data = tmp_path / "imagenet"
     imagenet.synthesize(data, TINY)
     root = data / "ILSVRC/Data/CLS-LOC"
@@ -122,12 +122,12 @@ def test_both_layouts_of_the_validation_images_mean_the_same(tmp_path: Path) -> 
 
 
 def rows(path: str) -> dict[str, dict[str, Any]]:
-    """Of a table, by id."""
+    """Return the rows of a table by id."""
     return {row["id"]: row for row in pa.parquet.read_table(path).to_pylist()}
 
 
 def test_what_no_mapping_knows_is_named(tmp_path: Path) -> None:
-    """A folder, or a line of the solution, of another class; and a mapping that is not there."""
+    """A folder or solution line of an unknown class, or a missing mapping."""
     imagenet.synthesize(tmp_path, TINY)
     stray = tmp_path / "ILSVRC/Data/CLS-LOC/train/n99999999"
     stray.mkdir()
@@ -146,7 +146,7 @@ def test_what_no_mapping_knows_is_named(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_images_are_told(tmp_path: Path) -> None:
-    """Missing, cut short, or something else; of what is an image, the square in the middle is read."""
+    """Missing, truncated or foreign files are reported; valid images are center-cropped."""
     Image.new("RGB", (60, 20), "red").save(tmp_path / "red.JPEG")
     assert vision.read_image(str(tmp_path), "image", "red.JPEG", 8).shape == (3, 8, 8)
     whole = (tmp_path / "red.JPEG").read_bytes()
@@ -163,8 +163,9 @@ def test_files_that_are_no_images_are_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a cluster of its own, with files given: one is damaged, one is missing. Both rows are told, and all else is
-    learnt from."""
+    """On its own cluster with given files, one damaged and one missing: both rows are reported, and training uses the
+    rest.
+    """
     data = tmp_path / "imagenet"
     imagenet.synthesize(data, imagenet.SMALL)
     root = data / "ILSVRC/Data/CLS-LOC"
@@ -186,6 +187,6 @@ def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.Monke
         assert "2 rows were left out, such as 'n10000003_3'" in done.stdout
         board = experiment.result().leaderboard()
         assert list(board["state"]) == ["finished"] * 4
-        assert board["top1"].max() > 0.25  # by chance 0.1
+        assert board["top1"].max() > 0.25  # chance gives 0.1
     finally:
         cluster.stop(tmp_path / "home")

@@ -1,4 +1,4 @@
-"""The digits through S3: objects and metadata in a bucket, end to end, against a server on the loopback interface."""
+"""The digits example with a local S3 server: objects and metadata in a bucket."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.data.objects.s3 import BUCKET, client, s3_server
 from tests.waiting import HANG_S
 
 SPLITS = {"train": 80, "valid": 24, "test": 24}
-"""Few rows: what is shown is where they come from."""
+"""Few rows, since the test is about their source."""
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cluster that was started where the AWS variables point to the loopback server."""
+    """A cluster started with the AWS variables of the local server."""
     folder = tmp_path / "home"
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(folder))
@@ -34,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _rows(home: Path, dataset: str, split: str) -> dict[Any, dict[str, Any]]:
-    """Row id -> fields, wherever on the cluster's volumes the row lies."""
+    """Map row ids to fields over all volumes of the cluster."""
     found: dict[Any, dict[str, Any]] = {}
     for path in sorted((home / "volumes").glob(f"**/datasets/{dataset}/{split}/partition-*/shard-*.arrow")):
         with pa.memory_map(str(path)) as file:
@@ -47,7 +47,7 @@ def _rows(home: Path, dataset: str, split: str) -> dict[Any, dict[str, Any]]:
 def test_digits_from_a_bucket_become_the_same_rows_as_from_a_folder(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Laid out in a bucket and in a folder, the scans become the same tensors under the same ids, and models train."""
+    """A bucket and a folder give the same tensors under the same ids, and models train."""
     monkeypatch.setattr(digits, "SPLITS", SPLITS)
     in_bucket = Experiment("bucket", locators=digits.lay_out(f"s3://{BUCKET}/digits"))
     in_folder = Experiment("folder", locators=digits.lay_out(str(tmp_path / "data")))

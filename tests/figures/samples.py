@@ -1,4 +1,4 @@
-"""Models, curves and spans to draw, with names as unkind as users can make them."""
+"""Models, curves and spans to draw, with hostile names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cerebro.figures import (
 from cerebro.figures import importance_of as importance
 
 NASTY = "<script>alert(1)</script>%{x}"
-"""A name that is markup to a browser and a template to Plotly."""
+"""Text with HTML markup and a Plotly template."""
 
 METRIC = "loss <b>"
 
@@ -63,7 +63,7 @@ def row(
 
 
 def rows(count: int = 32, seed: int = 1) -> list[ModelSummary]:
-    """Models of a random search; a few of them failed."""
+    """Models of a random search; a few failed."""
     random = Random(seed)
     found = []
     for index in range(count):
@@ -84,7 +84,7 @@ def rows(count: int = 32, seed: int = 1) -> list[ModelSummary]:
 
 
 def curve(index: int, epochs: int = 12, *, model: str = "", broke_at: float | None = None) -> Curve:
-    """A loss that falls, with noise."""
+    """A falling loss with noise."""
     random = Random(index)
     y = tuple(2 / (1 + 0.3 * e) + 0.1 * random.random() + 0.05 * index for e in range(epochs))
     return Curve(
@@ -98,7 +98,7 @@ def curve(index: int, epochs: int = 12, *, model: str = "", broke_at: float | No
 
 
 def spans(workers: int = 4, models: int = 6, epochs: int = 2, *, last_runs: bool = True) -> list[Span]:
-    """Sub-epochs one after another at each worker, some idle time, one failure and one revocation."""
+    """Consecutive sub-epochs per worker, some idle time, one failure and one revocation."""
     random = Random(3)
     clock = [0.0] * workers
     free = [0.0] * models
@@ -143,7 +143,7 @@ def spans(workers: int = 4, models: int = 6, epochs: int = 2, *, last_runs: bool
 
 
 def ahead(since_s: float = 40.0) -> list[PlannedSpan]:
-    """Two sub-epochs to come on each of four workers."""
+    """Two planned sub-epochs on each of four workers."""
     return [
         PlannedSpan(
             model=f"m{(worker + turn) % 16:02}",
@@ -160,7 +160,7 @@ def ahead(since_s: float = 40.0) -> list[PlannedSpan]:
 
 @cache
 def gallery(theme: Theme) -> dict[str, Figure]:
-    """One figure of each kind, and those that look different when there is much or nothing to show."""
+    """One figure of each kind, plus variants with very many and with no data."""
     models = rows()
     few = [curve(i) for i in range(9)] + [curve(9, 5, broke_at=6.0, model=NASTY), curve(10, 0, broke_at=1.0)]
     many = [curve(i, 300) for i in range(40)]

@@ -1,4 +1,4 @@
-"""What holds for every figure: Plotly takes it, nobody's name is markup, and there are words for it."""
+"""Rules for every figure: valid Plotly JSON, escaped names, and a text description."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EVERY = [
 ]
 
 SHOWN = {"text", "hovertext", "hovertemplate", "name", "ticktext", "legendgroup"}
-"""Fields whose text Plotly draws."""
+"""Fields that Plotly renders as text."""
 
 
 def drawn_texts(part: Any, field: str = "") -> Iterator[str]:
-    """All text that Plotly would look for markup in."""
+    """Collect all text that Plotly parses for markup."""
     if isinstance(part, dict):
         for key, value in part.items():
             if key not in ("meta", "customdata"):
@@ -39,19 +39,19 @@ def drawn_texts(part: Any, field: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("figure", EVERY)
 def test_plotly_knows_every_field(figure: Figure) -> None:
-    """The Python package checks names and values; its own colours do not come in."""
+    """The Python package validates names and values; its default template is not used."""
     assert len(go.Figure(figure).data) == len(figure["data"])
 
 
 @pytest.mark.parametrize("figure", EVERY)
 def test_a_figure_is_plain_json(figure: Figure) -> None:
-    """No infinity and no NaN either, which no browser reads."""
+    """Without infinity and NaN, which browsers cannot parse."""
     assert json.loads(json.dumps(figure, allow_nan=False)) == figure
 
 
 @pytest.mark.parametrize("figure", EVERY)
 def test_names_of_users_are_neither_markup_nor_templates(figure: Figure) -> None:
-    """The only element is the line break that we put between lines."""
+    """The only element is our line break."""
     for words in drawn_texts(figure):
         assert "<" not in words.replace("<br>", "").replace("<extra></extra>", "")
         assert "%{x}" not in words.replace("%{x:", "").replace("<br>%{x}<extra>", "")
@@ -59,7 +59,7 @@ def test_names_of_users_are_neither_markup_nor_templates(figure: Figure) -> None
 
 @pytest.mark.parametrize("figure", EVERY)
 def test_a_figure_has_words(figure: Figure) -> None:
-    """For those who do not see it; and a table, unless it is empty."""
+    """For screen readers, with a table unless it is empty."""
     assert description(figure).endswith((".", ")"))
     columns, rows, _ = table(figure)
     assert all(len(row) == len(columns) for row in rows)

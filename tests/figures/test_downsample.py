@@ -1,4 +1,4 @@
-"""Fewer points draw the same line: no extreme is lost, nothing is invented, the order stays."""
+"""Downsampling keeps extremes and order, and adds no points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POINTS = st.integers(min_value=FEWEST, max_value=100)
 
 @given(VALUES, POINTS)
 def test_no_more_points_are_kept_than_asked_for(y: list[float], points: int) -> None:
-    """And all of them if there are no more."""
+    """Shorter series are unchanged."""
     found = kept_indices(y, points)
     assert len(found) <= points
     if len(y) <= points:
@@ -22,7 +22,7 @@ def test_no_more_points_are_kept_than_asked_for(y: list[float], points: int) -> 
 
 @given(VALUES, POINTS)
 def test_ends_and_extremes_are_kept(y: list[float], points: int) -> None:
-    """First, last, minimum and maximum of all."""
+    """First, last, minimum and maximum."""
     found = [y[i] for i in kept_indices(y, points)]
     if y:
         assert (found[0], found[-1]) == (y[0], y[-1])
@@ -31,7 +31,7 @@ def test_ends_and_extremes_are_kept(y: list[float], points: int) -> None:
 
 @given(VALUES, POINTS)
 def test_points_stay_in_their_order_and_none_is_made_up(y: list[float], points: int) -> None:
-    """Each is one of those given, at its own place."""
+    """Each point is an input point at its position."""
     places = tuple(float(i) for i in range(len(y)))
     x, values = downsample(places, y, points)
     assert list(x) == sorted(set(x))

@@ -1,4 +1,4 @@
-"""Curves, spans, scores and progress say what the log says."""
+"""Curves, spans, scores and progress match the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.state.stories import DATASET, SHA, Story, etl_plan, sub_epoch
 
 
 def fitted() -> Story:
-    """Two models of two epochs; the second one is better, and fails in its second epoch."""
+    """A fit of two models for two epochs; the second one is better, but fails in its second epoch."""
     story = Story()
     story.fit(models=2, epochs=2)
     story.epoch(1, loss=4.0)
@@ -25,7 +25,7 @@ def fitted() -> Story:
 
 
 def test_a_curve_has_a_point_per_epoch_and_knows_its_best() -> None:
-    """In the order of the plan, with the index that colours follow."""
+    """In plan order, with the index that selects the colour."""
     first, second = epoch_curves(fitted().run, "loss")
     assert (first.model, first.index, first.x, first.y, first.best_at) == (
         "m00",
@@ -38,7 +38,7 @@ def test_a_curve_has_a_point_per_epoch_and_knows_its_best() -> None:
 
 
 def test_a_curve_over_rows_or_time_ends_where_the_epoch_ends() -> None:
-    """Two sub-epochs of ten rows an epoch; seconds since the run's first sub-epoch."""
+    """Two sub-epochs of ten rows per epoch; seconds since the run's first sub-epoch."""
     story = fitted()
     assert epoch_curves(story.run, "loss", axis="row")[0].x == (20.0, 40.0)
     visits = story.model().visits
@@ -47,7 +47,7 @@ def test_a_curve_over_rows_or_time_ends_where_the_epoch_ends() -> None:
 
 
 def test_a_curve_tells_where_its_metric_broke() -> None:
-    """A sub-epoch that met a value that is not finite commits nothing, so the failure tells of it."""
+    """A sub-epoch with a non-finite metric commits nothing, so the value is taken from the failure."""
     story = fitted()
     story.fail(sub_epoch(2, 0, "m01"), 0, FailureKind.NON_FINITE)
     assert epoch_curves(story.run, "loss")[1].broke_at == 2.0
@@ -57,7 +57,7 @@ def test_a_curve_tells_where_its_metric_broke() -> None:
 
 
 def test_every_attempt_that_ran_is_a_span() -> None:
-    """Committed, failed, revoked and running ones; not one that only waited in an inbox."""
+    """Committed, failed, revoked and running attempts; not those only queued at a worker."""
     story = Story()
     run = story.fit(models=3, epochs=1)
     story.fail(sub_epoch(1, 0), 0, FailureKind.CRASH)
@@ -84,7 +84,7 @@ def test_every_attempt_that_ran_is_a_span() -> None:
 
 
 def test_models_are_compared_by_their_best_or_at_one_epoch() -> None:
-    """With a margin for those that have not come so far."""
+    """Models that have not reached the epoch have a gap."""
     story = fitted()
     rows = list(summaries(story.run))
     assert scores(rows) == {"m00": 4.0, "m01": 1.0}
@@ -97,7 +97,7 @@ def test_models_are_compared_by_their_best_or_at_one_epoch() -> None:
 
 
 def test_rows_of_a_split_are_kept_failed_under_way_or_to_do() -> None:
-    """Rows in are rows kept plus rows failed, once all is done."""
+    """In the end, rows in are rows kept plus rows failed."""
     story = Story()
     story.tell(
         RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),

@@ -1,4 +1,4 @@
-"""Which axis a hyperparameter gets."""
+"""The choice of an axis for a hyperparameter."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.figures.samples import row
     ],
 )
 def test_the_axis_suits_the_values(values: list[JsonValue], kind: str) -> None:
-    """Logarithmic if positive numbers go by factors; words, and numbers that some models lack, are categories."""
+    """Logarithmic for positive numbers with large ratios; categories for words and for numbers absent in a model."""
     assert scale("x", values).kind == kind
 
 
 def test_values_are_compared_and_not_their_words() -> None:
-    """Six digits are the same of both seeds; 1 and "1" differ, 1 and 1.0 do not; no number is too large."""
+    """Seeds with equal first six digits differ; 1 and "1" differ, 1 and 1.0 do not; very large numbers work."""
     rows = [
         row(
             0,
@@ -49,7 +49,7 @@ def test_values_are_compared_and_not_their_words() -> None:
 
 
 def test_no_two_categories_read_alike() -> None:
-    """What would is written as JSON: text in quotes, numbers in full."""
+    """Ambiguous ones are written as JSON: text in quotes, numbers in full."""
     values: list[JsonValue] = [True, "true", 1.0, "1", 1, 1e9 + 1, 1e9 + 2, None, "(absent)", "x"]
     found = scale("x", values)
     assert set(found.categories) == {

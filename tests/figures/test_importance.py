@@ -1,4 +1,4 @@
-"""Importance: known answers on grids and random search; it obeys the direction and knows when to be silent."""
+"""Hyperparameter importance on grids and random searches with known answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def grid() -> list[tuple[float, int, str]]:
 
 
 def test_on_a_grid_only_what_decides_matters() -> None:
-    """The objective depends on the learning rate alone."""
+    """The objective depends only on the learning rate."""
     found = importance(
         models([({"lr": lr, "width": w, "act": a}, abs(lr - 0.01)) for lr, w, a in grid()]), mode="min"
     )
@@ -39,7 +39,7 @@ def test_on_a_grid_only_what_decides_matters() -> None:
 
 
 def test_in_a_random_search_numbers_and_words_are_compared_fairly() -> None:
-    """A hyperparameter with many values does not look important because of that."""
+    """Many distinct values alone do not make a hyperparameter important."""
     random = Random(5)
     found = []
     for seed in range(20):
@@ -56,7 +56,7 @@ def test_in_a_random_search_numbers_and_words_are_compared_fairly() -> None:
 
 
 def test_noise_has_no_importance() -> None:
-    """Of runs in which nothing matters about one in twenty has an answer: see the limit in `importance`."""
+    """The significance limit lets about one in twenty random runs through: see `importance`."""
     random, runs, answers = Random(7), 300, 0
     for _ in range(runs):
         given: list[tuple[Hyperparameters, float]] = [
@@ -77,7 +77,7 @@ def test_noise_has_no_importance() -> None:
 
 
 def test_what_chance_explains_has_no_part_in_what_does_not() -> None:
-    """Beside one that decides, hyperparameters that do not matter mostly have no share at all."""
+    """Next to a decisive hyperparameter, irrelevant ones usually have a share of zero."""
     random, without = Random(8), 0
     for _ in range(50):
         given: list[tuple[Hyperparameters, float]] = [
@@ -98,7 +98,7 @@ def test_what_chance_explains_has_no_part_in_what_does_not() -> None:
     [(1, 0.95, 3.841), (1, 0.99, 6.635), (2, 0.99, 9.210), (5, 0.99, 15.086), (63, 0.95, 82.529)],
 )
 def test_quantiles_are_those_of_the_tables(freedom: int, probability: float, quantile: float) -> None:
-    """To 3 %; the approximation is worst for one degree of freedom."""
+    """Within 3 %; the approximation is worst for one degree of freedom."""
     assert _chi_squared(freedom, probability) == pytest.approx(quantile, rel=0.03)
 
 
@@ -112,7 +112,7 @@ def test_quantiles_are_those_of_the_tables(freedom: int, probability: float, qua
     ],
 )
 def test_it_says_why_it_is_silent(given: list[tuple[Hyperparameters, float]], reason: str) -> None:
-    """Rather than name a winner that is none."""
+    """Instead of naming an arbitrary winner."""
     found = importance(models(given), mode="min")
     assert found.shares == ()
     assert reason in found.declined

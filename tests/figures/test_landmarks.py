@@ -1,4 +1,4 @@
-"""What spans are seen against: on their clock, whatever breaks there were, and in the report's own numbers."""
+"""Epoch ends, breaks, bounds and absences match the spans' clock and the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def story() -> Story:
 
 
 def test_an_epoch_lies_where_its_last_sub_epoch_ends(story: Story) -> None:
-    """Reports leave breaks out of an epoch's makespan; spans do not."""
+    """A report's makespan excludes breaks; the time axis includes them."""
     found = spans(story.run, story.time)
     last = [max(span.end_s for span in found if span.epoch == epoch) for epoch in (1, 2)]
     assert landmarks(story.state, story.run, story.time).epochs == ((1, last[0]), (2, last[1]))
@@ -28,7 +28,7 @@ def test_an_epoch_lies_where_its_last_sub_epoch_ends(story: Story) -> None:
 
 
 def test_a_break_lies_between_the_sub_epochs_around_it(story: Story) -> None:
-    """None of them reaches into it."""
+    """No sub-epoch overlaps it."""
     found = landmarks(story.state, story.run, story.time)
     ((since, until),) = found.breaks
     assert until - since == pytest.approx(BREAK_S + 1)
@@ -36,7 +36,7 @@ def test_a_break_lies_between_the_sub_epochs_around_it(story: Story) -> None:
 
 
 def test_the_bound_is_a_duration_and_lies_after_a_break_it_exceeds(story: Story) -> None:
-    """It is the time of the sub-epochs, and drawn where the run would have been open for so long."""
+    """The bound is a sum of sub-epoch times, drawn at the time when the run has been open that long."""
     found = landmarks(story.state, story.run, story.time)
     seconds = sum(span.end_s - span.start_s for span in spans(story.run, story.time)) / 2
     assert found.lower_bound_s == pytest.approx(seconds)
@@ -45,7 +45,7 @@ def test_the_bound_is_a_duration_and_lies_after_a_break_it_exceeds(story: Story)
 
 
 def test_figure_and_report_say_the_same_of_idle_time(story: Story) -> None:
-    """One number, with the break in neither; what the table counts are sub-epochs, and it says so."""
+    """Both exclude breaks, and the table says that it counts sub-epochs."""
     now = schedule_now(story.state, story.run, story.time)
     assert now is not None
     assert 0 < now.idle_share < 1
@@ -56,8 +56,7 @@ def test_figure_and_report_say_the_same_of_idle_time(story: Story) -> None:
 
 
 def test_a_worker_is_absent_from_its_loss_until_it_is_back() -> None:
-    """And one that joins later until then. What was before the first sub-epoch is no absence; nor is it another
-    worker."""
+    """A late worker is absent until it joins. Time before the first sub-epoch is no absence."""
     story = Story(workers=2)
     story.tell(lost(0), joined(0, incarnation="b"))
     story.etl()
@@ -79,7 +78,7 @@ def test_a_worker_is_absent_from_its_loss_until_it_is_back() -> None:
 
 
 def test_who_went_while_the_run_had_ended_is_absent_once_it_goes_on() -> None:
-    """What happens while no run is open is seen when one is open again."""
+    """Changes between runs are seen when a run opens again."""
     story = Story(workers=2)
     story.etl()
     story.fit()

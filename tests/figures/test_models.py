@@ -1,4 +1,4 @@
-"""Curves, parallel coordinates, scatter, heat map and importance show what they were given."""
+"""Curves, parallel coordinates, scatter plot, heat map and importance show their data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lines(figure: Figure) -> list[dict[str, Any]]:
 
 
 def test_a_hundred_curves_are_drawn_and_the_cut_is_said() -> None:
-    """The first ones of those given: who calls ranks them."""
+    """The first ones; the caller ranks the models."""
     given = [curve(i, 3) for i in range(MOST_LINES + 5)]
     found = figures.curves(given, metric="loss", mode="min", total=10_000)
     assert {line["meta"]["model"] for line in lines(found)} == {c.model for c in given[:MOST_LINES]}
@@ -42,13 +42,13 @@ def test_a_hundred_curves_are_drawn_and_the_cut_is_said() -> None:
 
 @pytest.mark.parametrize("weight", [1.0, -0.1])
 def test_smoothing_beyond_its_range_is_refused(weight: float) -> None:
-    """A weight of one would never move."""
+    """With a weight of one the curve would never move."""
     with pytest.raises(ValueError, match="expected 0"):
         figures.curves([curve(0)], metric="loss", mode="min", smoothing=weight)
 
 
 def test_a_cross_has_a_place_on_a_logarithmic_axis() -> None:
-    """Zero and less have none: it sits on the model's last positive value, or below all curves."""
+    """Zero and negative values have no position, so the cross is at the last positive value, or below all curves."""
     given = [
         Curve(model="m00", index=0, x=(1.0, 2.0), y=(0.5, 0.0), broke_at=3.0),
         Curve(model="m01", index=1, x=(), y=(), broke_at=1.0),
@@ -63,7 +63,7 @@ def test_a_cross_has_a_place_on_a_logarithmic_axis() -> None:
 
 
 def test_the_cross_of_a_model_without_a_value_is_on_no_curve() -> None:
-    """It has the colour of its model and sits below all values, on both kinds of axes."""
+    """In its model's colour, below all values, on both kinds of axes."""
     given = [curve(0, 5), curve(1, 5), curve(2, 0, broke_at=3.0)]
     for is_log in (False, True):
         (broke,) = traces(figures.curves(given, metric="loss", mode="min", is_log=is_log), "broke")
@@ -74,7 +74,7 @@ def test_the_cross_of_a_model_without_a_value_is_on_no_curve() -> None:
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_of_equal_models_the_description_names_the_first(mode: Literal["min", "max"]) -> None:
-    """Tables and reports name the same model, and the id does not matter."""
+    """As in tables and reports; the id does not matter."""
     given = [
         Curve(model=name, index=index, x=(1.0,), y=(0.5,), best_at=0)
         for index, name in enumerate(("m10", "m09", "m11"))
@@ -88,7 +88,7 @@ def test_of_equal_models_the_description_names_the_first(mode: Literal["min", "m
 
 
 def test_of_thousands_of_models_the_best_and_a_stated_sample_are_drawn() -> None:
-    """The best 800, and every so-manieth of the others."""
+    """The best 800, and a regular sample of the others."""
     given = [row(i, float(i), {"lr": 0.001 * (i + 1), "n": i % 7}) for i in range(5000)]
     found = figures.parallel(given, metric="loss", mode="min")
     drawn = {model for trace in traces(found, "scored") for (model,) in trace["customdata"]}
@@ -102,7 +102,7 @@ def test_of_thousands_of_models_the_best_and_a_stated_sample_are_drawn() -> None
     [{"lr": 0.1, "opt": "rmsprop"}, {"lr": 0.0, "opt": "adam"}, {"lr": -1.0, "opt": "sgd"}, {"opt": "adam"}],
 )
 def test_a_failed_model_of_a_value_that_no_other_has_is_drawn(unseen: Hyperparameters) -> None:
-    """However many others there are: axes are made of the very models that are drawn on them."""
+    """The axes include every drawn model, for any number of models."""
     given = [row(i, float(i), {"lr": 10.0 ** -(i % 5), "opt": ("adam", "sgd")[i % 2]}) for i in range(1200)]
     failed = [row(2000 + i, None, unseen, is_failed=True) for i in range(300)]
     found = figures.parallel([*given, *failed], metric="loss", mode="min")
@@ -118,7 +118,7 @@ def test_a_failed_model_of_a_value_that_no_other_has_is_drawn(unseen: Hyperparam
     ("low", "high"), [(1.1012, 1.1284), (0.99999991, 0.99999993), (0.0, 1e-300), (-1.7e308, 1.7e308)]
 )
 def test_no_two_ticks_of_an_axis_read_alike(low: float, high: float) -> None:
-    """As many digits as tell them apart, in the order of the axis, of any finite values."""
+    """With as many digits as needed, in axis order, for any finite values."""
     axis = objective_axis("loss", [low, high], "min", is_log=False)
     ticks = axis.ticks()
     assert [place for place, _ in ticks] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
@@ -128,7 +128,7 @@ def test_no_two_ticks_of_an_axis_read_alike(low: float, high: float) -> None:
 
 @pytest.mark.parametrize(("values", "kind"), [(range(1, 12), "linear"), ([2**i for i in range(9)], "log")])
 def test_ticks_of_integers_are_integers_at_their_place(values: Sequence[int], kind: str) -> None:
-    """There are no two and a half layers."""
+    """Layer counts have no fractions."""
     axis = hyperparameter_axis("layers", list(values))
     assert axis.scale.kind == kind
     for place, label in axis.ticks():
@@ -138,7 +138,7 @@ def test_ticks_of_integers_are_integers_at_their_place(values: Sequence[int], ki
 
 
 def test_values_that_look_alike_have_places_of_their_own() -> None:
-    """Of six digits they are the same; an axis, a panel and a cell tell them apart."""
+    """With six digits they look the same; axis, panel and cell distinguish them."""
     kinds: list[JsonValue] = [1, "1", 2]
     given = [row(i, float(i), {"seed": 1_000_001.0 + i, "kind": kind}) for i, kind in enumerate(kinds)]
     for name, labels in (("seed", ["1000001", "1000002", "1000003"]), ("kind", ["1", "2", '"1"'])):
@@ -155,7 +155,7 @@ def test_values_that_look_alike_have_places_of_their_own() -> None:
 
 
 def test_all_figures_choose_the_same_axis_for_a_hyperparameter() -> None:
-    """By all values that were tried, though a figure shows only those that came to something."""
+    """From all tried values, though a figure shows only models with a result."""
     scored = [row(i, float(i), {"lr": lr}) for i, lr in enumerate([0.04, 0.05, 0.1])]
     failed = [row(3 + i, None, {"lr": lr}, is_failed=True) for i, lr in enumerate([0.0001, 0.001, 0.01])]
     running = [row(6 + i, None, {"lr": lr}) for i, lr in enumerate([0.0001, 0.001, 0.01])]
@@ -166,7 +166,7 @@ def test_all_figures_choose_the_same_axis_for_a_hyperparameter() -> None:
 
 
 def test_a_cell_has_the_best_of_its_models() -> None:
-    """With their number; a pair that nobody tried is empty."""
+    """With their number; an untried pair is empty."""
     given = [
         row(0, 3.0, {"a": 1, "b": "x"}),
         row(1, 1.0, {"a": 1, "b": "x"}),

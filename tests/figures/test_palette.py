@@ -1,4 +1,4 @@
-"""Colours can be seen and told apart, on light and on dark."""
+"""Colours have enough contrast in both themes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cerebro.figures.palette import (
 
 THEMES = get_args(Theme)
 PAGE: dict[Theme, str] = {"light": "#f6f7f9", "dark": "#12161b"}
-"""The page around a figure's card."""
+"""The page background behind a figure's card."""
 
 
 def channels(given: str) -> list[float]:
@@ -27,20 +27,20 @@ def channels(given: str) -> list[float]:
 
 
 def luminance(given: str) -> float:
-    """WCAG 2.2, relative luminance."""
+    """Compute the relative luminance of WCAG 2.2."""
     red, green, blue = (((c + 0.055) / 1.055) ** 2.4 if c > 0.04045 else c / 12.92 for c in channels(given))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG 2.2, contrast ratio."""
+    """Compute the contrast ratio of WCAG 2.2."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_marks_stand_out_from_the_ground(theme: Theme) -> None:
-    """3:1 for every colour of a model, every step of the scale, and for good and bad."""
+    """3:1 for every model colour, every step of the scale, and for good and bad."""
     colors = THEME_COLORS[theme]
     marks = {colour(index, theme) for index in range(STYLES)} | {colors.good, colors.bad}
     marks |= {str(tint) for _, tint in colour_scale(theme)}
@@ -50,14 +50,14 @@ def test_marks_stand_out_from_the_ground(theme: Theme) -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_can_be_read(theme: Theme) -> None:
-    """4.5:1 for both weights of text."""
+    """4.5:1 for both font weights."""
     colors = THEME_COLORS[theme]
     assert min(contrast(words, colors.ground) for words in (colors.ink, colors.quiet)) >= 4.5
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_neighbours_differ_however_many_models_there_are(theme: Theme) -> None:
-    """Any 32 models in a row have 32 looks, by colour and dash together."""
+    """Any 32 consecutive models have 32 combinations of colour and dash."""
     looks = [(colour(index, theme), dash(index)) for index in range(4 * STYLES)]
     for first in range(3 * STYLES):
         assert len(set(looks[first : first + STYLES])) == STYLES == HUES * len(DASHES)

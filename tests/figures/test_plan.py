@@ -1,4 +1,4 @@
-"""The plan in the schedule's figure: hollow bars behind a line that is now."""
+"""The schedule figure shows planned sub-epochs as hollow bars after the current time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hollow(figure: Figure) -> dict[str, Any]:
 
 
 def test_now_is_a_line_between_what_ran_and_what_is_to_come() -> None:
-    """The axis reaches as far as the plan."""
+    """The axis covers the whole plan."""
     found = spans()
     now = max(span.end_s for span in found)
     layout = drawn(found)["layout"]

@@ -1,4 +1,4 @@
-"""The sub-epochs of a plan that have not begun: in its order, none before now, none twice at once."""
+"""Planned sub-epochs: in plan order, not before now, and without overlap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ END_S = 10.0
 
 
 def story(order: tuple[PlannedSubEpoch, ...] = ORDER) -> Story:
-    """A fit that follows a plan; nothing of it has begun."""
+    """A fit with a plan before its first sub-epoch."""
     told = Story()
     told.fit()
     told.tell(
@@ -42,7 +42,7 @@ def told(found: list[PlannedSpan]) -> list[tuple[str, str, float, float]]:
 
 
 def test_before_the_first_sub_epoch_it_is_the_plan_from_now_on() -> None:
-    """A sub-epoch lasts until the next one of its worker or its model begins, or until the end of the plan."""
+    """A sub-epoch lasts until its worker's or model's next one starts, or until the end of the plan."""
     made = story()
     assert told(planned(made.run, made.time)) == [
         ("worker-0", "m00", 0.0, 3.0),
@@ -55,7 +55,7 @@ def test_before_the_first_sub_epoch_it_is_the_plan_from_now_on() -> None:
 
 
 def test_a_worker_of_several_devices_takes_the_one_that_is_free_first() -> None:
-    """Side by side as far as devices go; none has two sub-epochs at once."""
+    """In parallel up to the number of devices."""
     order = tuple(PlannedSubEpoch("worker-0", f"m0{number}", 1, 0, 0.0) for number in range(3))
     made = Story(devices=2)
     made.fit(models=3)
@@ -70,7 +70,7 @@ def test_a_worker_of_several_devices_takes_the_one_that_is_free_first() -> None:
 
 
 def test_what_has_begun_is_planned_no_more_and_holds_up_the_rest() -> None:
-    """Times count from the first sub-epoch then; the one that runs occupies its worker and its model."""
+    """Times count from the first sub-epoch; a running one blocks its worker and its model."""
     made = story()
     made.start(sub_epoch(1, 0), 0)
     made.start(sub_epoch(1, 1, "m01"), 1)
@@ -86,7 +86,7 @@ def test_what_has_begun_is_planned_no_more_and_holds_up_the_rest() -> None:
 
 
 def test_what_nobody_follows_is_not_shown() -> None:
-    """No plan, a plan that ended, models that stopped, a run that has ended."""
+    """No plan, an abandoned plan, stopped models, an ended run."""
     without = Story()
     without.fit()
     assert planned(without.run, without.time) == []
@@ -101,7 +101,7 @@ def test_what_nobody_follows_is_not_shown() -> None:
 
 @given(st.floats(0.0, 50.0), st.integers(0, 4))
 def test_no_worker_and_no_model_has_two_sub_epochs_at_once(later_s: float, begun: int) -> None:
-    """However late the run is, and however much of the plan is done."""
+    """For any delay and any progress."""
     made = story()
     for each in ORDER[:begun]:
         made.train(each.epoch, each.partition, model=each.model)

@@ -1,5 +1,4 @@
-"""Plotly under the page's security policy, in a real browser: every figure is drawn, nothing is blocked, and the style
-rules that we ship are those of the installed script."""
+"""Plotly in a browser under the page's security policy: all figures draw and nothing is blocked."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ _PAGE = """<!doctype html><html lang="en"><title>figures</title>
 <link rel="stylesheet" id="plotly.js-style-global" class="no-inline-styles" href="/plotly.css">
 <body>{places}<script src="/plotly.js"></script><script src="/draw.js"></script></body></html>"""
 
-# As `dispatcher/pages/figures.js` does.
+# As in `dispatcher/pages/figures.js`.
 _DRAW = """
 const set = Element.prototype.setAttribute;
 Element.prototype.setAttribute = function (name, value) {
@@ -48,7 +47,7 @@ const { figures, config } = %s;
 
 @pytest.fixture(params=get_args(Theme))
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A page with a figure of each kind, under the dispatcher's own policy."""
+    """Serve a page with a figure of each kind under the dispatcher's policy."""
     figures, policy = gallery(request.param), _policy()
     files = {
         "/": ("text/html", _PAGE.format(places="".join(f'<div id="{name}"></div>' for name in figures))),
@@ -68,7 +67,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
             self.wfile.write(content.encode())
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            pass
 
     server = HttpServer(("127.0.0.1", 0), Files)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -78,7 +77,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def _policy() -> str:
-    """What the dispatcher sends with each of its pages."""
+    """Return the policy header of the dispatcher's pages."""
     answer = Bench(settings=settings()).app.test_client().get("/sign-in")
     return answer.headers["Content-Security-Policy"]
 
@@ -99,7 +98,7 @@ def _opened(page: Page, address: str) -> list[str]:
 
 
 def test_every_figure_is_drawn_and_nothing_is_blocked(page: Page, address: str) -> None:
-    """No complaint of the browser or of Plotly, no script of a user's name; an image can be taken."""
+    """No message of the browser or of Plotly, no script from user text; images can be exported."""
     said = _opened(page, address)
     page.wait_for_function("window.isDone")
     assert said == []
@@ -115,7 +114,7 @@ def test_every_figure_is_drawn_and_nothing_is_blocked(page: Page, address: str) 
 
 
 def test_the_style_rules_that_we_ship_are_those_of_the_script(page: Page) -> None:
-    """With another version of plotly, copy them anew: this says which are missing."""
+    """After an update of plotly, copy the rules again; the error lists missing ones."""
     page.set_content("<div id=a></div>")
     page.add_script_tag(content=plotly_script())
     page.evaluate("Plotly.newPlot('a', [{ y: [1] }])")
@@ -129,6 +128,6 @@ def test_the_style_rules_that_we_ship_are_those_of_the_script(page: Page) -> Non
 
 
 def test_the_policy_lets_no_other_script_run() -> None:
-    """Not for any figure."""
+    """The figures need no exception."""
     scripts = next(part for part in _policy().split(";") if part.strip().startswith("script-src"))
     assert scripts.split() == ["script-src", "'self'"]

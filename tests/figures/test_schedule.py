@@ -1,4 +1,4 @@
-"""The schedule shows every attempt, and idle time as it was, however many sub-epochs there are."""
+"""The schedule shows every attempt and exact idle time, for any number of sub-epochs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def drawn(found: list[Span], workers: int, highlight: str = "", **more: Any) -> 
 
 
 def bars(figure: Figure, name: str) -> dict[str, Any]:
-    """The bars of that name; not the one that stands for them in the legend."""
+    """Return the bars of that name, without the legend's."""
     (found,) = [t for t in figure["data"] if t["name"] == name and t["x"] != [None]]
     return dict(found)
 
 
 def test_a_bar_says_what_it_is_and_what_a_click_opens() -> None:
-    """Model, epoch, partition, attempt and task; and why an attempt failed."""
+    """Model, epoch, partition, attempt, task, and the error of a failed attempt."""
     failed = bars(drawn(spans(), 4), "failed")
     model, epoch, partition, attempt, task = failed["customdata"][0]
     assert task == f"fit-1/train/{model}/e{epoch}/p{partition}"
@@ -42,7 +42,7 @@ def test_a_bar_says_what_it_is_and_what_a_click_opens() -> None:
 
 
 def test_each_device_has_a_row() -> None:
-    """Named where its worker has several, and each bar is in the row of its device; the time of all is counted."""
+    """Named if its worker has several; each bar is in its device's row, and the total counts all rows."""
     found = [
         replace(span, devices=(number % 2,)) for number, span in enumerate(spans(2, 1, 2, last_runs=False))
     ]
@@ -61,7 +61,7 @@ def test_each_device_has_a_row() -> None:
 
 
 def test_a_sub_epoch_on_several_devices_is_drawn_on_each_of_them() -> None:
-    """It counts once, as one attempt; its time is that of each of its rows."""
+    """It counts as one attempt, with its time in each row."""
     first = spans(1, 1, 1, last_runs=False)[0]
     wide = replace(first, worker="worker-0", devices=(0, 2), parallel_plan="ddp-2", start_s=0.0, end_s=4.0)
     found = figures.schedule([wide], workers={"worker-0": 3}, models=MODELS, landmarks=Landmarks(now_s=4.0))
@@ -77,7 +77,7 @@ def test_a_sub_epoch_on_several_devices_is_drawn_on_each_of_them() -> None:
 
 
 def test_partitions_that_are_made_beside_sub_epochs_have_a_row_of_their_own() -> None:
-    """Below the devices; of a worker for ETL it has its name, and without any there is none."""
+    """Below the devices; an ETL worker's row has its name, and without partitions the row is absent."""
     (sub_epoch,) = spans(1, 1, 1, last_runs=False)
     what = "preprocesses train, partition 0"
     made = [
@@ -95,7 +95,7 @@ def test_partitions_that_are_made_beside_sub_epochs_have_a_row_of_their_own() ->
 
 
 def test_trials_are_on_the_rows_of_their_devices_and_an_inspection_on_its_own() -> None:
-    """In no model's colour. They may have been before the first sub-epoch, and then the axis begins with them."""
+    """Without a model's colour. If they precede the first sub-epoch, the axis starts with them."""
     (sub_epoch,) = spans(1, 1, 1, last_runs=False)
     none = replace(sub_epoch, model="", worker="worker-0", outcome="committed", load_s=0.0, save_s=0.0)
     inspected = replace(
@@ -126,7 +126,7 @@ def test_trials_are_on_the_rows_of_their_devices_and_an_inspection_on_its_own() 
 
 
 def test_a_worker_that_was_lost_and_came_back_is_marked() -> None:
-    """Where that was; and between the two all its rows are shaded, so that they do not look idle."""
+    """At the time of the loss; its rows are shaded until the return, so they do not look idle."""
     found = spans(2, 2, 2, last_runs=False)
     end = max(span.end_s for span in found)
     absences = (
@@ -158,7 +158,7 @@ def test_a_worker_that_was_lost_and_came_back_is_marked() -> None:
 
 
 def test_breaks_are_shaded_and_count_as_nobodys_time() -> None:
-    """The run had ended then: no worker could have trained. A break after the last sub-epoch is not drawn."""
+    """The run was not open, so no worker could train. A break after the last sub-epoch is not drawn."""
     found = spans(last_runs=False)
     end = max(span.end_s for span in found)
     figure = drawn(found, 4, breaks=((2.0, 5.0), (end - 1.0, end + 9.0), (end + 20.0, end + 30.0)))
@@ -170,7 +170,7 @@ def test_breaks_are_shaded_and_count_as_nobodys_time() -> None:
 
 
 def test_what_other_runs_had_is_hatched_and_not_idle() -> None:
-    """On the row of its device, in no model's colour; in the table it is neither training nor the lack of it."""
+    """In the row of its device, without a model's colour; the table counts it neither as training nor as idle."""
     (one, *_) = spans()
     found = [replace(one, worker="worker-0", devices=(1,), start_s=0.0, end_s=2.0)]
     landmarks = Landmarks(
@@ -190,7 +190,7 @@ def test_what_other_runs_had_is_hatched_and_not_idle() -> None:
 
 
 def test_many_sub_epochs_become_few_bars_with_the_same_idle_time() -> None:
-    """A bar fills as much of its row as the worker was busy; failures keep a mark each."""
+    """A bar's fill is the worker's busy share; each failure keeps a mark."""
     found = spans(8, 16, 30, last_runs=False)
     assert len(found) > MOST_BARS
     figure = drawn(found, 8)
@@ -209,7 +209,7 @@ SPANS = st.lists(
 
 
 def one_after_another(given_: list[tuple[int, float, float]]) -> list[Span]:
-    """A worker runs one sub-epoch at a time: each starts some time after the one before it has ended."""
+    """Sub-epochs of one worker, each some time after the previous one."""
     clock = [0.0] * 4
     found = []
     for worker, pause, seconds in given_:
@@ -226,7 +226,7 @@ def one_after_another(given_: list[tuple[int, float, float]]) -> list[Span]:
 
 @given(SPANS)
 def test_merging_keeps_each_workers_busy_time(given_: list[tuple[int, float, float]]) -> None:
-    """To the second, wherever the stretches begin and end."""
+    """Exactly, for any time ranges."""
     found = one_after_another(given_)
     end = max(span.end_s for span in found)
     merged = buckets.merged(found, [f"worker-{i}" for i in range(4)], end, most=40)
@@ -238,7 +238,7 @@ def test_merging_keeps_each_workers_busy_time(given_: list[tuple[int, float, flo
 
 @given(SPANS)
 def test_the_strip_keeps_the_busy_time_of_all_workers(given_: list[tuple[int, float, float]]) -> None:
-    """Its area is the share of their time that they were busy."""
+    """Its area is the busy share of all workers' time."""
     found = one_after_another(given_)
     end = max(span.end_s for span in found)
     line = buckets.busy_share(found, 4, end)
@@ -251,7 +251,7 @@ def test_the_strip_keeps_the_busy_time_of_all_workers(given_: list[tuple[int, fl
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_window_counts_what_is_in_it(many: bool) -> None:
-    """Bars begin before it and are cut in sums; epochs, breaks and the bound that are not in it are not drawn."""
+    """Bars that start before it are clipped; epochs, breaks and bounds outside it are not drawn."""
     sub_epochs = spans(4, 6, 200 if many else 2, last_runs=False)
     end = max(sub_epoch.end_s for sub_epoch in sub_epochs)
     since, until = 0.25 * end, 0.75 * end

@@ -1,4 +1,4 @@
-"""What came of an attempt decides how a schedule draws it."""
+"""An attempt's outcome decides its appearance in a schedule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.state.test_measured import DDP, inspected, started
     ("kind", "outcome"), [(FailureKind.PREEMPTED, "revoked"), (FailureKind.USER_ERROR, "failed")]
 )
 def test_preempted_attempt_was_taken_back(kind: FailureKind, outcome: str) -> None:
-    """A worker that was told to end is no failure of the sub-epoch."""
+    """A terminated worker is no failure of the sub-epoch."""
     story = Story("digits")
     story.workers_join()
     story.etl()
@@ -37,8 +37,7 @@ def test_preempted_attempt_was_taken_back(kind: FailureKind, outcome: str) -> No
 
 
 def test_inspection_and_trials_are_beside_the_sub_epochs() -> None:
-    """They are no sub-epochs; until the first sub-epoch starts they count from now. What a trial has shown is told with
-    it."""
+    """Until the first sub-epoch starts, times count from now. A trial has its result."""
     story = inspected()
     (inspection,) = other_tasks(story.run, story.time)
     assert (inspection.kind, inspection.devices, inspection.end_s) == ("inspect", (), 0.0)
@@ -56,8 +55,7 @@ def test_inspection_and_trials_are_beside_the_sub_epochs() -> None:
 
 
 def test_attempts_that_were_read_from_the_log_are_drawn_alike() -> None:
-    """Whatever came of them, of sub-epochs and beside them; but for what a trial has shown, which only the fold
-    knows."""
+    """For all outcomes, except for the result of a trial, which only the fold has."""
     made = History(Random(2), validated=False, epochs=3, has_gangs=True, workers=3, has_parallel_plans=True)
     while len(made.log) < 150 or not any(task.state is TaskState.RUNNING for task in made.run.open.values()):
         made.step()

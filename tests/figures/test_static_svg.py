@@ -1,4 +1,4 @@
-"""A figure of lines as a picture: whatever is drawn, it is one SVG document, which does nothing and goes nowhere."""
+"""Line figures as a static SVG without scripts and links."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXTREME = Curve(model="m00", index=0, x=(0.0, 1.0, 2.0), y=(1e300, 5e-324, -1e30
 def test_whatever_is_drawn_is_one_harmless_document(
     found: list[Curve], axis: Axis, is_log: bool, metric: str
 ) -> None:
-    """Well-formed, of shapes and text alone, each inside the picture."""
+    """Well-formed, with only shapes and text, all inside the picture."""
     drawn = curves(found, metric=metric, mode="min", axis=axis, is_log=is_log)
     for element in ElementTree.fromstring(static_svg(drawn)).iter():
         assert element.tag in HARMLESS
@@ -61,7 +61,7 @@ def test_whatever_is_drawn_is_one_harmless_document(
 
 
 def test_a_line_is_where_its_values_are() -> None:
-    """The first value lies left, a higher one above a lower one, and what has no place on the axis breaks the line."""
+    """Values run from left to right, higher values are above, and a value without a position breaks the line."""
     found = Curve(model="m00", index=0, x=(1.0, 2.0, 3.0, 4.0), y=(100.0, 10.0, -1.0, 1.0))
     root = ElementTree.fromstring(static_svg(curves([found], metric="loss", mode="min", is_log=True)))
     (path,) = (each for each in root.iter(f"{SVG}path") if each.get("vector-effect"))
@@ -70,8 +70,8 @@ def test_a_line_is_where_its_values_are() -> None:
     ]
     assert [kind for kind, _, _ in steps] == ["M", "L", "M"]
     assert [x for _, x, _ in steps] == sorted(x for _, x, _ in steps)
-    assert steps[0][2] < steps[1][2] < steps[2][2]  # downwards, as screens count
-    # Of three values that are ten times apart, the one between them lies in the middle.
+    assert steps[0][2] < steps[1][2] < steps[2][2]  # screen coordinates point downwards
+    # The middle of three values with a ratio of ten each is in the middle.
     assert steps[1][2] == pytest.approx((steps[0][2] + steps[2][2]) / 2, abs=0.2)
 
 
@@ -81,7 +81,7 @@ def test_a_line_is_where_its_values_are() -> None:
     st.booleans(),
 )
 def test_an_axis_has_numbers_of_which_no_two_are_the_same(y: list[float], is_log: bool) -> None:
-    """Also one that spans no power of ten, and a plateau."""
+    """Also for less than one power of ten, and for a constant."""
     found = Curve(model="m00", index=0, x=tuple(map(float, range(len(y)))), y=tuple(y))
     root = ElementTree.fromstring(static_svg(curves([found], metric="loss", mode="min", is_log=is_log)))
     numbers = [each.text for each in root.iter(f"{SVG}text") if each.get("text-anchor") == "end"]

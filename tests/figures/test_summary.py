@@ -16,14 +16,14 @@ from tests.state.stories import Story, sub_epoch, validation
 
 
 def rows(run: Run) -> dict[str, tuple[object, ...]]:
-    """What changes while a run goes on."""
+    """Return the fields that change during a run."""
     return {
         row.id: (row.state, row.epoch, row.sub_epochs_done, row.worker, row.redone) for row in summaries(run)
     }
 
 
 def test_models_come_in_the_order_of_the_plan() -> None:
-    """Numbered from 0, with what they were asked to be; a run that is no fit has none."""
+    """Numbered from 0, with their hyperparameters; a run that is no fit has no rows."""
     story = Story()
     story.etl()
     story.fit(models=3, epochs=2)
@@ -39,7 +39,7 @@ def test_models_come_in_the_order_of_the_plan() -> None:
 
 @pytest.mark.parametrize("validated", [False, True])
 def test_best_and_latest_differ(validated: bool) -> None:
-    """The best epoch, whose metrics are told, and the newest that is known."""
+    """The row has the metrics of the best epoch, and the newest epoch."""
     story = Story()
     story.fit(epochs=3, validated=validated)
     for epoch, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
@@ -53,7 +53,7 @@ def test_best_and_latest_differ(validated: bool) -> None:
 
 
 def test_a_validated_epoch_without_validation_has_no_values_yet() -> None:
-    """Training values are another quantity."""
+    """Training metrics are not comparable."""
     story = Story()
     story.fit(validated=True)
     story.epoch(1, loss=2.0)
@@ -64,7 +64,7 @@ def test_a_validated_epoch_without_validation_has_no_values_yet() -> None:
 
 
 def test_where_its_sub_epoch_is_and_what_was_done_again() -> None:
-    """While it runs and when it has failed; another model is untouched."""
+    """While it runs and after it failed; other models are not affected."""
     story = Story()
     story.fit()
     story.train(1, 0)
@@ -79,7 +79,7 @@ def test_where_its_sub_epoch_is_and_what_was_done_again() -> None:
 
 
 def test_asked_again_only_what_has_changed_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages ask every second, of thousands of models: the mean of an epoch is made once."""
+    """Pages poll thousands of models every second, so the mean of an epoch is computed once."""
     story, asked = Story(), Counter[str]()
 
     def counted(visits: Sequence[Visit]) -> dict[str, float]:

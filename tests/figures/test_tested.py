@@ -1,4 +1,4 @@
-"""What test runs measured: metrics are the user's own to the bit, or are said to be means."""
+"""Test metrics equal the user's values, or are marked as means."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = st.lists(st.integers(1, 1000), min_size=1, max_size=5)
 
 
 def planned(story: Story, sizes: list[int], *, is_whole: bool) -> Run:
-    """A test of two models on a split cut into partitions of these sizes."""
+    """A test of two models on a split with these partition sizes."""
     plan = EvaluatePlan(
         kind="test",
         dataset=DATASET,
@@ -41,7 +41,7 @@ def planned(story: Story, sizes: list[int], *, is_whole: bool) -> Run:
 def test_what_user_code_returned_for_the_whole_split_is_told_as_it_is(
     sizes: list[int], metrics: dict[str, float]
 ) -> None:
-    """However many partitions the split is cut into: one number per metric, to the bit, and nothing is averaged."""
+    """For any number of partitions: one number per metric, without averaging."""
     story = Story()
     run = planned(story, sizes, is_whole=True)
     for task in list(run.tasks.values()):
@@ -56,7 +56,7 @@ def test_what_user_code_returned_for_the_whole_split_is_told_as_it_is(
 
 
 def test_ratios_of_parts_are_those_of_the_whole_split() -> None:
-    """Nothing is said to be a mean of what is none; of what is, its name."""
+    """Only actual means are marked as means."""
     story = Story()
     run = planned(story, [3, 4], is_whole=False)
     for partition, (terms, loss) in enumerate([(Terms(2, 3), 0.5), (Terms(0, 1), 1.0)]):

@@ -1,4 +1,4 @@
-"""A figure of the light theme becomes that of the dark one by its colours alone: a file needs to hold one of them."""
+"""Light and dark figures differ only in colours, so a file stores only one theme."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DRAWN = {theme: gallery(theme) for theme in get_args(Theme)}
 
 
 def tinted(part: Any, *, is_colour: bool = False) -> Any:
-    """As the script of a report does it."""
+    """Recolour a figure as a report's script does."""
     if isinstance(part, dict):
         return {
             name: tinted(each, is_colour=bool(re.search(r"color(scale)?$", name)))
@@ -27,6 +27,6 @@ def tinted(part: Any, *, is_colour: bool = False) -> Any:
 
 @pytest.mark.parametrize("name", DRAWN["light"])
 def test_a_figure_differs_between_themes_in_colours_alone(name: str) -> None:
-    """Each colour of the light theme has one place in the dark one."""
+    """Each light colour maps to one dark colour."""
     assert tinted(DRAWN["light"][name]) == DRAWN["dark"][name]
     assert DRAWN["light"][name] != DRAWN["dark"][name]

@@ -1,4 +1,4 @@
-"""Keras models of the tests, and whether there is Keras."""
+"""Keras models for tests, and a check for Keras."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from cerebro import KerasSubEpochSpec
 
 BACKEND = os.environ.get("KERAS_BACKEND") or "torch"
-"""Of the tests of sub-epochs: a process has one. `test_tensorflow` runs them once more with the other one."""
+"""The backend of the sub-epoch tests. A process has one; `test_tensorflow` runs them again with the other one."""
 
 
 def require_keras(backend: str) -> None:
-    """Skip where a library is missing; in CI that is a failure."""
+    """Skip without the library; fail in CI."""
     for name in ("keras", backend):
         if importlib.util.find_spec(name) is None:
             assert not os.environ.get("CI"), f"{name} is missing: pip install -e '.[keras]'"
@@ -23,7 +23,7 @@ def require_keras(backend: str) -> None:
 
 
 class Net(KerasSubEpochSpec):
-    """Dropout, batch normalisation, momentum, a schedule: all that lives on from sub-epoch to sub-epoch."""
+    """Dropout, batch normalisation, momentum and a schedule: all state that persists between sub-epochs."""
 
     keras_backend = BACKEND
 

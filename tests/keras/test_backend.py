@@ -1,4 +1,4 @@
-"""Which backend a process of a Keras spec has, before anything imports Keras."""
+"""The Keras backend of a process is fixed before the first import of Keras."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trial_runner.known_parallel_plans import known_parallel_plans
 
 
 class _Looks:
-    """Restored as what the backend is by then."""
+    """Unpickles as the current backend."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.getenv, ("KERAS_BACKEND",)
 
 
 class Spec(KerasSubEpochSpec):
-    """Made for torch."""
+    """A spec for torch."""
 
     keras_backend = "torch"
 
@@ -39,10 +39,10 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_backend_is_chosen_before_the_code_is_restored() -> None:
-    """Which imports Keras, that takes no other one afterwards."""
+    """Unpickling the code imports Keras, which fixes the backend."""
 
     class Looking(Spec):
-        """As a notebook's, it travels with what its class holds."""
+        """Defined in a notebook, so the class is sent by value."""
 
         seen = _Looks()
 
@@ -50,7 +50,7 @@ def test_the_backend_is_chosen_before_the_code_is_restored() -> None:
 
 
 def test_the_backend_is_that_of_who_starts_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the spec says, as Keras was imported, as the environment says, or TensorFlow; it travels with the spec."""
+    """The spec's, the imported Keras', the environment's, or TensorFlow; it is stored with the spec."""
     assert select_backend("") == "tensorflow"
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     assert select_backend("") == "torch"
@@ -63,14 +63,14 @@ def test_the_backend_is_that_of_who_starts_the_run(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_backend_that_sub_epochs_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the run is started."""
+    """At the start of the run."""
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     with pytest.raises(SpecError, match=r"'jax', expected 'tensorflow' or 'torch': set keras_backend"):
         encode(KerasSubEpochSpec())
 
 
 def test_a_process_that_has_imported_another_backend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook's, where a dry run is made."""
+    """In a notebook's dry run."""
     encoded = encode(Spec()).encoded
     _imported(monkeypatch, "tensorflow")
     with pytest.raises(
@@ -80,7 +80,7 @@ def test_a_process_that_has_imported_another_backend_says_so(monkeypatch: pytest
 
 
 def test_a_worker_without_keras_says_how_it_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name of the extra, the images, and the file with requirements."""
+    """The error names the extra, the images and the requirements file."""
     monkeypatch.setenv(CORES, "1")
     monkeypatch.setitem(sys.modules, "keras", None)
     with pytest.raises(SpecError, match=r"no module 'keras'.*extra 'keras'.*KERAS=1.*requirements\.txt"):

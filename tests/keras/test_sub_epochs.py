@@ -1,4 +1,4 @@
-"""Sub-epochs of Keras models: what is promised of sub-epochs of torch's holds for them, too."""
+"""Keras sub-epochs keep the guarantees of torch sub-epochs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def loader(rows: MappedRows) -> InstrumentedLoader:
 
 
 def test_a_chain_of_sub_epochs_goes_on_to_the_bit(rows: MappedRows, tmp_path: Path) -> None:
-    """Through files and new models: weights, momenta, seed generators, the steps that the schedule goes by."""
+    """Across files and new models: weights, momenta, seed generators and the schedule's steps."""
     states: list[Any] = []
     for place in ("one", "other"):
         state = None
@@ -80,7 +80,7 @@ def test_a_chain_of_sub_epochs_goes_on_to_the_bit(rows: MappedRows, tmp_path: Pa
 
 
 def test_a_sub_epoch_in_one_model_is_what_it_is_in_a_new_one(rows: MappedRows, tmp_path: Path) -> None:
-    """As a replay trains: nothing of the model lives beside its state."""
+    """As in a replay: a model has no state outside its checkpoint."""
     first = sub_epoch(rows, tmp_path / "a").attempt()
     kept = copy.deepcopy(first)
     assert_equal(
@@ -90,7 +90,7 @@ def test_a_sub_epoch_in_one_model_is_what_it_is_in_a_new_one(rows: MappedRows, t
 
 @pytest.mark.parametrize("batch", [1, 7])
 def test_a_sub_epoch_goes_on_from_a_savepoint(rows: MappedRows, tmp_path: Path, batch: int) -> None:
-    """In a new model, to the same bits, with the metrics of all its batches."""
+    """In a new model, with the same bits and the metrics of all batches."""
     whole = sub_epoch(rows, tmp_path / "whole")
     state = whole.attempt()
     parts = sub_epoch(rows, tmp_path / "parts")
@@ -102,7 +102,7 @@ def test_a_sub_epoch_goes_on_from_a_savepoint(rows: MappedRows, tmp_path: Path, 
 
 
 def test_a_changed_learning_rate_is_that_of_the_next_sub_epoch(rows: MappedRows, tmp_path: Path) -> None:
-    """And not the saved one, which all else of the optimizer is."""
+    """The rest of the optimizer's state is restored."""
     one = create(Net(), {"lr": 0.05}, seed=0, model="m00", device=CPU)
     two = create(Net(), {"lr": 0.01}, seed=0, model="m00", device=CPU)
     _train(one, rows)
@@ -119,7 +119,7 @@ def _train(trainee: Trainee, rows: MappedRows) -> None:
 
 
 def test_a_model_is_tested_and_asked_as_compile_says(rows: MappedRows, tmp_path: Path) -> None:
-    """As Keras does it by itself on the same rows."""
+    """As plain Keras on the same rows."""
     trainee = create(Net(), {}, seed=0, model="m00", device=CPU)
     (network,) = users(trainee.modules)
     inputs = np.concatenate(
@@ -139,7 +139,7 @@ def test_a_model_is_tested_and_asked_as_compile_says(rows: MappedRows, tmp_path:
 
 
 def test_the_length_of_rows_may_differ_from_batch_to_batch(tmp_path: Path) -> None:
-    """As of texts that are padded to the longest of a batch; the last batch has fewer rows."""
+    """As with texts padded per batch; the last batch has fewer rows."""
     counts = [5, 5, 7, 7, 6, 6, 3]
     source = Source(fingerprint="f", metadata="m")
     write_rows(tmp_path, [(ragged(np.ones(n, np.int64)), n % 2) for n in counts], source)
@@ -180,7 +180,7 @@ def test_the_length_of_rows_may_differ_from_batch_to_batch(tmp_path: Path) -> No
 
 @pytest.mark.filterwarnings("ignore:.build... was called on layer")
 def test_a_model_need_not_be_compiled_for_methods_of_ones_own(rows: MappedRows) -> None:
-    """And may have a layer that it does not use, as plain Keras takes it."""
+    """It may also have an unused layer, as in plain Keras."""
 
     class Own(Net):
         def create_models(self, hyperparams: Any) -> Any:
@@ -221,7 +221,7 @@ def test_a_model_need_not_be_compiled_for_methods_of_ones_own(rows: MappedRows) 
 
 
 def test_ragged_rows_are_what_the_backend_takes(tmp_path: Path) -> None:
-    """NumPy's arrays or torch's tensors, which `padded` keeps."""
+    """NumPy arrays or torch tensors; `padded` keeps the type."""
     source = Source(fingerprint="f", metadata="m")
     write_rows(tmp_path, [(ragged(np.ones(n, np.float32)), n) for n in range(1, 7)], source)
     seen: list[Any] = []
@@ -240,7 +240,7 @@ def test_ragged_rows_are_what_the_backend_takes(tmp_path: Path) -> None:
 
 
 def test_frozen_weights_are_in_a_base(tmp_path: Path) -> None:
-    """As torch's: the next checkpoint is small, and reads the same."""
+    """As with torch, the next checkpoint is small and reads the same."""
 
     class Frozen(Net):
         def create_models(self, hyperparams: Any) -> Any:
@@ -262,7 +262,7 @@ def test_frozen_weights_are_in_a_base(tmp_path: Path) -> None:
 
 
 def test_other_weights_than_were_saved_are_named(rows: MappedRows) -> None:
-    """With their shapes, before anything is changed."""
+    """With their shapes, before anything changes."""
 
     class Wider(Net):
         def create_models(self, hyperparams: Any) -> Any:
@@ -279,7 +279,7 @@ def test_other_weights_than_were_saved_are_named(rows: MappedRows) -> None:
 
 
 def test_a_technique_is_refused_with_the_reason() -> None:
-    """By the facts that ways are ruled out by, and by the sub-epoch that is to be trained so."""
+    """By the rules for parallel plans, and by the sub-epoch itself."""
     trainee = create(Net(), {}, seed=0, model="m00", device=CPU)
     reason = facts_of(trainee.modules, {}, hints=Hints()).only_single
     assert "a Keras model, which trains on one device" in reason
@@ -297,7 +297,7 @@ def test_a_technique_is_refused_with_the_reason() -> None:
     ],
 )
 def test_a_model_that_cannot_be_trained_is_named(made: str, message: str) -> None:
-    """With what to do about it."""
+    """With a fix."""
 
     class Wrong(Net):
         def create_models(self, hyperparams: Any) -> Any:
@@ -314,7 +314,7 @@ def test_a_model_that_cannot_be_trained_is_named(made: str, message: str) -> Non
 
 
 def test_sub_epochs_compute_what_a_loop_of_keras_computes(rows: MappedRows, tmp_path: Path) -> None:
-    """Two sub-epochs with a hop equal one loop of `train_on_batch` over the same batches, to the bit."""
+    """Two sub-epochs with a hop equal one loop of `train_on_batch` over the same batches."""
     spec, given = Net(), {"batch_size": SIZE}
 
     def passes() -> list[PartitionLoader]:

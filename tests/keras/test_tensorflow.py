@@ -1,4 +1,4 @@
-"""The other backend: what is promised of sub-epochs holds with TensorFlow, in a process of its own."""
+"""The sub-epoch tests with TensorFlow as backend, in a child process."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from cerebro.local.supervision.processes import marked
 
 @pytest.fixture
 def home(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterHome]:
-    """The home that the notebook's cluster gets; nothing runs there afterwards."""
+    """The home of the notebook's cluster; the cluster is stopped afterwards."""
     found = ClusterHome(tmp_path / "home")
     for name in ("CEREBRO_SERVER", "CEREBRO_TOKEN"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""The quickstart notebook, executed in a real kernel against a local cluster of its own."""
+"""Run the quickstart notebook in a kernel with its own local cluster."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _code_cells(notebook: Any) -> list[Any]:
 
 
 def _outputs(notebook: Any, source: str) -> list[Any]:
-    """Outputs of the cell whose source ends with `source`."""
+    """Return the outputs of the cell whose source ends with `source`."""
     (cell,) = [cell for cell in _code_cells(notebook) if cell.source.endswith(source)]
     return list(cell.outputs)
 
 
 def test_notebook_is_committed_without_outputs() -> None:
-    """The file holds no output and no execution count, so that a diff of it is a diff of its text."""
+    """Outputs and execution counts would clutter its diffs."""
     notebook = json.loads(NOTEBOOK.read_text())
     assert notebook["nbformat"] == 4
     for cell in notebook["cells"]:
@@ -42,7 +42,7 @@ def test_notebook_is_committed_without_outputs() -> None:
 
 
 def test_notebook_uses_the_public_interface_only() -> None:
-    """What the notebook imports of Cerebro is what `cerebro` itself hands out."""
+    """It imports only names that `cerebro` exports."""
     sources = [cell.source for cell in _code_cells(_read())]
     imports = [
         line for text in sources for line in text.splitlines() if "import" in line and "cerebro" in line
@@ -55,8 +55,11 @@ def test_notebook_uses_the_public_interface_only() -> None:
 
 @pytest.mark.slow
 def test_notebook_runs_in_a_kernel_and_finds_an_accurate_model(home: ClusterHome, tmp_path: Path) -> None:
-    """All cells run without warnings, a model is stopped and resumed, bars, tables and figures stand in the file and in
-    an export of it, and the best of eight models is 97 % right on the test split."""
+    """All cells run without warnings, and a model is stopped and resumed.
+
+    The file and its export contain progress bars, tables and figures, and the best of eight models has 97 % test
+    accuracy.
+    """
     notebook = _read()
     folder = tmp_path / "notebooks"
     folder.mkdir()
@@ -85,12 +88,12 @@ def test_notebook_runs_in_a_kernel_and_finds_an_accurate_model(home: ClusterHome
 
 
 def _bundles(notebook: Any) -> list[dict[str, Any]]:
-    """What the outputs of all cells hold, by type."""
+    """Return the outputs of all cells by MIME type."""
     return [output.get("data", {}) for cell in _code_cells(notebook) for output in cell.outputs]
 
 
 def _check_progress(notebook: Any) -> None:
-    """A bar per epoch and a row per model stand in the notebook's file, without a widget."""
+    """Check for a bar per epoch and a row per model, without a widget."""
     fit = [cell for cell in _code_cells(notebook) if "run_fit" in cell.source]
     (shown,) = [o.data["text/html"] for o in fit[0].outputs if o.output_type == "display_data"]
     assert [f">epoch {epoch}<" in shown for epoch in range(1, 10)] == [True] * 8 + [False]
@@ -102,7 +105,7 @@ def _check_progress(notebook: Any) -> None:
 
 
 def _check_export(notebook: Any, folder: Path) -> None:
-    """What an export to HTML would hold draws all figures, in a browser without a network."""
+    """Check that an HTML export draws all figures in a browser without a network."""
     outputs = [
         o.data["text/html"]
         for cell in _code_cells(notebook)

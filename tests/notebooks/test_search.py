@@ -1,4 +1,4 @@
-"""The notebook of searches, executed in a real kernel against a local cluster of its own."""
+"""Run the search notebook in a kernel with its own local cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "search.ipynb"
 
 
 def test_notebook_is_committed_without_outputs() -> None:
-    """The file holds no output and no execution count, so that a diff of it is a diff of its text."""
+    """Outputs and execution counts would clutter its diffs."""
     for cell in json.loads(NOTEBOOK.read_text())["cells"]:
         if cell["cell_type"] == "code":
             assert cell["outputs"] == []
@@ -25,8 +25,10 @@ def test_notebook_is_committed_without_outputs() -> None:
 
 @pytest.mark.slow
 def test_notebook_searches_and_clones_the_best_model(home: ClusterHome, tmp_path: Path) -> None:
-    """All cells run without warnings; few of the 24 models are trained to the end, a clone of the best one is in the
-    table, and the log says who asked for it."""
+    """All cells run without warnings.
+
+    Few of the 24 models train to the last epoch, the table has a clone of the best one, and the log names its author.
+    """
     notebook = nbformat.read(NOTEBOOK, 4)  # type: ignore[no-untyped-call]
     NotebookClient(
         notebook,

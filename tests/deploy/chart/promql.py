@@ -1,7 +1,7 @@
 """A parser for the part of PromQL that the chart uses. It rejects invalid queries and lists the metrics.
 
 Grammar, by rising precedence: ``or``, ``and`` and ``unless``, comparisons, ``+ -``, ``* /``, then a number, a selector
-with an optional range, a call, an aggregation with ``by`` or ``without``, or parentheses
+with an optional range, a call, an aggregation with ``by`` or ``without``, or parentheses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Query:
     Attributes:
         metrics: names of metrics.
         matchers: (metric, label, operator, value) of selectors.
-        grouped: labels of all ``by (...)``
+        grouped: labels of all ``by (...)``.
     """
 
     metrics: set[str] = field(default_factory=set)
@@ -38,7 +38,7 @@ def parse(text: str) -> Query:
     """Parse a query.
 
     Raises:
-        ValueError: the query is invalid; names the position and the expectation
+        ValueError: the query is invalid; names the position and the expectation.
     """
     parser = _Parser(text)
     parser.binary(0)

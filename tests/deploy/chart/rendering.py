@@ -94,7 +94,7 @@ def render_with(values: Mapping[str, Any]) -> Rendered:
     """Render the chart with other values.
 
     Raises:
-        HelmError: Helm refuses the values
+        HelmError: Helm refuses the values.
     """
     return _rendered(json.dumps(values, sort_keys=True))
 
@@ -108,7 +108,7 @@ def render_each(sets: Sets) -> Mapping[str, Rendered]:
     """Render the chart with each of several sets of values.
 
     Raises:
-        HelmError: Helm refuses a set
+        HelmError: Helm refuses a set.
     """
     return _rendered_each(json.dumps(sets))
 
@@ -127,7 +127,7 @@ def texts(sets: Sets) -> dict[str, str]:
     A parent chart has the chart as a dependency once per set, each under its own name.
 
     Raises:
-        HelmError: Helm refuses a set
+        HelmError: Helm refuses a set.
     """
     printed = _printed(list(sets.values()))
     return dict(zip(sets, printed, strict=True))
@@ -147,7 +147,7 @@ def refusals_of_schema(sets: Sets) -> dict[str, str]:
 def refusals_of_checks(sets: Sets) -> dict[str, str]:
     """Return the error of the chart's own check for each set; empty if the set is valid.
 
-    The check normally ends Helm at the first invalid set. Here it writes its error into an object instead
+    The check normally ends Helm at the first invalid set. Here it writes its error into an object instead.
     """
 
     def tell(chart: Path) -> None:
@@ -202,7 +202,7 @@ def template(chart: Path, values: str) -> str:
     """Return the output of ``helm template`` for `values` (JSON).
 
     Raises:
-        HelmError: Helm failed
+        HelmError: Helm failed.
     """
     return run("template", RELEASE, str(chart), "--namespace", NAMESPACE, "--values", "-", stdin=values)
 
@@ -211,7 +211,7 @@ def run(*arguments: str, stdin: str = "") -> str:
     """Run a Helm command and return its output.
 
     Raises:
-        HelmError: Helm failed
+        HelmError: Helm failed.
     """
     done = subprocess.run(
         [str(helm()), *arguments],

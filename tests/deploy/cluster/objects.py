@@ -4,7 +4,7 @@ It supports Helm installations and upgrades: admission sets the default class of
 fields that their manager no longer applies, and immutable fields of claims and StatefulSets are refused. It has no
 controllers, so no pods exist. `tests.deploy.cluster.serving` serves it over HTTP.
 
-Kubernetes documentation: "Server-Side Apply", "StatefulSets", "Persistent Volumes", "Change the default StorageClass"
+Kubernetes documentation: "Server-Side Apply", "StatefulSets", "Persistent Volumes", "Change the default StorageClass".
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Objects:
         """Return an object.
 
         Raises:
-            RefusedError: the object does not exist
+            RefusedError: the object does not exist.
         """
         if key not in self._stored:
             raise RefusedError(404, "NotFound", f'{key[0]} "{key[2]}" not found')
@@ -89,7 +89,7 @@ class Objects:
         """Create an object.
 
         Raises:
-            RefusedError: the object exists
+            RefusedError: the object exists.
         """
         if key in self._stored:
             raise RefusedError(409, "AlreadyExists", f'{key[0]} "{key[2]}" already exists')
@@ -105,7 +105,7 @@ class Objects:
         """Replace an object.
 
         Raises:
-            RefusedError: the object does not exist, or an immutable field differs
+            RefusedError: the object does not exist, or an immutable field differs.
         """
         self._check(key, self.get(key), content)
         return self._kept(key, content)
@@ -128,7 +128,7 @@ class Objects:
         """Apply server-side: remove fields that the manager applied before but not now.
 
         Raises:
-            RefusedError: an immutable field differs, or another manager has set the replicas
+            RefusedError: an immutable field differs, or another manager has set the replicas.
         """
         if key not in self._stored:
             made = self.create(key, content)
@@ -153,7 +153,7 @@ class Objects:
         """Apply a JSON merge patch (RFC 7386).
 
         Raises:
-            RefusedError: the object does not exist, or an immutable field would differ
+            RefusedError: the object does not exist, or an immutable field would differ.
         """
         return self.replace(key, _patched(copy.deepcopy(self.get(key)), change))
 
@@ -161,7 +161,7 @@ class Objects:
         """Delete an object.
 
         Raises:
-            RefusedError: the object does not exist
+            RefusedError: the object does not exist.
         """
         content = self.get(key)
         del self._stored[key]

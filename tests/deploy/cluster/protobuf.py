@@ -1,7 +1,7 @@
 """Decode Helm's release Secrets from Protobuf.
 
 Kubernetes documentation: "Kubernetes API Concepts", section "Kubernetes Protobuf encoding"; field numbers are from
-``k8s.io/api/core/v1/generated.proto`` and ``k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto``
+``k8s.io/api/core/v1/generated.proto`` and ``k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto``.
 """
 
 from __future__ import annotations
