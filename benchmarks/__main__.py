@@ -1,8 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks [NAME...] [--write] [--json]``.
 
-Prints a table of what was measured against which bar; with ``--json`` a list of the same figures for programs, alone on
-standard output. The exit status is 0 also when a bar is missed, and the table says so; it is 1 when a benchmark could
-not run.
+Prints a table of measurements and bars; ``--json`` prints the figures as a JSON list and nothing else on standard
+output. A missed bar shows in the table and leaves exit status 0; status 1 means that a benchmark could not run.
 """
 
 from __future__ import annotations
@@ -78,14 +77,14 @@ NAMES = (
         "hermes",
     ),
 )
-"""The platform's, then the scheduler's; each is a module with a function `benchmark`."""
+"""The platform's benchmarks, then the scheduler's; each is a module with a function `benchmark`."""
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _HEADINGS = ("what", "measured", "ratio", "bar", "holds")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what was asked for; 1 only if a benchmark could not run."""
+    """Run the requested benchmarks; return 1 if one could not run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)}; all if none is named"
@@ -111,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(names: Sequence[str], is_written: bool) -> tuple[dict[str, list[Figure]], int]:
-    """Measure and print the table. Returns the figures by benchmark, and the exit status."""
+    """Measure and print the table; return the figures by benchmark, and the exit status."""
     load = os.getloadavg()[0]
     figures: dict[str, list[Figure]] = {}
     broken: list[str] = []
@@ -121,7 +120,7 @@ def _run(names: Sequence[str], is_written: bool) -> tuple[dict[str, list[Figure]
         try:
             found = importlib.import_module(f"benchmarks.{name}").benchmark()
             figures[name] = found if isinstance(found, list) else [found]
-        except Exception:  # noqa: BLE001 - whatever one benchmark meets, the others still run
+        except Exception:  # noqa: BLE001 - after any error, the other benchmarks still run
             broken.append(name)
             print("could not run")
             traceback.print_exc()
@@ -137,7 +136,7 @@ def _run(names: Sequence[str], is_written: bool) -> tuple[dict[str, list[Figure]
 
 @contextmanager
 def _stdout_for_json() -> Iterator[TextIO]:
-    """Keep standard output for the caller; what this process and its children print goes to standard error.
+    """Keep standard output for the caller: this process and its children print to standard error.
 
     The file descriptor is changed too, because benchmarks start processes that inherit it.
     """

@@ -1,14 +1,13 @@
-"""Simulated agents by the hundred, for `thousand_workers`: one thread, one event loop, the requests of the real agent.
+"""Simulated agents for `thousand_workers`: hundreds in one thread, with the real agent's requests.
 
-``python -m benchmarks.agents FIRST COUNT SUB_EPOCH_S`` is so many agents in one process. Each has the two connections
-that
-an agent uses all the time: on one it waits for its inbox, on the other it reports every two seconds, and tells what
-begins and ends. A partition is made at once, a sub-epoch of training takes `SUB_EPOCH_S` seconds and is followed by the
-next one that waits, in one report. Requests have the paths, headers and bodies that `cerebro.runtime.kvs.client` and
-the real agent send; the bodies are made by the contract's models.
+``python -m benchmarks.agents FIRST COUNT SUB_EPOCH_S`` runs `COUNT` agents in one process. Each has the real agent's
+two connections: it waits for its inbox on one, and reports every two seconds, with task starts and ends, on the other.
+A partition is ready at once. A sub-epoch takes `SUB_EPOCH_S` seconds and is followed by the next queued one in the same
+report. Requests have the paths, headers and bodies of `cerebro.runtime.kvs.client` and the real agent; the contract's
+models build the bodies.
 
-Commands come on standard input, one a line: ``measure`` begins to keep how long reports take, ``told`` prints that as
-JSON and forgets it.
+Commands come on standard input, one per line: ``measure`` starts to record report times, ``told`` prints them as JSON
+and clears them.
 """
 
 from __future__ import annotations
@@ -30,14 +29,16 @@ from cerebro.contract.rest import api
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, InboxItem, TaskResult
 
 REPORT_S, LEASE_S, INBOX_S = 2.0, 10.0, 20.0
-"""As the agent's settings and loop have them."""
+"""As in the agent's settings and loop."""
 CROWDED_S = 1.0
 _TIMEOUT_S = 60.0
 ROWS = 100
 
 
 class Connection(asyncio.Protocol):
-    """One request after the other; kept open, as a pooled connection is. Opened when it is first needed, and anew."""
+    """A persistent connection for one request at a time, like a pooled one. Opened on demand, and again after a
+    failure.
+    """
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
         self._address = address
@@ -48,7 +49,7 @@ class Connection(asyncio.Protocol):
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
 
     async def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body of the answer. A connection that fails is opened anew, as a client does."""
+        """Return status and body of the answer; reopen a failed connection, like a client."""
         length = "" if body is None else f"Content-Length: {len(body)}\r\n"
         content = f"{method} {path} HTTP/1.1\r\n{length}{self._head}\r\n".encode() + (body or b"")
         while True:
@@ -65,19 +66,19 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(0.05)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open."""
+        """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport, self._received = transport, bytearray()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server has closed it."""
+        """Fail the pending request."""
         self._transport = None
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError("closed"))
 
     def data_received(self, data: bytes) -> None:
-        """Some of an answer, or all of it."""
+        """Collect a part of an answer."""
         self._received += data
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
@@ -93,21 +94,21 @@ class Connection(asyncio.Protocol):
 
 
 class Measured:
-    """Seconds that reports took, and that the loop was late; what was answered otherwise than expected."""
+    """Seconds that reports took and that the loop was late, and unexpected answers."""
 
     def __init__(self) -> None:
         self.is_on = False
         self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Clear all records."""
         self.reports: list[float] = []
         self.late: list[float] = []
         self.inboxes: list[float] = []
         self.refused = self.commits = self.early = 0
 
     def told(self) -> dict[str, object]:
-        """For the benchmark."""
+        """Return the records for the benchmark."""
         return {
             "reports": self.reports,
             "late": self.late,
@@ -119,7 +120,7 @@ class Measured:
 
 
 class SimulatedAgent:
-    """One worker."""
+    """A simulated worker."""
 
     def __init__(self, number: int, server: str, token: str, sub_epoch_s: float, measured: Measured) -> None:
         self.name, self._incarnation = f"worker-{number:04}", f"{number:032x}"
@@ -136,7 +137,7 @@ class SimulatedAgent:
         self._rng = random.Random(number)
 
     async def run(self) -> None:
-        """Register, then wait for the inbox, report, and work."""
+        """Register, then read the inbox, report and work."""
         record = WorkerRecord(
             worker=self.name,
             incarnation=self._incarnation,
@@ -209,7 +210,7 @@ class SimulatedAgent:
                 await self._end(item_now)
 
     async def _end(self, item: InboxItem) -> None:
-        """Commit, and begin the next sub-epoch in the same report, if one waits."""
+        """Commit, and start the next queued sub-epoch in the same report."""
         if self._running is not item:
             return
         if isinstance(item.body, EtlTask):
@@ -228,7 +229,7 @@ class SimulatedAgent:
         self._measured.commits += self._measured.is_on
 
     async def _report(self, steps: list[api.Report], *, has_usage: bool = False) -> bool:
-        """Whether all steps were done."""
+        """Send steps; return True if all were applied."""
         async with self._sending:
             running = self._running
             replicas = None if self._are_replicas_told else tuple(self._replicas)
@@ -300,7 +301,7 @@ async def _obey(measured: Measured) -> None:
 
 
 def main() -> None:
-    """Work until standard input ends."""
+    """Run the agents until standard input ends."""
     asyncio.run(_serve(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
 
 

@@ -1,8 +1,8 @@
-"""What the settings of the C allocator bring (`cerebro.worker.agent.processes.allocator`): processor time and memory
-of training.
+"""Effect of the C allocator's settings (`cerebro.worker.agent.processes.allocator`) on CPU time and memory.
 
-A perceptron, a convolutional and an attention network, each trained for some steps in processes of its own, by turns
-with the settings and without. Processor time, because the faults that the settings save are the kernel's work.
+A perceptron, a convolutional network and an attention network train for some steps in separate processes, alternating
+with and without the settings. The measure is CPU time, because the settings save page faults, which are the kernel's
+work.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "convolutional": (_convolutional, (32, 3, 32, 32)),
     "attention": (_Attention, (16, 64, 128)),
 }
-"""Name -> what makes it, and the shape of a batch."""
+"""Name -> factory, and the shape of a batch."""
 
 
 def steps(name: str) -> dict[str, float]:
-    """Train; seconds of processor time, minor faults and peak memory in MB."""
+    """Train; return CPU seconds, minor faults and peak memory in MB."""
     torch.set_num_threads(1)
     make, shape = NETWORKS[name]
     network, inputs, labels = make(), torch.randn(shape), torch.arange(shape[0]) % 10
     optimizer = torch.optim.Adam(network.parameters())
     faults, began = 0, 0.0
     for number in range(10 + STEPS):
-        if number == 10:  # warm by now
+        if number == 10:  # after the warm-up
             faults, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.process_time()
         loss = functional.cross_entropy(network(inputs), labels)
         optimizer.zero_grad()
@@ -77,7 +77,7 @@ def steps(name: str) -> dict[str, float]:
 
 
 def benchmark() -> list[Figure]:
-    """A line per network."""
+    """Measure each network."""
     bare = {name: text for name, text in os.environ.items() if name not in allocator.DECIDED_BY_USER}
     settings = {"with": bare | allocator.tuned(bare, _MEMORY), "without": bare}
     figures = []

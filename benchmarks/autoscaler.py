@@ -1,12 +1,11 @@
-"""The autoscaler: 40 simulated runs, in each of which a goal is to be kept with workers that come and go.
+"""The autoscaler: 40 simulated runs, each with a deadline and workers that come and go.
 
-Each scenario draws models, partitions, epochs, lengths of sub-epochs that differ by model, a noise of sigma 0.3,
-workers that are killed now and then, and how many workers there are at first. The controller's own core and the
-autoscaler decide, in virtual time, with simulations as they are in a live run; what the autoscaler asks for, a
-simulated cluster manager does, in the time that real ones take.
+Each scenario draws models, partitions, epochs, sub-epoch times that differ by model, noise of sigma 0.3, killed
+workers, and the first number of workers. The controller's core and the autoscaler decide in virtual time, with the
+simulations of a live run; a simulated cluster manager resizes in realistic times.
 
-`finish_by` is feasible if a fixed number of workers from the beginning ends in time; of these the cheapest, in
-hindsight, with the same kills and the same sub-epoch times, is what the cost is compared with.
+`finish_by` is feasible if some constant number of workers ends in time. The cost is compared with the cheapest of these
+numbers in hindsight, with the same kills and sub-epoch times.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from research.simulation.scenario import DATASET, Scenario, WorkerOutage
 SCENARIOS, SIGMA = 40, 0.3
 JOIN_S, ETL_S = 120.0, 60.0
 MOST = 16
-"""Workers that there may be."""
+"""Maximum number of workers."""
 
 _LOST_S = 300.0
-"""A killed worker is back after so long."""
+"""Seconds until a killed worker returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +53,11 @@ class World:
     workers: int
     kills_per_h: float
     day: str = ""
-    """On another one sub-epochs take other times, of the same means, and workers are killed at other times."""
+    """Another day has other sub-epoch times with the same means, and other kills."""
 
     @classmethod
     def drawn(cls, seed: int) -> World:
-        """The scenario of a number."""
+        """Return the scenario of a number."""
         rng = Random(f"brain {seed}")
         partitions = rng.choice((4, 6, 8))
         return cls(
@@ -72,7 +71,7 @@ class World:
         )
 
     def sub_epoch_time(self, body: TaskBody, worker: str) -> float:
-        """The same for a sub-epoch wherever and whenever it runs."""
+        """Return a sub-epoch's seconds, the same on every worker at every time."""
         if isinstance(body, EtlTask):
             return ETL_S
         assert isinstance(body, TrainTask)
@@ -81,7 +80,7 @@ class World:
         return self.sub_epoch_s * cost * Random(named).lognormvariate(-SIGMA * SIGMA / 2, SIGMA)
 
     def outages(self) -> list[WorkerOutage]:
-        """Kills of all workers that there may be."""
+        """Return the kills of all possible workers."""
         found = []
         for number in range(MOST):
             rng = Random(f"{self.seed} kills {number}{self.day}")
@@ -94,13 +93,13 @@ class World:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """Of one run."""
+    """Result of one run."""
 
     ended_s: float
     hours: float
     """Worker-hours."""
     changes: list[tuple[float, int]] = field(default_factory=list)
-    """When which number was asked for."""
+    """(time, requested number) of each change."""
     forecasts: list[ForecastMade] = field(default_factory=list)
     log: tuple[Event, ...] = ()
 
@@ -113,10 +112,10 @@ def simulated(
     mode: str = "off",
     history: Mapping[str, SubEpochHistory] | None = None,
 ) -> Outcome:
-    """A run with a number of workers; with `finish_by` and mode ``act`` the autoscaler may change it.
+    """Simulate a run with a number of workers, which the autoscaler may change with `finish_by` and mode ``act``.
 
     Args:
-        history: what earlier runs have shown.
+        history: history of earlier runs.
     """
     names = [f"worker-{number}" for number in range(MOST)]
     held: dict[str, list[int]] = {name: [] for name in names}
@@ -164,26 +163,28 @@ def simulated(
 
 
 class _Helper(InlineHelper):
-    """The real answers: the first, which is measured, in the time that a live run gives it; later ones, of which there
-    are hundreds, in a tenth of that."""
+    """Planner with real answers.
+
+    The first, measured one gets the time of a live run; hundreds of later ones get a tenth.
+    """
 
     _limit_s = LIMIT_S
 
     def ask(self, message: Any) -> None:
-        """Answer at once."""
+        """Compute the answer at once."""
         self._answer = answer({**message, "limit_s": self._limit_s})
         self._limit_s = LIMIT_S / 10
 
 
 _FIXED = (2, 4, 6, 8, 16)
-"""Numbers of workers that are compared with."""
+"""Constant numbers of workers for comparison."""
 
 _TOLD = 4
-"""With so many the autoscaler says when the run will end, and changes nothing."""
+"""Number of workers for a forecast without changes."""
 
 
 def benchmark() -> list[Figure]:
-    """Kept goals, what they cost, and how often the number of workers was changed."""
+    """Measure kept deadlines, their cost, and the number of size changes."""
     began = time.monotonic()
     kept = feasible = flaps = surely = 0
     costs, off, most_changes = [], [], 0
@@ -248,7 +249,7 @@ def benchmark() -> list[Figure]:
 
 
 def _flaps(changes: list[tuple[float, int]]) -> int:
-    """Changes up that are followed by one down within an hour, and the reverse."""
+    """Return the number of opposite changes within an hour."""
     found = 0
     for (_, first), (at, second), (again, third) in zip(changes, changes[1:], changes[2:], strict=False):
         turned = (second - first) * (third - second) < 0

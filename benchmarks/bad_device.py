@@ -1,8 +1,8 @@
-"""A broken GPU, and a mistake in user code that looks like one, simulated by the live core: 16 models, 4 workers in
-pods, 2 epochs, sub-epochs of 5 minutes with log-normal noise of sigma 0.1.
+"""A broken GPU, and a user error that looks like one, in simulation.
 
-The broken one: every sub-epoch of one worker raises the driver's text within a second. Without quarantine each model
-visits it, raises there and is given up. The mistake: every sub-epoch of every model raises it, on every worker.
+The live core runs 16 models on 4 workers in pods for 2 epochs, with sub-epochs of 5 minutes and log-normal noise of
+sigma 0.1. Broken GPU: every sub-epoch of one worker raises the driver's text within a second; without quarantine, each
+model would fail there. User error: every sub-epoch raises it on every worker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLAIN = Failure(kind=FailureKind.USER_ERROR, message="KeyError: 'label'")
 
 
 def benchmark() -> list[Figure]:
-    """The broken GPU; the mistake."""
+    """Measure both cases."""
     return [*_broken(), _mistake()]
 
 
@@ -77,7 +77,7 @@ def _broken() -> list[Figure]:
 
 
 def _mistake() -> Figure:
-    """Against the same mistake told by an error that no device raises."""
+    """Compare the user error with the same one under a text that no device raises."""
     extra, later, is_quarantined = 0, 0.0, False
     for seed in range(SEEDS):
         plain, looks_alike = (_simulation(seed, mistake=failure) for failure in (PLAIN, ILLEGAL))

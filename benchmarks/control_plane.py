@@ -1,12 +1,11 @@
-"""Control plane: how much longer than ideal many short sub-epochs take on workers that do nothing but wait.
+"""Control plane: makespan of many short sub-epochs relative to the ideal, on workers that only wait.
 
-Redis (every write flushed to disk before it is answered), kvs_api and the controller are the real processes; the
-workers are the real agents without a child process, as threads of one process; a wait begins when a child would begin
-to train, which for all but a model's first sub-epoch is when the store is asked for the sub-epoch. 125 models visit 16
-partitions once, each partition on one worker, so each worker has exactly 125 sub-epochs: ideally the run takes 125 x
-0.25 s. Once more
-with 4 workers of 4 devices each: 500 models visit 4 partitions. The makespan counts from the request of the run to its
-end, by the store's clock.
+Redis (which flushes every write before it answers), kvs_api and the controller are the real processes. The workers are
+real agents without a child process, as threads of one process. A wait starts when a child would start to train: for all
+but a model's first sub-epoch, when the store is asked for the sub-epoch. 125 models train on 16 partitions once, each
+partition on one worker, so each worker has exactly 125 sub-epochs, ideally 125 x 0.25 s. A second run has 4 workers
+with 4 devices each, and 500 models on 4 partitions. The makespan runs from the request to the end of the run, by the
+store's clock.
 """
 
 from __future__ import annotations
@@ -41,7 +40,9 @@ _SAME_REQUEST_S = 0.001
 
 
 def measure(workers: int = SLOTS) -> dict[str, float]:
-    """The makespan, its ratio to the ideal one, and where the rest went. So many workers share the devices."""
+    """Return the makespan, its ratio to the ideal one, and the rest by cause, for `workers` workers that share the
+    devices.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name,
         control_plane(Path(name)) as plane,
@@ -57,7 +58,7 @@ def measure(workers: int = SLOTS) -> dict[str, float]:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` as lines of the table."""
+    """Measure both clusters."""
     return [
         _figure(measure(SLOTS), f"{SLOTS} do-nothing workers"),
         _figure(measure(4), f"4 do-nothing workers of {SLOTS // 4} devices"),
@@ -109,7 +110,7 @@ def _idlers(plane: ControlPlane, workers: int) -> Iterator[int]:
 
 
 def _prepare(kvs: KvsClient, folder: Path, workers: int) -> None:
-    """An experiment with a data set of one training partition per worker."""
+    """Create an experiment with one training partition per worker."""
     deadline = time.monotonic() + _LONGEST_S
     while len(kvs.workers()) < workers:
         if time.monotonic() > deadline:
@@ -132,7 +133,7 @@ def _fit(kvs: KvsClient, number: int) -> FitRequest:
 
 
 def _run(kvs: KvsClient, run: str, request: Request) -> None:
-    """Request a run and wait for its end without reading its events meanwhile."""
+    """Request a run and wait for its end without reading its events."""
     kvs.append(_NAME, RunRequested(run=run, request=request))
     deadline = time.monotonic() + _LONGEST_S
     while kvs.queue():
@@ -179,7 +180,7 @@ def _found(events: list[Event]) -> dict[str, float]:
 
 
 def _durations_s(events: list[Event]) -> list[float]:
-    """Seconds from the start of each sub-epoch to its commit."""
+    """Return the seconds from each sub-epoch's start to its commit."""
     started: dict[str, float] = {}
     durations = []
     for event in events:

@@ -1,8 +1,8 @@
-"""A decision of the controller's core with 1,000 models on 100 workers: how long it takes, what the core holds.
+"""Time of a controller decision with 1,000 models on 100 workers, and the core's memory.
 
-The core is driven by simulated workers in virtual time, as the live loop drives it: what is measured is `Core.apply` of
-the events since the last decision, `PlannerProcess.advise` and `Core.decide`, nothing else of the simulation. In a
-process of its own, whose memory is that of the core and of the simulated store with its log.
+Simulated workers drive the core in virtual time, like the live loop. Measured are `Core.apply` of the events since the
+last decision, `PlannerProcess.advise` and `Core.decide`, without the rest of the simulation. It runs in a separate
+process, whose memory is that of the core and the simulated store with its log.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from research.simulation.scenario import DATASET, Scenario
 
 MODELS, WORKERS = 1000, 100
 MANY_WORKERS = 1000
-"""All idle, for the first decision of a run."""
+"""Idle workers at the first decision of a run."""
 DECISIONS, BY_PARALLEL_PLANS = 4000, 400
 PARALLEL_PLANS = (
     SINGLE,
@@ -64,20 +64,20 @@ PARALLEL_PLANS = (
     ParallelPlan(technique="fsdp", size=2),
     ParallelPlan(technique="fsdp", size=4),
 )
-"""Of each model, where it has a choice."""
+"""Parallel plans of each model in the case with a choice."""
 POINTS = 12
-"""Of the curve of a sub-epoch, where models are compared by them."""
+"""Points of a sub-epoch's curve in the case that compares models by curves."""
 
 
 _RECORD = ExperimentRecord(name="e", locators=Locators(train=Locator(metadata="made-up.csv")))
 
 
 class _EnoughError(Exception):
-    """So many decisions were measured."""
+    """The number of decisions to measure is reached."""
 
 
 class TimedCore(Core):
-    """Measures what a decision costs: taking in what is new, and deciding."""
+    """A core that measures the cost of a decision: applying events and deciding."""
 
     def __init__(self, record: ExperimentRecord) -> None:
         super().__init__(record)
@@ -86,17 +86,17 @@ class TimedCore(Core):
         self._applied = 0.0
 
     def apply(self, event: Event, *, is_news: bool = True) -> None:
-        """Timed."""
+        """Apply an event, timed."""
         began = time.perf_counter()
         super().apply(event, is_news=is_news)
         self.spent(time.perf_counter() - began)
 
     def spent(self, seconds: float) -> None:
-        """Count this as part of the next decision."""
+        """Count these seconds as part of the next decision."""
         self._applied += seconds
 
     def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:
-        """Timed."""
+        """Decide, timed."""
         began = time.perf_counter()
         steps = super().decide(snapshot, run)
         self.taken.append(self._applied + time.perf_counter() - began)
@@ -107,10 +107,10 @@ class TimedCore(Core):
 
 
 class TimedPlannerProcess(PlannerProcess):
-    """Adds what it takes to the core's next decision."""
+    """A planner process that adds its time to the core's next decision."""
 
     def advise(self, core: Core) -> SchedulePlanned | None:
-        """Timed."""
+        """Advise, timed."""
         assert isinstance(core, TimedCore)
         began = time.perf_counter()
         planned = super().advise(core)
@@ -119,7 +119,7 @@ class TimedPlannerProcess(PlannerProcess):
 
 
 def benchmark() -> list[Figure]:
-    """Median and 99th percentile of a decision; memory, also with a whole epoch in the log."""
+    """Measure median and 99th percentile of a decision, and memory, also with a whole epoch in the log."""
     found = json.loads(_of_child("decisions"))
     epoch, first = json.loads(_of_child("epoch")), json.loads(_of_child("first"))
     case = f"a decision with {MODELS:,} models on {WORKERS} workers"
@@ -190,7 +190,7 @@ def _at_most(what: str, value: float, bar: float, measure: str, measured: str, *
 
 
 def main() -> None:
-    """Measure in this process; prints JSON."""
+    """Measure in this process and print JSON."""
     of: dict[str, Callable[[], dict[str, float]]] = {
         "epoch": _epoch,
         "first": _first,
@@ -219,7 +219,7 @@ def _decisions(
 
 
 def _first() -> dict[str, float]:
-    """All workers are idle, and all models are alike."""
+    """Measure the first decision, with idle workers and equal models."""
     core = Core(_RECORD)
     for event in _opening(MANY_WORKERS):
         core.apply(event)
@@ -237,7 +237,7 @@ def _first() -> dict[str, float]:
 
 
 def _epoch() -> dict[str, float]:
-    """Fold the log of an epoch, made up here: a worker meets the models in turn, each from another one on."""
+    """Fold a synthetic log of an epoch, in which workers take the models in turn from different starts."""
     core = Core(_RECORD)
     for event in _opening(WORKERS):
         core.apply(event)
@@ -297,7 +297,7 @@ def _run(workers: int, scheduler: str = "lrptw") -> tuple[FitRequest, RunStarted
 
 
 def _curve(body: TrainTask, seconds: float) -> Curve:
-    """Of a loss that falls as a power of the sub-epochs that the model has trained, each model at a pace of its own."""
+    """Return a loss that falls as a power of the model's trained sub-epochs, at a different pace for each model."""
     number = int(body.model[1:])
     rng, pace = random.Random(f"{number}/{body.sub_epoch}"), 0.1 + number % 97 / 40
     points = ((0.05 + n / POINTS, body.sub_epoch + n / POINTS) for n in range(POINTS))
@@ -311,8 +311,10 @@ def _curve(body: TrainTask, seconds: float) -> Curve:
 
 
 def _simulated(parallel_plans: tuple[ParallelPlan, ...], decisions: int, scheduler: str) -> TimedCore:
-    """With ways, on workers of four devices: the first one is ruled out for a third of the models, whose sub-epochs
-    then take two devices."""
+    """Simulate models with parallel plans on workers with four devices.
+
+    The first plan is ruled out for a third of the models, whose sub-epochs then take two devices.
+    """
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         is_first = isinstance(body, TrainTask) and body.parallel_plan is None
@@ -326,7 +328,7 @@ def _simulated(parallel_plans: tuple[ParallelPlan, ...], decisions: int, schedul
         replicas={_worker(n): [n] for n in range(WORKERS)},
         outcome=outcome,
         devices={_worker(n): devices for n in range(WORKERS)},
-        # Costs and speeds spread over a factor of ten, so that no two events fall together.
+        # Costs and speeds spread over a factor of ten, so that events do not coincide.
         sub_epoch_time=lambda body, worker: 1.0 + zlib.crc32(f"{body.key} {worker}".encode()) % 9001 / 1000,
     )
     if is_by_priority_score(scheduler):

@@ -1,10 +1,10 @@
-"""Devices: one worker with two devices against two workers with one, at the same work and the same threads.
+"""Devices: one worker with two devices against two workers with one, with the same work and threads.
 
-Two real local clusters, of which one rests while the other works. Both train sub-epochs of the same rows and length:
-the one worker has one partition, and each of the two workers a partition as large as that; its models visit it twice as
-often. The runs take turns, in the order A B B A A B, after one on each cluster that starts its processes. Throughput
-counts from the first start of a sub-epoch to the last commit, by the store's clock. The gap on a device is that of
-`gap`, on the cluster with two devices.
+Two real local clusters take turns. Both train sub-epochs of the same rows and length: the single worker has one
+partition, each of the two workers has one of the same size, and the single worker's models train on it twice as often.
+After a first run on each cluster, which starts its processes, the order is A B B A A B. Throughput runs from the first
+start of a sub-epoch to the last commit, by the store's clock. The gap on a device is measured like `gap`, on the
+cluster with two devices.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from cerebro import Experiment
 from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR, GAP_BAR = 0.97, 20.0
-"""Of the throughput; of the gap in milliseconds."""
+"""Bars of the throughput ratio and of the gap in milliseconds."""
 SUB_EPOCH_S = 0.25
 _ROWS, _BATCH, _WIDTH, _MODELS, _EPOCHS = 800, 32, 128, 8, 6
 """Rows of a partition, and epochs of a model on two workers."""
 _TURNS = "ABBAAB"
 _FIRST = 3
-"""Sub-epochs of each device left out at the start: their process imports torch."""
+"""Omitted first sub-epochs of each device, in which the process imports torch."""
 
 
 def measure() -> dict[str, Any]:
-    """Units per second of each turn, by side, and the gaps on a device in seconds."""
+    """Return sub-epochs per second of each turn, by side, and the gaps on a device in seconds."""
     passes = passes_taking(SUB_EPOCH_S, rows=_ROWS, batch=_BATCH, width=_WIDTH)
     with (
         preprocessed("one-worker", _ROWS, workers=1, devices=2) as one,
@@ -54,7 +54,7 @@ def measure() -> dict[str, Any]:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` as lines of the table."""
+    """Measure throughput and gap."""
     found = measure()
     rates, gaps = found["rates"], [1000 * gap for gap in found["gaps_s"]]
     one, two = (statistics.median(rates[side]) for side in "AB")
@@ -86,7 +86,7 @@ def benchmark() -> list[Figure]:
 
 
 def gaps_s(events: list[Event]) -> list[float]:
-    """Seconds from the end of training to the next start of training, on each device of each worker."""
+    """Return the seconds from the end of training to the next start, on each device of each worker."""
     given = places(events)
     commits: dict[tuple[str, tuple[int, ...]], list[TaskCommitted]] = {}
     for event in events:
@@ -109,7 +109,7 @@ def _fit(experiment: Experiment, *, passes: int, epochs: int) -> list[Event]:
 
 
 def rate(events: list[Event]) -> float:
-    """Sub-epochs per second, from the first start to the last commit."""
+    """Return sub-epochs per second, from the first start to the last commit."""
     first = min(event.time for event in events if isinstance(event, TaskStarted))
     commits = [event.time for event in events if isinstance(event, TaskCommitted)]
     return len(commits) / (max(commits) - first)

@@ -1,8 +1,8 @@
-"""Efficiency: the share of the workers' time that is training, 8 models on 2 workers.
+"""Efficiency: share of the workers' time spent on training, 8 models on 2 workers.
 
-A real local cluster with one thread per worker; sub-epochs of 2 s or more of real training, found by trying. Training
-time is what the sub-epochs say they computed (the user's `train`, its data included); the makespan counts from the
-first start to the last commit, so the start of the workers' processes, which import torch, counts too.
+A real local cluster has one thread per worker and real sub-epochs of 2 s or more, calibrated at the start. Training
+time is the computing time that sub-epochs report (the user's `train`, with its data). The makespan runs from the first
+start to the last commit, so it includes the start of the workers' processes, which import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RATES = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005)
 
 
 def measure() -> dict[str, float]:
-    """Training time, makespan and their ratio."""
+    """Return training time, makespan and their ratio."""
     space: dict[str, Any] = {"lr": list(_RATES), "width": [_WIDTH], "batch_size": [_BATCH]}
     with preprocessed("efficiency", _ROWS) as experiment:
         passes = passes_taking(SUB_EPOCH_S, rows=_ROWS // WORKERS, batch=_BATCH, width=_WIDTH)
@@ -45,7 +45,7 @@ def measure() -> dict[str, float]:
 
 
 def benchmark() -> Figure:
-    """`measure` as a line of the table."""
+    """Measure the efficiency."""
     found = measure()
     return Figure(
         what=f"efficiency: training time / (workers x makespan), {len(_RATES)} models x {WORKERS} workers",

@@ -1,9 +1,8 @@
-"""ETL: rows per second of a partition on two cores, against a bare process pool that keeps nothing.
+"""ETL: rows per second of a partition on two cores, against a bare process pool that keeps no rows.
 
-Both run the same row function (decode a PNG, crop, flip, resize: one to two milliseconds) over the same rows
-with two processes, start-up included. They run in turns, so that a machine that slows down slows both; the
-ratio is the mean of the paired ratios. What ours does beside: flatten, check, copy and write the rows,
-checksum and flush the shards, count.
+Both run the same row function (decode a PNG, crop, flip, resize: one to two milliseconds) on the same rows with two
+processes, start-up included. They alternate, so that a slow machine affects both; the ratio is the mean of the paired
+ratios. Cerebro also flattens, checks, copies and writes the rows, checksums and flushes the shards, and counts.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from etl_worker.partition import preprocess_partition
 
 BAR = 0.9
 CORES = 2
-SECONDS = 16.0  # that one run takes at least
+SECONDS = 16.0  # minimum of one run
 PAIRS = 2
 _IMAGES, _SIDE, _OUTPUT = 256, 144, 64
 
@@ -40,12 +39,12 @@ Row = dict[str, Any]
 
 
 class DecodeAndAugment(ETLSpec):
-    """The row function: a PNG to 3x64x64 uint8 and a label."""
+    """Row function from a PNG to 3x64x64 uint8 and a label."""
 
     is_feature_download = ["file"]  # noqa: RUF012 - as a user writes it
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
-        """One row, by the row function that the bare pool runs too."""
+        """Apply the row function that the bare pool also runs."""
         with Image.open(Path(object_dir) / row["file"]) as file:
             image = file.convert("RGB")
         left, top = random.randrange(16), random.randrange(16)
@@ -57,7 +56,7 @@ class DecodeAndAugment(ETLSpec):
 
 
 def measure() -> dict[str, float]:
-    """Rows per second of both, and their ratio."""
+    """Return the rows per second of both, and their ratio."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         _write_images(folder / "objects")
@@ -97,13 +96,13 @@ def _timed(run: Callable[[], None]) -> _Run:
 
 
 def _cpu_s() -> float:
-    """Processor time of this process and of those that it waited for."""
+    """Return the CPU seconds of this process and its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def benchmark() -> Figure:
-    """`measure` as a line of the table."""
+    """Measure the ratio."""
     found = measure()
     return Figure(
         what=f"ETL: rows/s on {CORES} cores, against a bare process pool with the same row function",
@@ -152,7 +151,7 @@ def _keep_nothing(row: Row) -> None:
 
 
 def _num_rows(objects: Path) -> int:
-    """So many that one run takes `SECONDS`."""
+    """Return the number of rows for one run of `SECONDS`."""
     spec, rows = DecodeAndAugment(), _rows(300)
     start = time.perf_counter()
     for row in rows:
@@ -171,7 +170,7 @@ def _write_metadata(path: Path, rows: list[Row]) -> None:
 
 
 def _write_images(folder: Path) -> None:
-    """Smooth colours with a little noise: they compress, and decode, as photographs do."""
+    """Write smooth colours with a little noise, which compress and decode like photographs."""
     folder.mkdir()
     generator = np.random.default_rng(0)
     for index in range(_IMAGES):

@@ -1,10 +1,10 @@
-"""Exact solvers: the thesis's scenarios, the one with sub-linear speed-up, and published open-shop instances.
+"""Exact solvers on the thesis's scenarios, on sub-linear speed-up, and on published open-shop instances.
 
-Times are CPU seconds of this process, which searches on one core: what else the machine does is not measured.
+Times are CPU seconds of this process, which searches on one core, so other work on the machine does not count.
 
-Instances: Taillard's (Benchmarks for basic scheduling problems, EJOR 64, 1993) are made by his generator from the seeds
-he prints, square ones up to 10 x 10; of Guéret's and Prins's very hard ones (Ann. Oper. Res. 92, 1999) seven of the 80
-are written down here. The known optima are those of the literature.
+Taillard's instances (Benchmarks for basic scheduling problems, EJOR 64, 1993), square ones up to 10 x 10, come from his
+generator and printed seeds; seven of Guéret's and Prins's 80 very hard ones (Ann. Oper. Res. 92, 1999) are copied here.
+The known optima come with the literature.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ _GUERET_PRINS: dict[str, tuple[int, Times]] = {
 
 
 def benchmark() -> list[Figure]:
-    """Three bars: the thesis's scenarios, sub-linear speed-up, published instances."""
-    _timed(taillard(4, 1166510396, 164000672))  # imports the solver, which is not to be measured
+    """Measure the thesis's scenarios, sub-linear speed-up and published instances."""
+    _timed(taillard(4, 1166510396, 164000672))  # imports the solver, outside the measurement
     return [_thesis(), _sublinear(), _published()]
 
 
 def published() -> Iterator[tuple[str, int, Problem]]:
-    """(name, optimum, problem) of every published instance."""
+    """Yield (name, optimum, problem) of each published instance."""
     for size, seeds in _TAILLARD.items():
         for number, ((time_seed, machine_seed), optimum) in enumerate(seeds.items(), start=1):
             yield f"tai{size:02}-{number:02}", optimum, taillard(size, time_seed, machine_seed)
@@ -139,7 +139,7 @@ def published() -> Iterator[tuple[str, int, Problem]]:
 
 
 def taillard(size: int, time_seed: int, machine_seed: int) -> Problem:
-    """An open-shop instance of Taillard's: times from 1 to 99, dealt to machines in a shuffled order for each job."""
+    """Return one of Taillard's instances: times from 1 to 99, assigned to machines in a shuffled order for each job."""
     drawn = _numbers(time_seed)
     times = [[next(drawn)(1, 99) for _ in range(size)] for _ in range(size)]
     drawn = _numbers(machine_seed)
@@ -155,8 +155,10 @@ def taillard(size: int, time_seed: int, machine_seed: int) -> Problem:
 
 
 def _numbers(seed: int) -> Iterator[Callable[[int, int], int]]:
-    """Uniform whole numbers between two by the linear congruential generator of Bratley, Fox and Schrage, as in
-    Taillard's paper."""
+    """Yield generators of uniform integers in a range.
+
+    Linear congruential generator of Bratley, Fox and Schrage, as in Taillard's paper.
+    """
     modulus = 2**31 - 1
     while True:
         seed = 16807 * seed % modulus
@@ -166,7 +168,7 @@ def _numbers(seed: int) -> Iterator[Callable[[int, int], int]]:
 def _timed(
     problem: Problem, *, solver: str = "auto", hint: Schedule | None = None
 ) -> tuple[ExactResult, float]:
-    """What a solver finds, checked, and its CPU seconds."""
+    """Return a solver's checked result and its CPU seconds."""
     began = time.process_time()
     result = solve_exact(problem, time_limit_s=LIMIT_S, solver=solver, hint=hint)
     seconds = time.process_time() - began

@@ -1,6 +1,6 @@
-"""The examples with ``--small``: seconds from the command to its end, on a cluster of its own that the command starts.
+"""Seconds of the examples with ``--small``, each with the start and end of a separate cluster.
 
-Beside it stands the processor time of all processes: half of it is what two idle cores would need at least.
+The figures also show the CPU time of all processes: half of this time is the minimum on two idle cores.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COMMANDS = {
     "coco": ("--small",),
     "gpt": ("--small",),
 }
-"""Options of each; that of digits is small as it is."""
+"""Options of each example; digits is small without options."""
 BAR_S = 60.0
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 def benchmark() -> list[Figure]:
-    """A figure for each example."""
+    """Measure each example."""
     return [_measured(name, options) for name, options in COMMANDS.items()]
 
 
@@ -69,7 +69,7 @@ def _measured(name: str, options: tuple[str, ...]) -> Figure:
 
 
 def _cluster_s(home: Path) -> float:
-    """Processor time of what runs there, with the processes of it that have ended."""
+    """Return the CPU seconds of the cluster's processes, including ended ones."""
     total = 0.0
     for process in processes.marked(home):
         try:

@@ -1,4 +1,4 @@
-"""A figure: what was measured, against what, and whether it holds its bar."""
+"""A measured number, its reference, and its bar."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Figure:
     """One line of the table.
 
     Attributes:
-        what: the line of the issue's table it answers.
-        measured: what was found, in words, with dimensions, the reference beside it.
-        ratio: the number that is compared with `bar`; both sides come from the same run.
+        what: description of the measurement.
+        measured: the result in words, with units and reference.
+        ratio: number to compare with `bar`; both sides come from the same run.
         sense: whether `ratio` has to be at least or at most `bar`.
-        measure: dimension of `ratio` and `bar`; empty for a pure ratio.
-        notes: what else was seen, one sentence each.
+        measure: unit of `ratio` and `bar`; "" for a pure ratio.
+        notes: further observations, one sentence each.
     """
 
     what: str
@@ -30,11 +30,13 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether the bar is held."""
+        """True if the ratio meets the bar."""
         return self.ratio >= self.bar if self.sense == "at least" else self.ratio <= self.bar
 
     def row(self) -> dict[str, str | float | None]:
-        """The line for programs, as ``python -m benchmarks --json`` prints it; JSON has no infinite ratio, so None."""
+        """Return the line for programs, as ``python -m benchmarks --json`` prints it; an infinite ratio is None in
+        JSON.
+        """
         return {
             "what": self.what,
             "measured": self.measured,
@@ -45,7 +47,7 @@ class Figure:
         }
 
     def cells(self) -> tuple[str, str, str, str, str]:
-        """The line as text: what, measured, ratio, bar, holds."""
+        """Return the line as text: what, measured, ratio, bar, holds."""
         measure = f" {self.measure}" if self.measure else ""
         return (
             self.what,

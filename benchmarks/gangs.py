@@ -1,10 +1,10 @@
 """Gangs: one model on two workers with a core each, hopping between them, and trained by both at once.
 
-A real local cluster. Hopping leaves one of the two workers idle; a gang keeps both busy, and adds up gradients after
-each batch. Batches are large for the network, so that there is much to compute for what is sent: what is saved
-depends on that, and on what is between workers, which here is the loopback interface. (With 500 rows and 2.5 MB of
-gradients in a batch, the exchange took all that was saved.) The two take turns, in the order A B B A, after one of
-each that starts processes. Time counts from the first start of a sub-epoch to the last commit, by the store's clock.
+On a real local cluster, hopping leaves one of the two workers idle; a gang keeps both busy and sums gradients after
+each batch. Batches are large for the network, so that computing outweighs communication: the gain depends on this ratio
+and on the network, which here is the loopback interface. (With 500 rows and 2.5 MB of gradients in a batch, the
+exchange used up the whole gain.) After a first run of each, which starts processes, the order is A B B A. Time runs
+from the first start of a sub-epoch to the last commit, by the store's clock.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cerebro import Experiment, Parallelism
 from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR = 0.8
-"""Of a gang's time in that of hopping."""
+"""Maximum of the gang's time divided by that with hopping."""
 _ROWS, _BATCH, _WIDTH, _EPOCHS, _SUB_EPOCH_S = 16_000, 2_000, 512, 4, 3.0
 """Rows of both partitions; seconds of a sub-epoch on one worker."""
 _TURNS = "ABBA"
 
 
 def measure() -> dict[str, Any]:
-    """Seconds of each turn, by side, and the sub-epochs of a gang's run."""
+    """Return the seconds of each turn, by side, and the sub-epochs of a gang's run."""
     passes = passes_taking(_SUB_EPOCH_S, rows=_ROWS // 2, batch=_BATCH, width=_WIDTH)
     with preprocessed("gangs", _ROWS, workers=2, devices=1) as experiment:
         sides = {"A": 1, "B": 2}
@@ -41,7 +41,7 @@ def measure() -> dict[str, Any]:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` as a line of the table."""
+    """Measure the ratio."""
     found = measure()
     alone, gang = (statistics.median(found["seconds"][side]) for side in "AB")
     turns = "; ".join(

@@ -1,11 +1,9 @@
-"""Gap: what passes on a worker between the end of a sub-epoch and the start of the next, with small models.
+"""Gap: time on a worker between the end of a sub-epoch and the start of the next, with small models.
 
-A real local cluster of two workers; 8 models, 10 epochs, sub-epochs of a tenth of a second. Two readings, both by the
-store's clock. The first is from the commit of a sub-epoch to the start of the next one, as the event log has them; an
-agent whose next sub-epoch waits in its inbox sends both in one request. The second and stricter one, which is held
-against
-the bar, is from the end of training to the next start of training: saving, committing, loading and all messages between
-the processes count.
+A real local cluster has two workers, 8 models, 10 epochs and sub-epochs of a tenth of a second. There are two measures,
+both by the store's clock. The first runs from a sub-epoch's commit to the next start in the event log; an agent with a
+queued sub-epoch sends both in one request. The second, stricter one has the bar: it runs from the end of training to
+the next start of training, including saving, committing, loading and all messages between the processes.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ BAR = 20.0
 _GRID = {"lr": [0.001, 0.002, 0.003, 0.005], "width": [64, 128], "passes": [4], "batch_size": [32]}
 _ROWS, _EPOCHS = 1600, 10
 _FIRST = 3
-"""Sub-epochs of each worker left out at the start: their process imports torch."""
+"""Omitted first sub-epochs of each worker, in which the process imports torch."""
 
 
 def measure() -> dict[str, float]:
-    """Medians of both readings, in milliseconds."""
+    """Return the medians of both measures in milliseconds."""
     with preprocessed("gap", _ROWS) as experiment:
         experiment.run_fit(Perceptron(), _GRID, epochs=_EPOCHS, metric="loss", mode="min", progress=False)
         events = run_events(experiment, "fit-1")
@@ -49,7 +47,7 @@ def measure() -> dict[str, float]:
 
 
 def benchmark() -> Figure:
-    """`measure` as a line of the table."""
+    """Measure the gap."""
     found = measure()
     return Figure(
         what="gap on a worker from the end of training to the next start of training, small models, median",
@@ -67,7 +65,7 @@ def benchmark() -> Figure:
 
 
 def gaps_s(events: list[Event]) -> tuple[list[float], list[float]]:
-    """Seconds from each commit to the next start on the same devices of a worker, and the last commit on each."""
+    """Return the seconds from each commit to the next start on the same devices, and the last commit on each."""
     newest: dict[tuple[str, tuple[int, ...]], float] = {}
     gaps, given = list[float](), places(events)
     for event in events:

@@ -1,9 +1,8 @@
-"""Cerebro beside other methods of training the same models: measured here, and simulated at the paper's scale.
+"""Cerebro and other methods of training the same models: measured here, and simulated at the paper's scale.
 
-``make compare`` measures all methods and writes docs/comparison.md; the benchmark ``compare`` measures those that
-have a bar.
-`task` is what all have in common, `contenders` and its neighbours the other methods, `ours` is Cerebro, `sitting`
-measures them by turns. `simulation` and `paper` are the table at the paper's scale, `document` writes.
+``make compare`` measures all methods and writes docs/comparison.md; the benchmark ``compare`` measures methods with a
+bar. `task` is the common part, `contenders` and its neighbours are the other methods, `ours` is Cerebro, and `sitting`
+measures them in turns. `simulation` and `paper` give the table at the paper's scale, and `document` writes it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def benchmark() -> list[Figure]:
-    """The methods with a bar, as lines of the table."""
-    # Only now: contenders are programs of this package that run where Cerebro is not installed.
+    """Measure the methods with a bar."""
+    # Imported late: contenders are programs of this package that run in environments without Cerebro.
     from benchmarks.compare import figures, sitting
 
     return figures.of(sitting.measure(("cerebro", *figures.BARS), rounds=3))

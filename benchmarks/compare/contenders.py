@@ -1,8 +1,8 @@
-"""The other methods, each as a program: ``python -m benchmarks.compare.contenders METHOD DATA RATES INTO``.
+"""The other methods as programs: ``python -m benchmarks.compare.contenders METHOD DATA RATES INTO``.
 
-Each trains one model per learning rate for one epoch, measures it on the held-out rows, saves it below INTO, and
-prints an `Outcome` as JSON on the last line. The clock runs from the call until the last process has ended. Needs
-torch and numpy, `ray-tune` also ``ray[tune]``: it runs in an environment of its own, without Cerebro.
+Each trains one model per learning rate for one epoch, evaluates it on the held-out rows, saves it below INTO, and
+prints an `Outcome` as JSON on the last line. The time runs from the call to the end of the last process. Needs torch
+and numpy; `ray-tune` also needs ``ray[tune]`` and runs in a separate environment without Cerebro.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TypedDict
 
 
 class Outcome(TypedDict):
-    """What a method took and reached.
+    """Cost and accuracy of a method.
 
     Attributes:
         seconds: from the call to the result.
-        accuracy: on the held-out rows, a model each, in the order of the rates.
-        held: bytes of training rows that a worker has in its memory; the most of all workers.
-        moved: bytes that went from one process to another, or to a file for another one, to train and to deliver.
+        accuracy: accuracy of each model on the held-out rows, in the order of the rates.
+        held: bytes of training rows in a worker's memory, maximum over the workers.
+        moved: bytes passed between processes, directly or through files, for training and delivery.
     """
 
     seconds: float
@@ -44,8 +44,8 @@ def _methods() -> dict[str, Callable[[str, list[float], str], Outcome]]:
 
 
 def main() -> None:
-    """Run one of the methods."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for all processes
+    """Run one method."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, for all processes
     method, folder, rates, into = sys.argv[1:]
     print(json.dumps(_methods()[method](folder, json.loads(rates), into)))
 

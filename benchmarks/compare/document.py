@@ -1,6 +1,6 @@
 """The generated parts of docs/comparison.md.
 
-What stands between the markers ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced; all else is prose.
+The text between the markers ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced; the rest is prose.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _WHY = {
     "ddp-larger-batch": "it takes half as many steps. See its accuracy.",
     "parameter-server": "see its accuracy.",
 }
-"""What a method that is faster than Cerebro does not pay for."""
+"""Disadvantage of each method that is faster than Cerebro."""
 
 
 def render(text: str, sitting: Sitting | None, batch_s: Mapping[int, float], state_s_per_byte: float) -> str:
-    """The text with every generated part made anew.
+    """Replace all generated parts.
 
     Args:
-        sitting: `None`: what was measured in an earlier one stays.
+        sitting: the measurements; `None` keeps the earlier ones.
         batch_s: see `paper.criteo`.
-        state_s_per_byte: what a hop costs besides the network.
+        state_s_per_byte: cost of a hop without the network.
     """
     parts = {
         "simulated": lambda: _simulated(batch_s, state_s_per_byte),

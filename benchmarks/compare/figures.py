@@ -9,11 +9,11 @@ from benchmarks.compare.sitting import METHODS, Sitting
 from benchmarks.figure import Figure
 
 BARS = {"ddp": 2.5, "task-parallel": 1.05, "ray-tune": 1.4}
-"""Method -> how many times as long as Cerebro it takes at least, everything counted from the call to the result."""
+"""Method -> minimum of its time divided by Cerebro's, from the call to the result."""
 
 
 def of(sitting: Sitting) -> list[Figure]:
-    """A line for each bar."""
+    """Return a figure for each bar."""
     return [_figure(sitting, method, bar) for method, bar in BARS.items()]
 
 

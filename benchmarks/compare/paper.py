@@ -1,11 +1,10 @@
-"""The two end-to-end workloads of the MOP paper (Nakandala et al., PVLDB 2020, section 6.1), as the simulation sees
-them, and the figures that it prints.
+"""The two end-to-end workloads of the MOP paper (Nakandala et al., PVLDB 2020, section 6.1) for the simulation.
 
-Printed there: rows, sizes of data and models, batch sizes, the cluster (tables 4 and 5, section 6), and for each
-system the makespan of an epoch (figure 7). Not printed: how long a model of which batch size takes. For ImageNet,
-published rates of the two networks on the paper's GPU stand in; for Criteo, batches of a network of that size are
-measured on this machine. Either gives how the models' times relate to each other. One number, the makespan of the
-task-parallel system, sets the scale. All others are predicted.
+The paper prints rows, sizes of data and models, batch sizes, the cluster (tables 4 and 5, section 6), and each system's
+makespan of an epoch (figure 7). It does not print a model's time by batch size. For ImageNet, published rates of the
+two networks on the paper's GPU replace it; for Criteo, this machine measures batches of a network of that size. Both
+give the ratios of the models' times. One number, the task-parallel makespan, sets the scale; all others are
+predictions.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from benchmarks.compare.task import adam
 MIB, GB = float(1 << 20), 1e9
 WORKERS = 8
 _ADAM = 3
-"""A serialized model has its weights and Adam's two moments: 293 MiB are three times the weights of ResNet50."""
+"""Factor of a serialized model: weights and Adam's two moments. 293 MiB are three times ResNet50's weights."""
 
 PRINTED: Mapping[str, Mapping[str, float]] = {
     "ImageNet": {
@@ -49,8 +48,10 @@ _IMAGES_PER_S = {
     ("ResNet50", 32): 195.0,
     ("ResNet50", 256): 219.0,
 }
-"""Of training on one P100: TensorFlow's own benchmarks (May 2017, NVIDIA DGX-1, synthetic images of 224 x 224). They
-have batches of 32 and of 64 images; the latter stand for those of 256."""
+"""Images per second of training on one P100, by TensorFlow's benchmarks (May 2017, NVIDIA DGX-1, synthetic 224 x 224).
+
+These have batches of 32 and 64; the latter replace the paper's 256.
+"""
 _IMAGE_MIB = {"VGG16": 792, "ResNet50": 293}
 _CRITEO_MIB = 179
 CRITEO_BATCHES = (32, 64, 256, 512)
@@ -58,7 +59,7 @@ _HIDDEN = (1000, 500)
 
 
 def cluster(state_s_per_byte: float) -> Cluster:
-    """The paper's: 10 Gbit/s, 192 GB of memory. The disk's speed is assumed."""
+    """Return the paper's cluster: 10 Gbit/s, 192 GB of memory. The disk's speed is assumed."""
     return Cluster(
         workers=WORKERS,
         bytes_per_s=1.25 * GB,
@@ -70,7 +71,7 @@ def cluster(state_s_per_byte: float) -> Cluster:
 
 
 def imagenet() -> Workload:
-    """Two networks x batches of 32 and 256 x 4 others."""
+    """Return two networks x batches of 32 and 256 x 4 other settings."""
     rows = 1_200_000
     models = tuple(
         _model(name, rows / rate, batch, _IMAGE_MIB[name])
@@ -83,7 +84,7 @@ def imagenet() -> Workload:
 
 
 def criteo(batch_s: Mapping[int, float]) -> Workload:
-    """One network x four sizes of batches x 4 others.
+    """Return one network x four batch sizes x 4 other settings.
 
     Args:
         batch_s: size -> seconds of a batch, see `measure_batches`.
@@ -100,8 +101,10 @@ def criteo(batch_s: Mapping[int, float]) -> Workload:
 
 
 def measure_batches(rounds: int = 12) -> dict[int, float]:
-    """Size -> seconds of a training step of Criteo's network on all cores, the shortest of some; one input is as
-    wide as makes the model 179 MiB with Adam's moments."""
+    """Return batch size -> minimum seconds of a training step of Criteo's network on all cores.
+
+    The input width gives the model 179 MiB with Adam's moments.
+    """
     first, second = _HIDDEN
     width = round(_CRITEO_MIB * MIB / 4 / _ADAM / first) - second
     network = nn.Sequential(

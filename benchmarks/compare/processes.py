@@ -1,4 +1,4 @@
-"""Task-parallel: a process per core, all rows in each. A process takes the next model when it is done with one."""
+"""Task-parallel training: a process per core with all rows, which takes the next model when it is free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.compare.contenders import Outcome
 
 
 class Trained(NamedTuple):
-    """One model: its accuracy, bytes of training rows in this process's memory, bytes that its file has."""
+    """One model: its accuracy, bytes of training rows in this process's memory, and bytes of its file."""
 
     accuracy: float
     held: int
@@ -22,10 +22,10 @@ class Trained(NamedTuple):
 
 
 def train(train_rows: task.Rows, valid_rows: task.Rows, rate: float, into: str, held_in: str) -> Trained:
-    """Train a model, measure and save it.
+    """Train, evaluate and save a model.
 
     Args:
-        held_in: pattern of the paths of what training rows are mapped from.
+        held_in: pattern of the paths of the mapped training rows.
     """
     model = task.network()
     task.epoch(model, task.adam(model.parameters(), rate), train_rows)
@@ -36,7 +36,7 @@ def train(train_rows: task.Rows, valid_rows: task.Rows, rate: float, into: str, 
 
 
 def run(folder: str, rates: list[float], into: str) -> Outcome:
-    """All models. Processes are started once; each maps the files, so the kernel's cache is their common memory."""
+    """Train all models in processes that start once and share the mapped files through the page cache."""
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     with context.Pool(task.WORKERS, _prepare, (folder,)) as pool:
@@ -52,7 +52,7 @@ def run(folder: str, rates: list[float], into: str) -> Outcome:
 
 
 _rows: list[task.Rows] = []
-"""Of this process: a pool gives its initializer no other place."""
+"""Rows of this process, set by the pool's initializer."""
 
 
 def _prepare(folder: str) -> None:

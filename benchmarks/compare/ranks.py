@@ -1,7 +1,7 @@
-"""Ranks that train one model after another, each on its part of the rows: data parallelism, and model averaging.
+"""Ranks that train one model after another, each on its part of the rows: data parallelism and model averaging.
 
-`ddp` is torch's DistributedDataParallel over gloo: the gradients of each batch are averaged. `averaging` has each rank
-train a copy of the model for an epoch; then the copies' weights are averaged (bulk synchronous parallelism).
+`ddp` is torch's DistributedDataParallel over gloo, which averages the gradients of each batch. With `averaging`, each
+rank trains a copy of the model for an epoch; then the copies' weights are averaged (bulk synchronous parallelism).
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from benchmarks.compare.contenders import Outcome
 
 
 def ddp(folder: str, rates: list[float], into: str) -> Outcome:
-    """Ranks share a batch: the same steps as in one process."""
+    """Share each batch between the ranks: the same steps as in one process."""
     return _run(_ddp, folder, rates, into)
 
 
 def ddp_larger_batch(folder: str, rates: list[float], into: str) -> Outcome:
-    """Each rank has a batch of that size, so a step is by `WORKERS` times as many rows, and there are as much
-    fewer."""
+    """Give each rank a full batch: `WORKERS` times as many rows per step, and so fewer steps."""
     return _run(_ddp_larger_batch, folder, rates, into)
 
 
 def averaging(folder: str, rates: list[float], into: str) -> Outcome:
-    """Weights are averaged once, at the end of the epoch."""
+    """Average the weights once, after the epoch."""
     return _run(_averaging, folder, rates, into)
 
 
@@ -38,7 +37,7 @@ Train = Callable[[task.Rows, float], nn.Module]
 
 
 def _ddp(rows: task.Rows, rate: float, batch: int = task.BATCH // task.WORKERS) -> nn.Module:
-    # Gradients are views of what is sent. All fit into one bucket; smaller ones were no faster.
+    # Gradients are views of the messages. All fit into one bucket; smaller buckets were no faster.
     model = nn.parallel.DistributedDataParallel(
         task.network(), gradient_as_bucket_view=True, static_graph=True
     )
@@ -81,7 +80,7 @@ def _rank(rank: int, train: Train, folder: str, rates: list[float], into: str) -
     rows, valid = (task.Rows.load(folder, split, rank, task.WORKERS) for split in task.SPLITS)
     accuracy, moved = [], 0
     for rate in rates:
-        torch.manual_seed(0)  # the same first weights in all ranks
+        torch.manual_seed(0)  # the same initial weights in all ranks
         model = train(rows, rate)
         accuracy.append(measure(model, valid))
         if rank == 0:
@@ -93,13 +92,13 @@ def _rank(rank: int, train: Train, folder: str, rates: list[float], into: str) -
 
 
 def meet(rank: int, ranks: int, into: str) -> None:
-    """Connect with the other ranks over the loopback interface."""
+    """Connect the ranks over the loopback interface."""
     meeting = f"file://{into}/meeting"
     distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
 
 
 def measure(model: nn.Module | None, part: task.Rows | None) -> float:
-    """Accuracy on the rows of all ranks together; a rank without a model or rows takes part with none."""
+    """Return the accuracy on the rows of all ranks; a rank without a model or rows contributes nothing."""
     counts = torch.zeros(2, dtype=torch.long)
     if model is not None and part is not None:
         counts += torch.tensor([task.correct(model, part), len(part.labels)])
@@ -108,7 +107,7 @@ def measure(model: nn.Module | None, part: task.Rows | None) -> float:
 
 
 def save(model: nn.Module, rate: float, into: str) -> int:
-    """Bytes of the file."""
+    """Save the model and return the bytes of its file."""
     path = Path(into) / f"{rate}.pt"
     torch.save(model.state_dict(), path)
     return path.stat().st_size

@@ -1,10 +1,9 @@
-"""An asynchronous parameter server in the manner of Downpour (Dean et al., Large Scale Distributed Deep Networks,
-2012).
+"""An asynchronous parameter server like Downpour (Dean et al., Large Scale Distributed Deep Networks, 2012).
 
-A server has the weights and the optimizer's state. Each worker trains on its part of the rows with weights of its
-own: it sends the gradients of each batch to the server and gets the newest weights (n_push = n_fetch = 1), and waits
-for no other worker. While both are on the way it computes the next batch, so its weights are one of its own batches
-old, besides those of others. A batch is of one worker's rows, as large as in the other methods.
+A server holds the weights and the optimizer's state. Each worker trains on its part of the rows with a copy of the
+weights: it sends the gradients of each batch to the server and gets the newest weights (n_push = n_fetch = 1), without
+waiting for other workers. It computes the next batch during the transfer, so its weights lack its own last batch as
+well as recent ones of others. A batch has one worker's rows and the size of the other methods' batches.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _RANKS = task.WORKERS + 1
 
 
 def run(folder: str, rates: list[float], into: str) -> Outcome:
-    """All models, one after another; the server is a process of its own, beside a worker per core."""
+    """Train all models in sequence, with the server as a process in addition to a worker per core."""
     began = time.monotonic()
     multiprocessing.spawn(_rank, (folder, rates, into), nprocs=_RANKS)  # type: ignore[attr-defined, no-untyped-call]
     seconds = time.monotonic() - began
@@ -39,19 +38,19 @@ def run(folder: str, rates: list[float], into: str) -> Outcome:
 
 
 class _Flat:
-    """A network whose weights are one tensor and whose gradients are one tensor, so that each is one message."""
+    """A network with all weights in one tensor and all gradients in another, so each is one message."""
 
     def __init__(self) -> None:
         self.network = task.network()
         self.size = sum(parameter.numel() for parameter in self.network.parameters())
 
     def has(self, weights: torch.Tensor) -> None:
-        """From now on its weights are these."""
+        """Use these weights."""
         for parameter, part in self._parts(weights):
             parameter.data = part
 
     def gradients_into(self, gradients: torch.Tensor) -> None:
-        """The next backward pass adds to these."""
+        """Add the next backward pass to these gradients."""
         for parameter, part in self._parts(gradients):
             parameter.grad = part
 
@@ -88,9 +87,9 @@ def _rank(rank: int, folder: str, rates: list[float], into: str) -> None:
 
 
 def _serve(weights: torch.Tensor, rate: float) -> None:
-    """Take a step by each message of gradients, and answer with the weights, until all workers are done.
+    """Make a step for each message of gradients, and answer with the weights, until all workers are done.
 
-    A message has one more number than there are weights: 1 with a worker's last gradients, which get no answer.
+    A message has one number more than the weights: 1 with a worker's last gradients, which get no answer.
     """
     optimizer = task.adam([weights], rate)
     message, busy = torch.empty(len(weights) + 1), task.WORKERS
@@ -105,7 +104,7 @@ def _serve(weights: torch.Tensor, rate: float) -> None:
 
 
 def _work(model: _Flat, weights: torch.Tensor, rows: task.Rows) -> None:
-    """One pass over the rows."""
+    """Make one pass over the rows."""
     size = len(weights)
     mine, coming = weights, torch.empty(size)
     filled, sending = torch.zeros(size + 1), torch.zeros(size + 1)

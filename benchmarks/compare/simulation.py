@@ -1,10 +1,8 @@
-"""How long methods of training take on a cluster, and what they move, from the seconds that the models compute and the
-network's speed. Nothing is measured here, and nothing known of a paper.
+"""Time and traffic of training methods on a cluster, computed from model times and network speed; nothing is measured.
 
-What all methods share: computing takes the time that it takes on one worker, or its part of it; a worker sends and
-receives at once; nothing is lost, nobody is slow by chance. The bytes are those of table 2 of the MOP paper, with
-the size of the weights where weights or gradients are sent, and the size of the whole state where a model goes to
-another worker.
+All methods share these assumptions: computing takes its time on one worker, or a proportional part; a worker sends and
+receives at the same time; there are no losses and no random slowness. The bytes are those of table 2 of the MOP paper,
+with the size of the weights for weights and gradients, and the size of the whole state for a model that moves.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.problem import open_shop
 
 _COPIES = 2
-"""Hops go over a shared file system: a state is written and read (paper, section 4.3)."""
+"""Hops use a shared file system: a state is written and read (paper, section 4.3)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +23,11 @@ class Model:
     """A training configuration.
 
     Attributes:
-        name: for people.
-        epoch_s: seconds of an epoch on one worker, computing alone.
+        name: name for people.
+        epoch_s: seconds of computing for an epoch on one worker.
         batch: rows of a batch.
-        state_bytes: of a checkpoint: weights and what the optimizer keeps.
-        weight_bytes: of the weights, and so of the gradients.
+        state_bytes: bytes of a checkpoint: weights and optimizer state.
+        weight_bytes: bytes of the weights, and so of the gradients.
     """
 
     name: str
@@ -41,15 +39,14 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Models and the data that they are trained on for an epoch."""
+    """Models, and the data of their epoch."""
 
     models: tuple[Model, ...]
     rows: int
     data_bytes: float
 
     def scaled(self, workers: int, hours: float) -> Workload:
-        """The same with computing slowed down alike for all, so that task-parallel workers compute for so many
-        hours."""
+        """Return the workload with all computing scaled so that task-parallel workers compute for `hours`."""
         factor = hours * 3600 / _longest_first([model.epoch_s for model in self.models], workers)
         models = tuple(replace(model, epoch_s=model.epoch_s * factor) for model in self.models)
         return replace(self, models=models)
@@ -57,15 +54,15 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Workers that are alike.
+    """A cluster of equal workers.
 
     Attributes:
-        workers: their number.
-        bytes_per_s: that each worker, and the node of the file system or of the parameters, sends and receives at
-        once. latency_s: of a message.
-        memory_bytes: of a worker. Data that do not fit are read from its disk in each epoch.
-        disk_bytes_per_s: of a worker's disk.
-        state_s_per_byte: what a hop costs besides the network: the state is laid out, checked, flushed, read.
+        workers: number of workers.
+        bytes_per_s: network speed of each worker and of the file or parameter server, in each direction. latency_s:
+            latency of a message.
+        memory_bytes: memory of a worker; larger data are read from its disk in each epoch.
+        disk_bytes_per_s: speed of a worker's disk.
+        state_s_per_byte: cost of a hop without the network: serialize, check, flush and read the state.
     """
 
     workers: int
@@ -78,7 +75,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Of one epoch of all models: its makespan, bytes of data on each worker, bytes over the network."""
+    """One epoch of all models: makespan, bytes of data on each worker, bytes over the network."""
 
     seconds: float
     held: float
@@ -86,7 +83,7 @@ class Outcome:
 
 
 def hopping(work: Workload, cluster: Cluster, policy: str = DEFAULT_POLICY) -> Outcome:
-    """MOP: each model visits each worker's partition; the schedule is made by one of Cerebro's policies."""
+    """MOP: each model trains on each worker's partition, in a schedule by one of Cerebro's policies."""
     parts = cluster.workers
 
     def sub_epoch_s(model: Model) -> float:
@@ -102,7 +99,7 @@ def hopping(work: Workload, cluster: Cluster, policy: str = DEFAULT_POLICY) -> O
 
 
 def task_parallel(work: Workload, cluster: Cluster) -> Outcome:
-    """All data on each worker; the longest model is taken first. Reading from disk and computing overlap."""
+    """All data on each worker, the longest model first; reading from disk and computing overlap."""
     reads = work.data_bytes / cluster.disk_bytes_per_s if work.data_bytes > cluster.memory_bytes else 0.0
     times = [max(model.epoch_s, reads) for model in work.models]
     return Outcome(
@@ -111,8 +108,7 @@ def task_parallel(work: Workload, cluster: Cluster) -> Outcome:
 
 
 def remote_reads(work: Workload, cluster: Cluster) -> Outcome:
-    """Task-parallel without a copy on each worker: each model reads all data over its worker's network. Nothing else
-    limits the store."""
+    """Task-parallel training that reads all data for each model over its worker's network, from an unlimited store."""
     reads = work.data_bytes / cluster.bytes_per_s
     times = [max(model.epoch_s, reads) for model in work.models]
     moved = len(work.models) * work.data_bytes + _delivered(work)
@@ -120,8 +116,10 @@ def remote_reads(work: Workload, cluster: Cluster) -> Outcome:
 
 
 def averaging(work: Workload, cluster: Cluster) -> Outcome:
-    """Bulk synchronous: each worker trains on its partition, one node collects the weights, averages them and sends
-    them back; one model after another."""
+    """Bulk synchronous training, one model after another.
+
+    Each worker trains on its partition; one node collects the weights, averages them and sends them to all.
+    """
     seconds = sum(
         model.epoch_s / cluster.workers
         + 2 * (cluster.workers * model.weight_bytes / cluster.bytes_per_s + cluster.latency_s)
@@ -132,8 +130,11 @@ def averaging(work: Workload, cluster: Cluster) -> Outcome:
 
 
 def all_reduce(work: Workload, cluster: Cluster) -> Outcome:
-    """Horovod or DDP: the gradients of each step go around a ring, after the backward pass; each worker has a batch
-    of its own, so there are `workers` times fewer steps. One model after another."""
+    """Horovod or DDP, one model after another.
+
+    After the backward pass, the gradients of each step go around a ring. Each worker has a full batch, so there are
+    `workers` times fewer steps.
+    """
     peers = cluster.workers - 1
     seconds, moved = 0.0, 0.0
     for model in work.models:
@@ -145,8 +146,10 @@ def all_reduce(work: Workload, cluster: Cluster) -> Outcome:
 
 
 def parameter_server(work: Workload, cluster: Cluster) -> Outcome:
-    """Asynchronous, one server: for each batch gradients go to it and weights come back, both at once; workers compute
-    while others wait. One model after another."""
+    """One asynchronous server, one model after another.
+
+    For each batch, gradients go to the server and weights return, both at once; workers compute while others wait.
+    """
     seconds, moved = 0.0, 0.0
     for model in work.models:
         steps = _steps(work, model)
@@ -166,7 +169,7 @@ def _delivered(work: Workload) -> float:
 
 
 def _longest_first(times: list[float], workers: int) -> float:
-    """Makespan of independent jobs, the longest first to whoever is free."""
+    """Return the makespan of independent jobs, the longest first, each on the first free worker."""
     busy = [0.0] * workers
     for seconds in sorted(times, reverse=True):
         heapq.heapreplace(busy, busy[0] + seconds)

@@ -1,4 +1,4 @@
-"""One sitting: each method of training the same models once per round, in another order each time, on this machine."""
+"""One sitting on this machine: each method trains the same models once per round, in a different order each time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ ROWS, ROUNDS = 60_000, 2
 _LIMIT_S = 1200.0
 
 RAY_PYTHON = Path(sys.prefix) / "ray" / "bin" / "python"
-"""Of the environment that has Ray, and behind it this one's torch; `make compare` makes it."""
+"""Python of the environment with Ray, which also sees this environment's torch; `make compare` creates it."""
 
 
 class Method(NamedTuple):
     """A method of training the models.
 
     Attributes:
-        name: for people.
-        program: of `contenders`; empty for Cerebro.
-        allocator: whether its C allocator is set as Cerebro sets that of its workers.
+        name: name for people.
+        program: program in `contenders`; "" for Cerebro.
+        allocator: True to set its C allocator like Cerebro's workers.
     """
 
     name: str
@@ -53,17 +53,17 @@ METHODS = {
     "ddp-larger-batch": Method(f"DDP, batches of {task.BATCH} for each rank", "ddp-larger-batch"),
     "parameter-server": Method("Asynchronous parameter server", "parameter-server"),
 }
-"""Those that are compared."""
+"""The compared methods."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sitting:
-    """What was measured.
+    """Measurements of one sitting.
 
     Attributes:
-        outcomes: method -> its outcome in each round. A method that could not be run is missing.
-        rows: that were trained on.
-        date, load: when, and the load average before the first one and after the last one.
+        outcomes: method -> its outcome in each round, without methods that could not run.
+        rows: number of training rows.
+        date, load: time of the sitting, and the load average before and after it.
     """
 
     outcomes: dict[str, list[Outcome]]
@@ -72,15 +72,15 @@ class Sitting:
     load: tuple[float, float]
 
     def seconds(self, method: str) -> float:
-        """Median over the rounds."""
+        """Return the median seconds over the rounds."""
         return statistics.median(outcome["seconds"] for outcome in self.outcomes[method])
 
     def held(self, method: str) -> int:
-        """Bytes of training rows in a worker's memory, the most of the rounds."""
+        """Return the maximum bytes of training rows in a worker's memory."""
         return max(outcome["held"] for outcome in self.outcomes[method])
 
     def ratio(self, method: str) -> float:
-        """How many times as long as Cerebro's first fit it took: the median of the rounds' ratios."""
+        """Return the median ratio of the method's time to Cerebro's first fit."""
         pairs = zip(self.outcomes[method], self.outcomes["cerebro"], strict=True)
         return statistics.median(theirs["seconds"] / own["seconds"] for theirs, own in pairs)
 
@@ -93,10 +93,10 @@ def measure(
     rates: Sequence[float] = task.RATES,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Sitting:
-    """Each of the methods in each round; Ray Tune only where it is installed, a second fit after each first one.
+    """Run each method in each round, and a second fit after each first one; Ray Tune only if installed.
 
     Args:
-        tell: is told what each took, a line each.
+        tell: gets a line with the time of each method.
     """
     turns = [
         method
@@ -136,10 +136,10 @@ def _ours(root: Path, rows: int, rates: Sequence[float], *, again: bool) -> dict
 
 
 def contender(method: Method, root: Path, rates: Sequence[float]) -> Outcome:
-    """One of the other methods, as its program, on the rows that `task.write` has put below `root`.
+    """Run another method's program on the rows that `task.write` put below `root`.
 
     Raises:
-        RuntimeError: the program failed; with what it wrote last.
+        RuntimeError: the program failed; the message has its last output.
     """
     python = str(RAY_PYTHON) if method.program == "ray-tune" else sys.executable
     with tempfile.TemporaryDirectory(dir=root) as into:

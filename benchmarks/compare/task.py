@@ -1,6 +1,6 @@
-"""What all methods of training have in common: the rows, the network, the optimizer, a step, the measure of success.
+"""The common part of all methods: rows, network, optimizer, training step and accuracy.
 
-Needs torch and numpy alone: Ray Tune's environment has no Cerebro.
+Needs only torch and numpy, because Ray Tune's environment has no Cerebro.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from torch.nn import functional
 
 FEATURES, CLASSES, BATCH, WORKERS = 784, 10, 128, 2
 RATES = (0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002)
-"""One model each."""
+"""Learning rates, one for each model."""
 HELD_OUT = 4_000
-"""Rows that are trained on by none; numbered after the others."""
+"""Rows excluded from training, numbered after the others."""
 SPLITS = ("train", "valid")
 _KINDS, _APART = 6, 7.5
-"""Of a class: how many clouds of rows it has, and how far their centres are from the origin; a row's noise is 1. So
-classes overlap a little, and no line separates them."""
+"""Clouds of rows per class, and the distance of their centres from the origin; a row's noise is 1.
+
+So classes overlap a little, and no line separates them.
+"""
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -36,7 +38,7 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def row(number: int) -> Array:
-    """Inputs of a row, shape (`FEATURES`,), drawn from its number: whoever makes it gets the same."""
+    """Return a row's inputs, shape (`FEATURES`,), drawn from its number, so every method gets the same."""
     draw = np.random.default_rng(number)
     noise: Array = draw.standard_normal(FEATURES, np.float32)
     centre: Array = _centres()[label(number), draw.integers(_KINDS)]
@@ -44,7 +46,7 @@ def row(number: int) -> Array:
 
 
 def label(number: int) -> int:
-    """The row's class."""
+    """Return the row's class."""
     return number % CLASSES
 
 
@@ -56,12 +58,12 @@ def _centres() -> Array:
 
 
 def numbers(split: str, rows: int) -> range:
-    """Of the rows of a split, where so many are trained on."""
+    """Return the row numbers of a split, for a number of training rows."""
     return range(rows) if split == "train" else range(rows, rows + HELD_OUT)
 
 
 def write(folder: Path, rows: int) -> None:
-    """Both splits as NumPy files, for methods without a preprocessing of their own."""
+    """Write both splits as NumPy files, for methods without preprocessing."""
     for split in SPLITS:
         chosen = numbers(split, rows)
         np.save(folder / f"{split}-inputs.npy", np.stack([row(number) for number in chosen]))
@@ -69,15 +71,14 @@ def write(folder: Path, rows: int) -> None:
 
 
 class Rows:
-    """Inputs of shape (rows, `FEATURES`) and labels of shape (rows,), read where they are: nothing is copied but the
-    rows of a batch."""
+    """Mapped inputs of shape (rows, `FEATURES`) and labels of shape (rows,); only the rows of a batch are copied."""
 
     def __init__(self, inputs: Any, labels: Any) -> None:
         self.inputs, self.labels = torch.from_numpy(inputs), torch.from_numpy(labels)
 
     @classmethod
     def load(cls, folder: str, split: str, part: int = 0, parts: int = 1) -> Rows:
-        """A split's rows, or one of so many equal parts; the files are mapped, not read."""
+        """Map a split's rows, or one of `parts` equal parts."""
         arrays = (
             np.load(Path(folder) / f"{split}-{name}.npy", mmap_mode="c") for name in ("inputs", "labels")
         )
@@ -87,7 +88,7 @@ class Rows:
         return cls(inputs, labels)
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """All rows in random order."""
+        """Yield all rows in random order."""
         for chosen in torch.split(torch.randperm(len(self.labels)), size):
             yield self.inputs[chosen], self.labels[chosen]
 
@@ -96,7 +97,7 @@ class Rows:
 
 
 def network() -> nn.Module:
-    """The perceptron of all models."""
+    """Return the perceptron that all models use."""
     return nn.Sequential(
         *(nn.Linear(FEATURES, 1024), nn.ReLU()),
         *(nn.Linear(1024, 512), nn.ReLU()),
@@ -105,12 +106,12 @@ def network() -> nn.Module:
 
 
 def adam(parameters: Iterable[torch.Tensor], rate: float) -> torch.optim.Adam:
-    """Fused: the fastest of torch's three implementations, on a CPU as well."""
+    """Return a fused Adam, the fastest of torch's three implementations, on a CPU too."""
     return torch.optim.Adam(parameters, lr=rate, fused=True)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Any, labels: Any) -> torch.Tensor:
-    """One batch; its loss."""
+    """Train on one batch and return its loss."""
     loss = functional.cross_entropy(model(inputs), labels)
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -119,27 +120,27 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Any, labels
 
 
 def epoch(model: nn.Module, optimizer: Any, rows: Rows, batch: int = BATCH) -> None:
-    """One pass over the rows in random order."""
+    """Make one pass over the rows in random order."""
     for inputs, labels in rows.batches(batch):
         step(model, optimizer, inputs, labels)
 
 
 @torch.no_grad()
 def correct(model: nn.Module, rows: Rows) -> int:
-    """How many of the rows the model names the class of."""
+    """Return the number of correctly classified rows."""
     pairs = zip(torch.split(rows.inputs, 1000), torch.split(rows.labels, 1000), strict=True)
     return sum(int((model(inputs).argmax(1) == labels).sum()) for inputs, labels in pairs)
 
 
-# --- what it takes ------------------------------------------------------------------------------
+# --- cost ----------------------------------------------------------------------------------------
 
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ *(.*)$")
 _ACKNOWLEDGED = 120
-"""Where `tcpi_bytes_acked` is in the kernel's `tcp_info` (linux/tcp.h)."""
+"""Offset of `tcpi_bytes_acked` in the kernel's `tcp_info` (linux/tcp.h)."""
 
 
 def held(pattern: str, smaps: str | None = None) -> int:
-    """Bytes of memory in which this process has files whose paths match, by the kernel's table of its mappings."""
+    """Return the resident bytes of this process's mapped files with matching paths, from the kernel's table."""
     total, matches = 0, False
     for line in (smaps or Path("/proc/self/smaps").read_text()).splitlines():
         if found := _MAPPING.match(line):
@@ -150,13 +151,13 @@ def held(pattern: str, smaps: str | None = None) -> int:
 
 
 def sent() -> int:
-    """Bytes that this process has sent over its open TCP connections and that have arrived, by the kernel's count."""
+    """Return the acknowledged bytes of this process's open TCP connections, by the kernel's count."""
     total = 0
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
             if not str(entry.readlink()).startswith("socket:"):
                 continue
-        except FileNotFoundError:  # of the listing itself
+        except FileNotFoundError:  # the file descriptor of the listing
             continue
         with socket.socket(fileno=os.dup(int(entry.name))) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6):
