@@ -24,7 +24,7 @@ LOGGED = TaskResult(rows=10, shards=4, checksum="sha256:a", cores=1)
 def test_a_partition_is_the_same_another_one_or_not_known(
     logged: TaskResult, made: TaskResult, expected: bool | None
 ) -> None:
-    """Without a comparison the result is "unknown"."""
+    """If no comparison is possible, the result is None."""
     assert is_same(logged, made) is expected
 
 

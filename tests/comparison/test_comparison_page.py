@@ -59,7 +59,7 @@ def test_each_parallel_plan_that_can_be_faster_has_a_reason() -> None:
 
 
 def test_a_bar_is_held_or_missed_by_the_ratio_and_not_measured_without_ray() -> None:
-    """Each limit has a line; without Ray Tune, the line says how to install it."""
+    """Each limit has a line; without Ray Tune, the line names the command that measures it."""
     found = {figure.bar: figure for figure in figures.of(sitting(cerebro=10.0, ddp=26.0, task_parallel=10.0))}
     assert (found[2.5].ratio, found[2.5].holds) == (2.6, True)
     assert (found[1.05].ratio, found[1.05].holds) == (1.0, False)

@@ -78,7 +78,7 @@ def test_other_files_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_names_tell_bytes_and_are_never_used_twice(tmp_path: Path) -> None:
-    """Names depend on the content, and differ from checkpoint names, which older versions delete."""
+    """A name has the checksum, is unique, and differs from checkpoint names, which older versions delete."""
     (tmp_path / "x").write_bytes(b"frozen")
     found = checksum(tmp_path / "x")
     one, other = base_namer()(found), base_namer()(found)

@@ -128,7 +128,7 @@ def test_an_experiment_runs_from_the_notebook_image(platform: Platform) -> None:
 
 
 def test_health_commands_tell_the_state(platform: Platform) -> None:
-    """Each service's container is healthy; the notebook checks its own address."""
+    """Docker's health command succeeds in each service's container."""
     for name in ("kvs-api", "controller", "dispatcher", "worker-0", "worker-0-etl"):
         docker("exec", platform.name(name), "python", "-m", "cerebro.runtime.web.health")
 

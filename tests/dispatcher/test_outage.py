@@ -51,7 +51,7 @@ def test_page_that_was_never_read_says_so(bench: Bench) -> None:
 
 
 def test_known_outage_is_not_waited_for_by_everybody() -> None:
-    """One call at a time probes the store; the others fail immediately."""
+    """One call per interval probes the store; the others fail immediately."""
     store, monotonic = FakeStore(is_away=True), Clock()
     reader = Reader(store, clock=Clock(), monotonic=monotonic)
     for _ in range(5):

@@ -1,6 +1,6 @@
-"""A local cluster with worker pairs, as in pods:
+"""A local cluster with worker pairs, as in pods.
 
-``python pods_supervisor.py OPTIONS...``. The workers of a pair share a shard volume: ``worker-N`` trains,
+Run it as ``python pods_supervisor.py OPTIONS...``. The workers of a pair share a shard volume: ``worker-N`` trains,
 ``worker-N-etl`` preprocesses and runs search procedures. The controller cannot import SciPy or torch, as in its image.
 """
 

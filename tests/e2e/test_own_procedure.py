@@ -124,9 +124,9 @@ def test_a_user_mends_a_procedure_and_the_search_goes_on(lab: Lab) -> None:
 
 
 def test_containers_for_etl_answer_for_searches(pods: Lab) -> None:
-    """With worker pairs, and without SciPy and torch in the controller:
+    """ETL workers run the procedure and sample by a Gaussian process; training workers are not asked.
 
-    ETL workers run the procedure and sample by a Gaussian process; training workers are not asked.
+    The controller has neither SciPy nor torch.
     """
     experiment = pods.prepared()
     space = {**SPACE, "wd": loguniform(1e-6, 1e-2)}

@@ -84,7 +84,7 @@ def test_every_attempt_that_ran_is_a_span() -> None:
 
 
 def test_models_are_compared_by_their_best_or_at_one_epoch() -> None:
-    """Models that have not reached the epoch have a gap."""
+    """`margin` accepts models that are this many epochs behind."""
     story = fitted()
     rows = list(summaries(story.run))
     assert scores(rows) == {"m00": 4.0, "m01": 1.0}

@@ -36,7 +36,7 @@ def test_a_break_lies_between_the_sub_epochs_around_it(story: Story) -> None:
 
 
 def test_the_bound_is_a_duration_and_lies_after_a_break_it_exceeds(story: Story) -> None:
-    """The bound is a sum of sub-epoch times, drawn at the time when the run has been open that long."""
+    """The bound is the sub-epochs' time per worker, drawn after this much open time of the run."""
     found = landmarks(story.state, story.run, story.time)
     seconds = sum(span.end_s - span.start_s for span in spans(story.run, story.time)) / 2
     assert found.lower_bound_s == pytest.approx(seconds)

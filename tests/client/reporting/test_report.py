@@ -124,7 +124,7 @@ def test_a_run_without_a_best_model_says_why() -> None:
 
 
 def test_a_heat_map_takes_the_hyperparameters_that_matter(story: Story) -> None:
-    """Or two named ones; with fewer than two there is no heat map."""
+    """A named hyperparameter takes precedence; with fewer than two there is no heat map."""
     drawn = Drawings(state=story.state, run=story.run, now=story.time).heatmap(y="width")
     assert drawn is not None
     assert drawn["layout"]["title"]["text"] == "Best loss by lr and width"

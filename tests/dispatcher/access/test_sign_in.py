@@ -100,7 +100,7 @@ def test_a_token_that_can_be_guessed_is_warned_of(token: str, is_short: bool) ->
 
 
 def test_page_left_open_is_sent_again(bench: Bench) -> None:
-    """A form with an expired form token is shown again with its content."""
+    """Without a valid form token the form is shown again instead of a bare error."""
     answer = bench.browser().send("/sign-in", {"token": TOKEN})
     assert answer.status_code == 400
     assert "send the form again" in answer.text

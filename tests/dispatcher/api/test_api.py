@@ -123,7 +123,7 @@ def test_rungs_are_told_with_what_became_of_each_model(bench: Bench) -> None:
 
 
 def test_a_fit_without_a_search_has_no_rungs(bench: Bench) -> None:
-    """The answer is an empty list, not 404."""
+    """The error names the missing search, not a missing fit."""
     assert "fit-1 of 'digits' searches nothing" in refused(bench, "/experiments/digits/search", 404)
 
 

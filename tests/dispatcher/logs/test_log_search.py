@@ -61,7 +61,7 @@ def test_expression_that_python_does_not_take_is_no_fault_of_the_page(volumes: V
 
 
 def test_search_that_fails_is_not_called_slow(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child failed before its time limit; its exit code goes to the log."""
+    """A child that fails before its time limit is not reported as a timeout."""
     write(volumes, M05, b"x\n")
     reader = LogReader(volumes)
     for said, note in (

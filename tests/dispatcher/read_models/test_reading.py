@@ -205,7 +205,7 @@ def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_i
 def test_no_event_is_shown_in_part(
     bench: ReaderBench, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """If folding fails within an event, also in an outage, the reader rolls back and reads the log again."""
+    """A state from a half-applied event is dropped. The log is read again after a lack of memory."""
     story = running_story()
     bench.store.add(story)
 

@@ -77,7 +77,7 @@ def test_table_that_cannot_be_used(data: Path, content: str, match: str) -> None
 
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/dev/zero"])
 def test_system_is_no_data(data: Path, path: str) -> None:
-    """A device file has no end."""
+    """Reading a device file would never end."""
     (finding,) = found(checker(data), path)
     assert finding.state == "wrong"
     assert finding.preview == ()
