@@ -36,9 +36,7 @@ ROWS = 100
 
 
 class Connection(asyncio.Protocol):
-    """A persistent connection for one request at a time, like a pooled one. Opened on demand, and again after a
-    failure.
-    """
+    """A persistent connection for one request at a time, opened on demand and again after a failure."""
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
         self._address = address

@@ -40,8 +40,10 @@ _SAME_REQUEST_S = 0.001
 
 
 def measure(workers: int = SLOTS) -> dict[str, float]:
-    """Return the makespan, its ratio to the ideal one, and the rest by cause, for `workers` workers that share the
-    devices.
+    """Return the makespan, its ratio to the ideal one, and the rest by cause.
+
+    Args:
+        workers: number of workers that share the device slots.
     """
     with (
         tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name,

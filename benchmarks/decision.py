@@ -2,7 +2,7 @@
 
 Simulated workers drive the core in virtual time, like the live loop. Measured are `Core.apply` of the events since the
 last decision, `PlannerProcess.advise` and `Core.decide`, without the rest of the simulation. It runs in a separate
-process, whose memory is that of the core and the simulated store with its log.
+process, whose memory contains the core and the simulated store with its log.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _first() -> dict[str, float]:
 
 
 def _epoch() -> dict[str, float]:
-    """Fold a synthetic log of an epoch, in which workers take the models in turn from different starts."""
+    """Fold a synthetic log of an epoch; workers take the models in turn from different starts."""
     core = Core(_RECORD)
     for event in _opening(WORKERS):
         core.apply(event)
@@ -351,7 +351,7 @@ def _simulated(parallel_plans: tuple[ParallelPlan, ...], decisions: int, schedul
 
 
 def _peak_mb() -> float:
-    # Not `ru_maxrss`, which a process inherits from the one that started it.
+    # Not `ru_maxrss`, which a process inherits from its parent.
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 

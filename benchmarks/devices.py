@@ -32,7 +32,7 @@ _ROWS, _BATCH, _WIDTH, _MODELS, _EPOCHS = 800, 32, 128, 8, 6
 """Rows of a partition, and epochs of a model on two workers."""
 _TURNS = "ABBAAB"
 _FIRST = 3
-"""Omitted first sub-epochs of each device, in which the process imports torch."""
+"""Omitted first sub-epochs of each device, while the process imports torch."""
 
 
 def measure() -> dict[str, Any]:

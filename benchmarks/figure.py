@@ -34,9 +34,7 @@ class Figure:
         return self.ratio >= self.bar if self.sense == "at least" else self.ratio <= self.bar
 
     def row(self) -> dict[str, str | float | None]:
-        """Return the line for programs, as ``python -m benchmarks --json`` prints it; an infinite ratio is None in
-        JSON.
-        """
+        """Return the line for ``python -m benchmarks --json``; an infinite ratio is None, because JSON has none."""
         return {
             "what": self.what,
             "measured": self.measured,

@@ -20,7 +20,7 @@ BAR = 20.0
 _GRID = {"lr": [0.001, 0.002, 0.003, 0.005], "width": [64, 128], "passes": [4], "batch_size": [32]}
 _ROWS, _EPOCHS = 1600, 10
 _FIRST = 3
-"""Omitted first sub-epochs of each worker, in which the process imports torch."""
+"""Omitted first sub-epochs of each worker, while the process imports torch."""
 
 
 def measure() -> dict[str, float]:

@@ -1,11 +1,11 @@
-"""What a long run costs: a controller that starts over, a client that attaches, the page's first answer, what the log
-takes in the database and on the shared volume; with all of it in the database, and with snapshots and segments.
+"""Cost of a long run: a controller's restart, a client's attach, the page's first answer, and the log's size.
 
-Redis, kvs_api, controller and dispatcher are the real processes. The log is written straight into the database, with a
-record of each task, as `benchmarks.web_store` does it; its numbers are drawn, because measured ones compress as badly.
-Then it is moved as the controller moves it (`controller.loop.log_keeper`), by the same calls.
+Each is measured with the whole log in the database, and with snapshots and segments. Redis, kvs_api, controller and
+dispatcher are the real processes. The log is written straight into the database with a record of each task, like
+`benchmarks.web_store`; its numbers are random, because measured ones compress as badly. Then the controller's own calls
+move it (`controller.loop.log_keeper`).
 
-``python -m benchmarks.growth 1000000 --after`` measures that many sub-epochs alone, and only once the log is moved.
+``python -m benchmarks.growth 1000000 --after`` measures only that many sub-epochs, after the move.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from controller.loop.snapshot_process import SnapshotQuestion, made
 SUB_EPOCHS = (10_000, 100_000)
 MODELS, WORKERS = 100, 20
 _SHORT_SUB_EPOCHS, _MANY_MODELS, _FEW_WORKERS = 10_000, 1_000, 5
-"""Of the run whose halves are compared: two epochs."""
+"""Sub-epochs (two epochs), models and workers of the run for the comparison of halves."""
 _NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
 _LONGEST_S = 1800.0
 _LOOK_S = 0.05
 
 
 def benchmark() -> list[Figure]:
-    """The longer log against the bars, and what moving it changes."""
+    """Compare the longer log with the bars, and before with after the move."""
     few, many = (measure(sub_epochs) for sub_epochs in SUB_EPOCHS)
     case = f"{SUB_EPOCHS[1]:,} sub-epochs in the history"
     before, after = many["before"], many["after"]
@@ -103,7 +103,7 @@ def benchmark() -> list[Figure]:
 
 
 def _of_halves() -> Figure:
-    """What the fold of a run of many models takes for its second half, beside its first."""
+    """Compare the fold's memory for both halves of a run with many models."""
     state, sub_epochs, began = ExperimentState(name=_NAME), 0, time.time()
     taken: list[int] = []
     tracemalloc.start()
@@ -127,7 +127,7 @@ def _of_halves() -> Figure:
 
 
 def measure(sub_epochs: int, *, has_before: bool = True) -> dict[str, dict[str, float]]:
-    """The same log before and after it is moved; the first alone takes as long as all else, or longer."""
+    """Measure a log before and after the move; measuring before takes at least as long as the rest."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         with control_plane(folder, ("redis", "kvs_api")) as plane, Writer(plane.database) as writer:
@@ -144,7 +144,7 @@ def measure(sub_epochs: int, *, has_before: bool = True) -> dict[str, dict[str, 
 
 
 def _move(plane: ControlPlane) -> float:
-    """Have the log moved as far as a controller would have by now; the seconds that it took."""
+    """Move the log as far as a controller would, and return the seconds."""
     kvs, rule = KvsClient(plane.server, plane.token), Rule()
     (summary,) = kvs.experiments()
     while not (term := kvs.lead("keeper", 3600.0).term):
@@ -169,7 +169,7 @@ def _move(plane: ControlPlane) -> float:
 
 
 def _looked(folder: Path, newcomer: str) -> dict[str, float]:
-    """What it costs to begin with the log."""
+    """Measure the cost of starting from the log."""
     with control_plane(folder, ("redis", "kvs_api")) as plane:
         name_newcomer(KvsClient(plane.server, plane.token), newcomer)
         with redis.Redis(unix_socket_path=str(plane.database)) as database:
@@ -204,7 +204,7 @@ def _looked(folder: Path, newcomer: str) -> dict[str, float]:
 
 
 def _page(plane: ControlPlane) -> None:
-    """Ask for the experiment's overview, until it says all that the log does."""
+    """Request the experiment's overview until it shows the whole log."""
     request = urllib.request.Request(
         f"{plane.page}/api/views/experiments/{_NAME}", headers={"Authorization": f"Bearer {plane.token}"}
     )
@@ -225,11 +225,11 @@ def _rss(pid: int) -> float:
     return 0.0
 
 
-# --- what happened ------------------------------------------------------------------------------
+# --- synthetic events ---------------------------------------------------------------------------
 
 
 def story(sub_epochs: int, models: int = MODELS, workers: int = WORKERS) -> Iterator[tuple[float, Event]]:
-    """A run that is at the end of an epoch: seconds since the event before, and the event."""
+    """Yield the events of a run at the end of an epoch, each with the seconds since the previous one."""
     random = Random(1)
     grid: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(models)]
     epochs = sub_epochs // (models * workers)
@@ -292,7 +292,7 @@ def _model(number: int) -> str:
 
 
 def main() -> None:
-    """Print the figures, or what was measured of so many sub-epochs."""
+    """Print all figures, or the measurements for a number of sub-epochs."""
     if len(sys.argv) > 1:
         for when, found in measure(int(sys.argv[1]), has_before="--after" not in sys.argv).items():
             print(when, {name: round(value, 3) for name, value in found.items()})

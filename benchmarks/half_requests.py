@@ -1,7 +1,7 @@
-"""Callers beside connections that ask for nothing: hundreds of halves of requests at the dispatcher and at kvs_api.
+"""Requests at the dispatcher and at kvs_api during hundreds of half-sent requests.
 
-The services are the real processes, started with the usual limit of 1024 open files. A half is a connection that has
-sent part of its headers, and one that the server closes is replaced at once. Loopback only.
+The services are the real processes, started with the usual limit of 1024 open files. Each half-sent request is a
+connection with part of its headers; a connection that the server closes is replaced at once. Loopback only.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _USUAL_FILES = 1024
 
 
 def benchmark() -> list[Figure]:
-    """Both services beside 500 halves, then beside more connections than the limit of open files."""
+    """Measure both services with 500 half-sent requests, then with more than the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Started with the usual soft limit, as on a laptop; ours must hold all the halves.
+    # The services have the usual soft limit, as on a laptop; this process must hold all half-sent requests.
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, _USUAL_FILES), hard))
     try:
         with (
@@ -93,7 +93,7 @@ def _times(url: str, token: str) -> list[float]:
 
 
 class _Halves:
-    """So many connections that have sent half a request, whatever the server does about them."""
+    """A constant number of connections with half a request."""
 
     def __init__(self, url: str, count: int) -> None:
         address = urllib3.util.parse_url(url)
@@ -109,7 +109,7 @@ class _Halves:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def keep(self, is_over: threading.Event) -> None:
-        """Replace what the server closes, until it is over."""
+        """Replace closed connections until `is_over`."""
         while not is_over.is_set():
             for key, _ in self._selector.select(0.1):
                 ended = key.fileobj
@@ -121,7 +121,7 @@ class _Halves:
                     self._open()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for key in list(self._selector.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()

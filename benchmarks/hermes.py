@@ -1,9 +1,9 @@
-"""Hermes: when good models reach 90 % of their decrease of the loss, by who is trained first. In virtual time.
+"""Hermes: time until good models reach 90% of their decrease of the loss, by policy, in virtual time.
 
-16 jobs on 4 GPUs, 4 or 12 of them good, four networks, on seeds that no rule was tuned on (`research.hermes`;
-docs/hermes.md says what is the paper's of it and what is assumed). Hermes as printed binds a job to a GPU and preempts
-it at any time. `promising` preempts here, too, with one queue for all GPUs. Then nothing is preempted: the controller's
-own core dispatches sub-epochs, by `promising` and by what it does if nothing else is asked for.
+16 jobs on 4 GPUs, 4 or 12 good, four networks, on seeds that no rule was tuned on (`research.hermes`; docs/hermes.md
+separates the paper's numbers from assumptions). Hermes as published binds a job to a GPU and preempts it at any time.
+`promising` preempts here, too, with one queue for all GPUs. Then, without preemption, the controller's core dispatches
+sub-epochs by `promising` and by the default policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SOONER_BAR, MAKESPAN_BAR = 2.0, 1.10
 
 
 def benchmark() -> list[Figure]:
-    """All bars, one line each."""
+    """Measure all bars."""
     found = {name: _against_hermes(name) for name in SCENARIOS}
     plain = [_figure(good, *found[f"hermes-{good}"], bar=bar) for good, bar in ((4, FEW_BAR), (12, MANY_BAR))]
     return [*plain, _variants(found), *_at_sub_epochs()]

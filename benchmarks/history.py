@@ -1,9 +1,8 @@
-"""The history: runs whose models have run before, beside the same runs without, simulated.
+"""The history: simulated runs of models that have run before, with and without it.
 
-Yesterday's run of the same models leaves a history: sub-epoch times of the same means, with a noise of their own.
-Today's run begins with it, or blind. Measured is how far the first forecast is off, and how long an epoch takes whose
-models
-differ by up to thirty times: the first one is all that it can help, because after it times are known anyway.
+Yesterday's run of the same models leaves a history: sub-epoch times with the same means and separate noise. Today's run
+starts with or without it. Measured are the error of the first forecast, and the makespan of an epoch whose models
+differ by up to thirty times. History helps only in the first epoch, because later the times are known anyway.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from research.simulation.history import history_of
 from research.simulation.scenario import DATASET, Scenario
 
 WORLDS, WORKERS = 40, 4
-"""The scenarios of `benchmarks.autoscaler`, and how many workers they have."""
+"""Scenarios of `benchmarks.autoscaler`, and their number of workers."""
 
 _SEEDS, _SPREADS, _MODELS = 8, (3, 10, 30), (12, 16, 24)
 _PLACES, _SIGMA, _SUB_EPOCH_S = 8, 0.1, 60.0
 
 
 def benchmark() -> list[Figure]:
-    """The first forecast, and the first epoch."""
+    """Measure the first forecast and the first epoch."""
     return [_forecasts(), _epochs()]
 
 
@@ -87,7 +86,7 @@ def _epochs() -> Figure:
 def _run(
     seed: int, models: int, spread: float, day: str, history: Mapping[str, SubEpochHistory] | None
 ) -> tuple[float, tuple[Event, ...]]:
-    """Makespan of an epoch, and the log."""
+    """Return the makespan of an epoch, and the log."""
     costs = [math.exp(Random(f"{seed} {n}").uniform(0, math.log(spread))) for n in range(models)]
     named: dict[str, Hyperparameters] = {f"m{n:02}": {"batch_size": 1, "width": n} for n in range(models)}
 

@@ -1,11 +1,11 @@
-"""Hop: save, checksum and load of a state of 300 MB, against writing, flushing and reading as many raw bytes.
+"""Hop: save, checksum and load of a state of 300 MB, against writing, flushing and reading the same number of bytes.
 
-Ours: `checkpoint.save` (flatten, hash, write aside, flush to the disk, rename) and `checkpoint.load` with `restore`
-into another copy of the model (check every byte, then copy it into the module's parameters). Theirs: write one buffer
-to a file in the same folder, fsync, close, and read it back into a buffer. Each round runs both, in turns, so that a
-disk that slows down slows both; the ratio is the median of the rounds' ratios. The state is a model and an optimizer's
-two moments, as a sub-epoch leaves them; what is read was just written, so it comes from the page cache on both sides,
-as it does on one machine.
+Cerebro: `checkpoint.save` (flatten, hash, write to a temporary file, flush, rename) and `checkpoint.load` with
+`restore` into another copy of the model (check every byte, then copy it into the module's parameters). Reference: write
+one buffer to a file in the same folder, fsync, close, and read it back into a buffer. Each round alternates both, so
+that a slow disk affects both; the ratio is the median of the rounds' ratios. The state is a model and an optimizer's
+two moments after a sub-epoch. Both sides read from the page cache, as on one machine, because the file was just
+written.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _LAYERS = 10
 _COPIES = 3  # parameters and Adam's two moments
 _FLOAT_BYTES = 4
 _PARTS, _TRAINED = 20, 1
-"""Layers of the model that is mostly frozen, and how many of them are trained."""
+"""Layers of the mostly frozen model, and its trained layers."""
 
 
 def measure() -> dict[str, float]:
-    """Seconds of both, and the median ratio."""
+    """Return the seconds of both, and the median ratio."""
     trainee, other = _trainee(), _trainee()
     buffer = bytearray(os.urandom(1 << 20) * (BYTES >> 20)) + bytes(BYTES % (1 << 20))
     ours: list[tuple[float, float]] = []
     theirs: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-", dir=_folder()) as name:
         root = Path(name)
-        (root / "model").mkdir()  # saving makes none: what was deleted meanwhile must not come back
+        (root / "model").mkdir()  # saving does not create the folder: a deleted one must not return
         for number in range(ROUNDS + 1):
             if number % 2:
                 theirs.append(_raw(root / "raw", buffer))
@@ -67,7 +67,7 @@ def measure() -> dict[str, float]:
 
 
 def measure_frozen() -> dict[str, float]:
-    """Bytes that a hop writes and seconds of saving and of loading, with a base and without, and the ratio of bytes."""
+    """Return bytes and seconds of a hop with and without a frozen-weights file, and the ratio of bytes."""
     trainee, other = _frozen(), _frozen()
     found: dict[str, list[float]] = {f"{what}_{side}": [] for what in _HOP for side in ("plain", "based")}
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-", dir=_folder()) as name:
@@ -87,7 +87,7 @@ def measure_frozen() -> dict[str, float]:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` and `measure_frozen` as lines of the table."""
+    """Measure both hops."""
     return [_whole(measure()), _mostly_frozen(measure_frozen())]
 
 
@@ -120,7 +120,9 @@ def _whole(found: dict[str, float]) -> Figure:
 
 
 def _folder() -> Path:
-    """Where the local cluster keeps its checkpoints: the temporary folder may be memory, or another disk."""
+    """Return a folder on the disk of the local cluster's checkpoints: the temporary folder may be memory or another
+    disk.
+    """
     folder = Path(os.environ.get("CEREBRO_HOME") or "~/.cerebro").expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -138,7 +140,7 @@ def _trainee() -> Trainee:
 
 
 def _hop(root: Path, trainee: Trainee, other: Trainee) -> tuple[float, float]:
-    """Seconds of saving, and of loading into another copy."""
+    """Return the seconds of saving, and of loading into another copy."""
     began = time.perf_counter()
     reference: CheckpointRef = checkpoint.save(root, "model/u00000.pt", trainee.state())
     saved = time.perf_counter()
@@ -166,7 +168,7 @@ _HOP = ("bytes", "save", "load")
 
 
 def _hop_of_frozen(root: Path, trainee: Trainee, other: Trainee) -> tuple[float, float, float]:
-    """Bytes that are written, seconds of saving, and of loading into another copy."""
+    """Return the written bytes, and the seconds of saving and of loading into another copy."""
     began = time.perf_counter()
     reference = trainee.save(root, "model/u00001.pt")
     saved = time.perf_counter()
@@ -179,7 +181,7 @@ def _hop_of_frozen(root: Path, trainee: Trainee, other: Trainee) -> tuple[float,
 
 
 def _raw(path: Path, buffer: bytearray) -> tuple[float, float]:
-    """Seconds of writing and flushing, and of reading."""
+    """Return the seconds of writing and flushing, and of reading."""
     began = time.perf_counter()
     with path.open("xb", buffering=0) as file:
         file.write(buffer)

@@ -1,6 +1,6 @@
-"""What identities cost a request: kvs_api with users beside kvs_api without, over one database, 1,000 tokens in turn.
+"""Cost of identities: requests to kvs_api with and without users, on one database, with 1,000 tokens in turn.
 
-Requests of both alternate, so that what the machine does meanwhile falls on both alike. Loopback only.
+Requests to both alternate, so that other work on the machine affects both equally. Loopback only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME = "one"
 
 
 def benchmark() -> list[Figure]:
-    """A read, and a command of a member."""
+    """Measure a read, and a member's command."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cerebro-bench-")))
         plane = stack.enter_context(control_plane(folder, ("redis", "kvs_api")))
@@ -76,7 +76,7 @@ def _made(operator: KvsClient, number: int) -> MadeToken:
 
 
 def _asked(method: str, path: str, body: bytes | None, *sides: tuple[str, list[str]]) -> tuple[float, ...]:
-    """Milliseconds that half of the requests take at most, for each side."""
+    """Return the median milliseconds of each side."""
     took: list[list[float]] = [[] for _ in sides]
     turns = [itertools.cycle(tokens) for _, tokens in sides]
     with urllib3.PoolManager(maxsize=4, retries=False) as http:
@@ -87,14 +87,14 @@ def _asked(method: str, path: str, body: bytes | None, *sides: tuple[str, list[s
                 answer = http.request(method, address + path, body=body, headers=headers)
                 ended = time.perf_counter()
                 assert answer.status == 200, answer.data
-                if number >= 2 * TOKENS:  # by then every token was used
+                if number >= 2 * TOKENS:  # every token was used before
                     took[side].append(ended - began)
     return tuple(statistics.median(times) * 1000 for times in took)
 
 
 @contextmanager
 def _with_users(database: Path, token: str, folder: Path) -> Iterator[str]:
-    """kvs_api with users over the same database; its address."""
+    """Start kvs_api with users on the same database and yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         bind = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -1,7 +1,7 @@
-"""Idle: resident memory of a local cluster of two workers that has not run anything yet, TensorBoard aside.
+"""Idle: resident memory of a new local cluster of two workers, without TensorBoard.
 
-Resident sizes are summed over the supervisor and all it has started, so pages that processes share count every time;
-the proportional sizes, where they count once in all, are told beside.
+Resident sizes are summed over the supervisor and all its processes, so shared pages count several times; the notes have
+the proportional sizes, which count them once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SETTLE_S = 5.0
 
 
 def measure() -> dict[str, float]:
-    """Resident and proportional megabytes in all, and resident ones per service."""
+    """Return resident and proportional megabytes in total, and resident ones per service."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
         home = Path(folder) / "home"
         try:
             info = cluster.start(home, workers=_WORKERS, tensorboard=False)
             time.sleep(
                 _SETTLE_S
-            )  # a heartbeat of each worker, a look of the controller: nothing grows after those
+            )  # a heartbeat of each worker and a read by the controller: memory does not grow afterwards
             pids = {s.name: s.process.pid for s in info.services if s.process}
             pids["supervisor"] = info.supervisor.pid
             family = {info.supervisor.pid, *(process.pid for process in processes.marked(info.home))}
@@ -41,7 +41,7 @@ def measure() -> dict[str, float]:
 
 
 def benchmark() -> Figure:
-    """`measure` as a line of the table."""
+    """Measure the total."""
     found = measure()
     each = ", ".join(f"{name[3:]} {mb:.0f}" for name, mb in found.items() if name.startswith("mb_"))
     return Figure(
@@ -56,7 +56,7 @@ def benchmark() -> Figure:
 
 
 def _mb(pid: int, field: str) -> float:
-    """``Rss`` or ``Pss`` of a process in megabytes."""
+    """Return ``Rss`` or ``Pss`` of a process in megabytes."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024 / 1e6

@@ -1,7 +1,7 @@
-"""Workers that do nothing, for `control_plane`: the real agent with its real protocol, whose tasks are waits.
+"""Workers for `control_plane`: the real agent with its real protocol, with waits as tasks.
 
-``python -m benchmarks.idlers COUNT SECONDS [DEVICES]`` runs that many of them as threads of one process, each with so
-many devices; they find the store as any worker does.
+``python -m benchmarks.idlers COUNT SECONDS [DEVICES]`` runs that many workers as threads of one process, each with that
+many devices; they find the store like any worker.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.slot import Slot
 
 ROWS = 100
-"""Rows each partition is said to have."""
+"""Reported rows of each partition."""
 
 
 class Wait(Execution):
-    """A sub-epoch is a wait of so many seconds, an ETL task takes no time; there is no child."""
+    """A sub-epoch waits for a time, and an ETL task takes no time; there is no child process."""
 
     def __init__(self, seconds: float, made: list[Replica]) -> None:
         self._seconds, self._new_slot = seconds, made
@@ -36,14 +36,14 @@ class Wait(Execution):
         self.previous = None
 
     def begin_early(self, item: InboxItem) -> None:
-        """Begin to wait."""
+        """Start to wait."""
         self._begun = time.monotonic() if self.may_begin_early(item) else None
 
     def end_early(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
     def run(self, item: InboxItem) -> TaskResult | Failure:
-        """Wait for what is left of the time; a partition is there at once."""
+        """Wait for the rest of the time; a partition is ready at once."""
         if isinstance(item.body, EtlTask):
             self._new_slot.append(Replica(dataset=item.body.dataset, partition=item.body.partition))
             return TaskResult(rows=ROWS)
@@ -72,7 +72,7 @@ class Idler(Agent):
 
 
 def main() -> None:
-    """Work until SIGTERM."""
+    """Run the workers until SIGTERM."""
     count, seconds = int(sys.argv[1]), float(sys.argv[2])
     devices = sys.argv[3] if len(sys.argv) > 3 else "1"
     settings = Settings.from_environment(
@@ -80,7 +80,7 @@ def main() -> None:
     )
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     for number in range(count):
-        # Workers are processes of their own in truth: none shares connections with another.
+        # Real workers are separate processes, so these share no connections.
         kvs = KvsClient(settings.server, settings.token)
         worker = Idler(kvs, replace(settings, worker=f"worker-{number}"), seconds)
         threading.Thread(target=worker.run, daemon=True).start()

@@ -1,8 +1,7 @@
-"""Technique, devices and order chosen together: the planner against an exact solver, and against what people do.
+"""Technique, devices and order chosen together: the planner against an exact solver, and against current practice.
 
-The instances are those of `research.assumed`: their times are assumed, so the figures compare schedulers and
-say nothing of how long such training takes. The seconds of both, the planner's and the solver's, are those of the
-processor, so that other work on the machine does not count.
+The instances of `research.assumed` have assumed times, so the figures compare schedulers and not training times. The
+seconds of planner and solver are CPU seconds, so other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ HOPPING = "saturn-img-4x8-hop"
 
 
 def benchmark() -> list[Figure]:
-    """The ten instances against CP-SAT; one of them against current practice, and against planning once."""
+    """Measure the ten instances against CP-SAT, one against current practice, and planning once."""
     problems = {name: s.problem(0) for name, s in SCENARIOS.items() if name.startswith("saturn-")}
     planned = {name: _planned(problem) for name, problem in problems.items()}
     longest = {name: max(found) for name, found in planned.items()}
@@ -37,7 +36,7 @@ def benchmark() -> list[Figure]:
 
 
 def _planned(problem: Problem) -> list[float]:
-    """Makespans of plans by several seeds: a bar that holds by luck does not hold."""
+    """Return the makespans of plans by several seeds, so that a bar does not hold by luck."""
     plans = [plan(problem, time_limit_s=PLAN_S, seed=seed, clock=time.process_time) for seed in range(PLANS)]
     return [validate(problem, found.schedule).check().makespan for found in plans]
 

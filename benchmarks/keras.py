@@ -1,10 +1,10 @@
 """Keras models: rows per second of the worker's handler, against Keras' own `fit` on the same rows.
 
-Ours are sub-epochs as a worker does them: a new model, its state read from a checkpoint, one pass over the partition's
-shards, the next checkpoint. `fit` has one model, the same rows in memory, and as many epochs. So a sub-epoch makes and
-traces its model anew, and `fit` does so once. In turns, in one process for each backend, with one thread.
+Cerebro trains sub-epochs like a worker: create a model, load its checkpoint, make one pass over the partition's shards,
+save the next checkpoint. `fit` has one model, the same rows in memory, and the same number of epochs. So each sub-epoch
+creates and traces its model, and `fit` does so once. They alternate in one process per backend, with one thread.
 
-``python -m benchmarks.keras BACKEND`` prints what one backend did.
+``python -m benchmarks.keras BACKEND`` prints the results of one backend.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Perceptron(KerasSubEpochSpec):
         self.keras_backend = backend
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> Any:
-        """Compiled."""
+        """Return the compiled model."""
         import keras
 
         hidden = [keras.layers.Dense(width, "relu") for width in HIDDEN]
@@ -53,7 +53,7 @@ class Perceptron(KerasSubEpochSpec):
 
 
 def benchmark() -> list[Figure]:
-    """A line of the table for each backend."""
+    """Measure each backend."""
     return [_figure(backend) for backend in BACKENDS]
 
 
@@ -79,7 +79,7 @@ def _figure(backend: str) -> Figure:
 
 
 def measure(backend: str) -> dict[str, float]:
-    """Rows per second of both, and the ratio of the paired runs."""
+    """Return the rows per second of both, and the ratio of the paired runs."""
     import torch
 
     torch.set_num_threads(1)
@@ -118,7 +118,7 @@ def measure(backend: str) -> dict[str, float]:
 
 
 def _sub_epochs(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[..., None]:
-    """What does so many sub-epochs after one another; of `few`, each of two batches."""
+    """Return a function that runs sub-epochs in sequence, with two batches each if `few`."""
     from cerebro.data.manifests import Source
     from cerebro.data.shards import write_rows
     from cerebro.runtime.volumes import Volumes
@@ -158,13 +158,13 @@ def _sub_epochs(backend: str, folder: Path, rows: Any, labels: Any) -> Callable[
                 checkpoint=checkpoint,
             )
             checkpoint = handler.handle(task, 1).checkpoint
-            agent.recv(1 << 20)  # what the handler said, or there is no room one day
+            agent.recv(1 << 20)  # drain the handler's messages, so that its channel does not fill
 
     return run
 
 
 def main() -> None:
-    """Print what one backend did."""
+    """Print the results of one backend."""
     print(json.dumps(measure(sys.argv[1])))
 
 

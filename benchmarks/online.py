@@ -1,15 +1,13 @@
-"""Online dispatch under noise: makespans of critical first over the clairvoyant bound.
+"""Online dispatch under noise: makespan of critical first divided by the clairvoyant bound.
 
-Sub-epoch times vary log-normally around their estimates; nobody knows by how much before a sub-epoch ends. The bound is
-of the
-real durations: the largest row or column sum, which no schedule beats, whatever it knows in advance. The grid is n / p
-in 2, 4, 8, p in 8, 16, heterogeneous (the paper's networks and cards, section 5.4) and near-equal times, sigma in 0.1,
-0.2, 0.3, and 5 seeds of each.
+Sub-epoch times vary log-normally around their estimates, and become known only when a sub-epoch ends. The bound uses
+the real durations: no schedule beats the largest row or column sum, even with full knowledge. The grid is n / p in 2,
+4, 8, p in 8, 16, heterogeneous (the paper's networks and cards, section 5.4) and near-equal times, sigma in 0.1, 0.2,
+0.3, and 5 seeds of each.
 
-The same grid is run with a worker that is away for a fifth of the time. The bound then counts its absence as capacity
-lost, and nothing else: the attempt that is lost with the worker is made again at the expense of the policy, although
-only who knows of the outage could have avoided it. That is half a sub-epoch on average, of the 16 that a worker has at
-n = 2p, p = 8; so what was lost is told too.
+A second grid has a worker that is away for a fifth of the time. The bound counts its absence only as lost capacity: the
+policy pays for repeating the lost attempt, which only advance knowledge of the outage could avoid. On average this is
+half of one of the worker's 16 sub-epochs at n = 2p, p = 8, so the notes report the loss.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ SEEDS = 5
 RATIOS, WORKERS, SIGMAS = (2, 4, 8), (8, 16), (0.1, 0.2, 0.3)
 KINDS: dict[str, Callable[[int, int, int], Problem]] = {"heterogeneous": paper, "near-equal": narrow}
 DOWN = 0.2
-"""Share of the time that a worker is away, if one is."""
+"""Share of the time that the absent worker is away."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One run: its place in the grid, the makespan over the bound, and how much of it went into lost attempts."""
+    """One run: its place in the grid, makespan divided by the bound, and share of lost attempts."""
 
     kind: str
     per_worker: int
@@ -51,11 +49,11 @@ class Trial:
 
 
 def trials(policy: str, *, is_down: bool) -> Iterator[Trial]:
-    """The whole grid.
+    """Yield the whole grid.
 
     Args:
-        policy: its name.
-        is_down: whether a worker, drawn by the seed, goes away, at a time drawn by the seed, for a fifth of the time.
+        policy: name of the policy.
+        is_down: True for an absence of a random worker at a random time, for a fifth of the time.
     """
     for kind, make in KINDS.items():
         for per_worker in RATIOS:
@@ -79,7 +77,7 @@ def trials(policy: str, *, is_down: bool) -> Iterator[Trial]:
 
 
 def benchmark() -> list[Figure]:
-    """The grid without and with outages: a line of the table each."""
+    """Measure the grid without and with outages."""
     began = time.process_time()
     calm = list(trials("lrptw", is_down=False))
     used = f"{time.process_time() - began:.1f} s of CPU for all runs of critical first, bounds and validation included"
@@ -117,7 +115,7 @@ def _figure(what: str, found: list[Trial], *, bar: float, notes: tuple[str, ...]
 
 
 def _worst(found: list[Trial]) -> str:
-    """The worst cell of the grid, in words: its mean over the seeds and its worst run."""
+    """Describe the worst cell of the grid: its mean over the seeds and its worst run."""
     cells: dict[tuple[str, int, int, float], list[float]] = {}
     for trial in found:
         cells.setdefault((trial.kind, trial.per_worker, trial.workers, trial.sigma), []).append(trial.ratio)
@@ -146,10 +144,10 @@ def _outage(problem: Problem, seed: int) -> Outage:
 
 
 def _lost(schedule: Schedule, outage: Outage) -> float:
-    """Seconds of the worker before it went away that no sub-epoch of the schedule accounts for: its lost attempt."""
+    """Return the seconds of the lost attempt: the worker's time before its absence without a sub-epoch."""
     sub_epochs = schedule.by_worker()[outage.worker]
     if sub_epochs[-1].end <= outage.start:
-        return 0.0  # it was done, and idle
+        return 0.0  # it had finished and was idle
     return outage.start - max(
         (sub_epoch.end for sub_epoch in sub_epochs if sub_epoch.end <= outage.start), default=0.0
     )

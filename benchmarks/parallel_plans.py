@@ -1,12 +1,11 @@
-"""Ways live: technique, devices and order chosen together on two workers with two devices each, against what people do.
+"""Live parallel plans: technique, devices and order chosen together, against current practice.
 
-A real local cluster, nine models of which one is four times as long. After a short run of each that starts processes:
-each sub-epoch on one device; each sub-epoch on both devices of its worker, as current practice has it; and twice both
-techniques named, so that trials measure them and plans choose. Outcomes of trials are kept, so only the first of
-these makes them. Computing is waited for and not done: a batch takes a part that no device shortens and a part by the
-rows that a rank has, so two devices take 0.65 of the time of one. So the figures show what is chosen and that it is
-followed, and say nothing of how long training takes. Time counts from the first start of a sub-epoch to the last
-commit.
+A real local cluster has two workers with two devices each, and nine models, one four times as long. After a short run
+of each side, which starts processes: each sub-epoch on one device; each sub-epoch on both devices of its worker, as in
+current practice; and twice with both techniques named, so that trials measure them and plans choose. Trial results are
+kept, so only the first such run needs trials. Sub-epochs wait instead of computing: a batch has a constant part and a
+part by the rank's rows, so two devices take 0.65 of the time of one. So the figures show that plans are chosen and
+followed, not training times. Time runs from the first start of a sub-epoch to the last commit.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from cerebro.contract.events import Event, SchedulePlanned, TaskAssigned, TaskCo
 from cerebro.state import TaskKey
 
 BAR = 0.95
-"""Of the better one of the two others."""
+"""Maximum of the time divided by the better of the two other sides."""
 _ROWS, _BATCH, _EPOCHS = 2_000, 50, 4
 """Rows of both partitions."""
 _BATCH_S, _ROW_S = 0.022, 0.00105
-"""Of a batch whatever its rows, and of each of them."""
+"""Seconds of a batch, constant and per row."""
 _LONG, _SHORT_MODELS = 4, 8
 _SIDES: dict[str, dict[str, Any]] = {
     "one device": {"techniques": ["single"]},
@@ -40,10 +39,10 @@ _SIDES: dict[str, dict[str, Any]] = {
 
 
 class Waiting(Perceptron):
-    """Trains a small network, and waits for as long as a larger one would take."""
+    """Trains a small network, and waits for the time of a larger one."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """One pass over the partition."""
+        """Make one pass over the partition."""
         (network,) = models
         optimizer = torch.optim.SGD(network.parameters(), lr=hyperparams["lr"])
         total = 0.0
@@ -58,7 +57,7 @@ class Waiting(Perceptron):
 
 
 def measure() -> dict[str, Any]:
-    """Seconds of each turn, by side, and how the sub-epochs of the last run of each ran."""
+    """Return the seconds of each turn, by side, and the parallel plans of each side's last run."""
     with preprocessed("parallel_plans", _ROWS, workers=2, devices=2) as experiment:
         for side in _SIDES.values():
             _fit(experiment, epochs=1, long=1, **side)
@@ -75,7 +74,7 @@ def measure() -> dict[str, Any]:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` as a line of the table."""
+    """Measure the ratio."""
     found = measure()
     medians = {name: statistics.median(each) for name, each in found["seconds"].items()}
     other = min(medians["one device"], medians["all devices"])
@@ -119,7 +118,7 @@ def _fit(experiment: Experiment, *, epochs: int, long: int, **named: Any) -> lis
 
 
 def _parallel_plans(events: list[Event]) -> Counter[tuple[str, str]]:
-    """How many sub-epochs of the long model and of the short ones ran by which way."""
+    """Count the sub-epochs of the long model and of the short ones by parallel plan."""
     found: Counter[tuple[str, str]] = Counter()
     given = {(e.task, e.attempt): e.parallel_plan for e in events if isinstance(e, TaskAssigned)}
     for event in events:

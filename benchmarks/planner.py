@@ -1,7 +1,7 @@
-"""The planner against its bars: how near the lower bound a plan comes, and in how much CPU time of one core.
+"""The planner: distance of plans from the lower bound, and their CPU time on one core.
 
-The problems are those of `research.scenarios`, each with several seeds; seconds are those of the process, so
-that other work on the machine does not count.
+The problems are in `research.scenarios`, each with several seeds. Seconds are CPU seconds of the process, so other work
+on the machine does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RUNS = 20
 
 
 def benchmark() -> list[Figure]:
-    """One figure for each bar."""
+    """Measure each bar."""
     return [_large(), *(_certificates(workers) for workers in (8, 16)), _near_equal(), _noisy(), *_balanced()]
 
 
@@ -124,7 +124,7 @@ def _balanced() -> list[Figure]:
 
 
 def _papers(models: int, workers: int, seeds: int) -> list[Problem]:
-    """The homogeneous problem of figure 6, and heterogeneous ones."""
+    """Return the homogeneous problem of figure 6, and heterogeneous ones."""
     return [
         paper(models, workers, heterogeneous=False),
         *(paper(models, workers, seed) for seed in range(seeds)),
@@ -132,7 +132,7 @@ def _papers(models: int, workers: int, seeds: int) -> list[Problem]:
 
 
 def _timed(problem: Problem, planner: Callable[[Problem], Plan]) -> tuple[Plan, float]:
-    """The plan, which is checked, and the CPU seconds it took."""
+    """Return the validated plan and its CPU seconds."""
     began = time.process_time()
     found = planner(problem)
     seconds = time.process_time() - began

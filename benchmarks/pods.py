@@ -21,20 +21,20 @@ from benchmarks.figure import Figure
 from benchmarks.pods_job import EPOCHS, MODELS
 
 AFTER = 8
-"""Sub-epochs committed when the pod is deleted, of 24."""
+"""Committed sub-epochs, out of 24, before the pod is deleted."""
 _JOB = Path(__file__).with_name("pods_job.py")
 
 Log = list[dict[str, Any]]
 
 
 class Cluster:
-    """What is asked of `kubectl`."""
+    """Queries through `kubectl`."""
 
     def __init__(self, namespace: str) -> None:
         self._kubectl = ["kubectl", "-n", namespace]
 
     def pod(self, component: str) -> str:
-        """Name of a running pod of the component."""
+        """Return the name of a running pod of the component."""
         selector = f"app.kubernetes.io/component={component}"
         found = self.output("get", "pods", "-l", selector, "-o", "jsonpath={.items[0].metadata.name}")
         if not found:
@@ -42,13 +42,13 @@ class Cluster:
         return found
 
     def output(self, *arguments: str) -> str:
-        """Of a command that has to succeed."""
+        """Return the output of a command, which must succeed."""
         return subprocess.run(
             [*self._kubectl, *arguments], check=True, capture_output=True, text=True
         ).stdout.strip()
 
     def disturbed(self, name: str, pod: str) -> tuple[Log, float]:
-        """The log of a fit in which the pod was deleted, and when."""
+        """Return the log of a fit during which the pod was deleted, and the time of the deletion."""
         command = [*self._kubectl, "exec", "-i", "deployment/cerebro-notebook", "--", "python", "-", name]
         job = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert job.stdin is not None
@@ -68,7 +68,7 @@ class Cluster:
         return log, deleted
 
     def memory_mb(self, component: str) -> float:
-        """Resident memory of the component's process."""
+        """Return the resident memory of the component's process."""
         status = self.output("exec", self.pod(component), "--", "cat", "/proc/1/status")
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def _worker(log: Log, deleted: float) -> Figure:
-    """How long after a holder of its partition was there the interrupted sub-epoch ran again."""
+    """Measure the time from the return of a partition's holder to the restart of the interrupted sub-epoch."""
     interrupted = [
         e for e in log if e["type"] in ("TaskFailed", "TaskRevoked") and e["worker"] == "cerebro-worker-1"
     ]
@@ -127,7 +127,7 @@ def _worker(log: Log, deleted: float) -> Figure:
 
 
 def _service(component: str, log: Log, deleted: float) -> Figure:
-    """The longest time a worker idled after the deletion."""
+    """Measure the longest time that a worker idled after the deletion."""
     idle = 0.0
     for worker in ("cerebro-worker-0", "cerebro-worker-1"):
         events = [

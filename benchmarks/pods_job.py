@@ -1,8 +1,7 @@
-"""The job of `pods`, run inside the cluster: read from standard input by a Python in the notebook's pod.
+"""The job of `pods`, which Python in the notebook's pod reads from standard input.
 
-Prints a line ``committed N`` per sub-epoch and at the end the event log of the fit, a JSON object per line. Sub-epochs
-take about
-two seconds each, most of it spent asleep: what is measured is what happens between them.
+Prints a line ``committed N`` per sub-epoch, and at the end the event log of the fit, a JSON object per line. Sub-epochs
+take about two seconds, mostly asleep, because the time between them is measured.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Slow(Quarters):
     """Sleeps between batches."""
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Two seconds for the 20 batches of half of the rows."""
+        """Take two seconds for the 20 batches of half of the rows."""
         batches = iter(dataloader)
 
         class Paced:
@@ -63,7 +62,7 @@ def _tell_commits(experiment: Experiment) -> None:
 
 
 def main(name: str) -> None:
-    """ETL, then the fit that is disturbed."""
+    """Run ETL, then the disturbed fit."""
     experiment = Experiment(name, locators=_locators(name))
     experiment.run_etl(Pictures(), seed=1, progress=False)
     threading.Thread(target=_tell_commits, args=(experiment,), daemon=True).start()

@@ -1,9 +1,8 @@
-"""Live points: how many a second the store takes for good, reported as workers do.
+"""Live points: number per second that the store persists from workers' reports.
 
-Redis (every write flushed to disk before it is answered) and kvs_api are the real processes; reports come over HTTP
-from 8 processes' worth of threads in one process of their own: each names a running attempt and carries 100 points with
-loss and accuracy, as a sub-epoch with short batches would send in a second or two. Afterwards every point is there
-once, numbered without a gap.
+Redis (which flushes every write before it answers) and kvs_api are the real processes. Threads of one process send
+reports over HTTP like 8 workers: each names a running attempt and carries 100 points with loss and accuracy, like one
+or two seconds of a sub-epoch with short batches. Afterwards every point exists once, numbered without gaps.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LEASE_S = 600.0
 
 
 def measure() -> dict[str, float]:
-    """Points a second from the first report to the last answer, and who spent the processor on them."""
+    """Return the points per second from the first report to the last answer, and the CPU time by process."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name, control_plane(Path(name)) as plane:
         kvs = KvsClient(plane.server, plane.token)
         os.kill(plane.pids["controller"], signal.SIGTERM)
@@ -56,7 +55,7 @@ def measure() -> dict[str, float]:
 
 
 def benchmark() -> Figure:
-    """`measure` as a line of the table."""
+    """Measure the rate."""
     found = measure()
     return Figure(
         what=f"durable metric points through kvs_api, reports of {POINTS} from {WORKERS} workers",
@@ -89,7 +88,7 @@ def _report_all(plane: ControlPlane) -> None:
 
 
 def _send() -> None:
-    """All reports of all workers: each in a thread, one report after the other."""
+    """Send all reports, with a thread per worker."""
     server, token = os.environ["CEREBRO_SERVER"], os.environ["CEREBRO_TOKEN"]
     refused: list[int] = []
 
@@ -127,7 +126,7 @@ def _report(number: int, report: int) -> api.ReportRequest:
 
 
 def _lead(kvs: KvsClient) -> int:
-    """The term of a leadership of our own: the controller has nothing to do here, it resigns."""
+    """Return the term of a separate leadership; the controller has no work here, and resigns."""
     deadline = time.monotonic() + 30
     while (answer := kvs.lead("benchmark", _LEASE_S)).term == 0:
         if time.monotonic() > deadline:
@@ -141,7 +140,7 @@ def _task(number: int) -> str:
 
 
 def _begin(kvs: KvsClient, term: int, number: int) -> None:
-    """A worker with a running attempt."""
+    """Register a worker with a running attempt."""
     worker, task = f"worker-{number}", _task(number)
     kvs.register(WorkerRecord(worker=worker, incarnation="a", weight=1.0, cores=1, kinds=("train",)))
     body = TrainTask(
@@ -168,7 +167,7 @@ def _begin(kvs: KvsClient, term: int, number: int) -> None:
 
 
 def _check(kvs: KvsClient) -> None:
-    """Each point once, numbered densely."""
+    """Check that each point exists once, numbered without gaps."""
     seqs: list[int] = []
     batches: dict[str, list[int]] = {}
     while points := kvs.live(_NAME, len(seqs)):
@@ -181,7 +180,7 @@ def _check(kvs: KvsClient) -> None:
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor seconds of a process so far."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,10 +1,10 @@
-"""Loader: shuffled batches of ragged and of tabular rows, against NumPy gathers of the same rows in the same form.
+"""Loader: shuffled batches of ragged and tabular rows, against NumPy gathers of the same rows in the same form.
 
-Ragged rows: an image's features (2048 float32) and a caption of 3 to 30 tokens, as a captioning model trains on; and
-clips of 20 to 400 frames of 80 float32, as one of speech does. Tabular rows: 13 float32, 26 int64 and a label, as the
-click logs of Criteo have. Everything is in the page cache, in 8 shards, mapped once, in one process. The NumPy side has
-each field in one memory-mapped file, and makes the same tensors. Both run in turns, pass by pass; the ratio is the
-median of the paired ratios.
+Ragged rows: an image's features (2048 float32) and a caption of 3 to 30 tokens, for a captioning model; and clips of 20
+to 400 frames of 80 float32, for a speech model. Tabular rows: 13 float32, 26 int64 and a label, like Criteo's click
+logs. All rows are in the page cache, in 8 shards, mapped once, in one process. The NumPy side has each field in one
+memory-mapped file and creates the same tensors. Both alternate pass by pass; the ratio is the median of the paired
+ratios.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import write_manifest
 from cerebro.data.shards import ShardWriter
 
-SHARDS = 8  # what ETL cuts such a partition into on two cores
+SHARDS = 8  # as ETL cuts such a partition on two cores
 PASSES = 20
 _SOURCE = Source(fingerprint="benchmark", metadata="")
 
@@ -40,8 +40,8 @@ class Case:
     """Rows to read.
 
     Attributes:
-        fields: by name, each an array or a `Ragged` of all rows.
-        batch: rows of one.
+        fields: name -> an array or a `Ragged` of all rows.
+        batch: rows of a batch.
     """
 
     what: str
@@ -51,7 +51,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """What is measured."""
+    """Return the measured cases."""
     random = np.random.default_rng(0)
     captions = _rows(random, 8_000, (3, 30), lambda count: random.integers(0, 10_000, count))
     clips = _rows(random, 1_000, (20, 400), lambda count: random.random((count, 80), np.float32))
@@ -95,7 +95,7 @@ def _rows(
 
 
 def measure(case: Case) -> dict[str, float]:
-    """Rows per second of the loader and of NumPy, and their ratio."""
+    """Return the rows per second of the loader and of NumPy, and their ratio."""
     count = len(next(iter(case.fields.values())))
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
         partition = Path(folder) / "partition-0000"
@@ -122,7 +122,7 @@ def measure(case: Case) -> dict[str, float]:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` of each case as a line of the table."""
+    """Measure each case."""
     figures = []
     for case in cases():
         found = measure(case)
@@ -164,7 +164,7 @@ def _memory_map(folder: Path, name: str, rows: Any) -> Any:
 
 
 def _gather(rows: Any, chosen: np.ndarray) -> Any:
-    """The usual recipe: of rows one index each, of lists one index for each entry."""
+    """Gather as usual: one index per row, and for lists one index per entry."""
     if not isinstance(rows, Ragged):
         return torch.from_numpy(rows[chosen])
     begins, lengths = rows.offsets[chosen], rows.offsets[chosen + 1] - rows.offsets[chosen]

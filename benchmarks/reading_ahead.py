@@ -1,8 +1,8 @@
-"""Batches gathered ahead: a sub-epoch's pass with as many threads as earlier passes advise, beside one without.
+"""Reading ahead: passes of a sub-epoch with as many threads as earlier passes suggest, and without threads.
 
-The rows of `benchmarks.loader`, and a training step of one linear layer, in a process with the allocator's settings
-of a worker's child. Once from a slow volume: before each pass the page cache is emptied of the partition, and a control
-group limits what the process reads. Once from memory. Passes of both kinds in turns; the first of each only learns.
+The rows are those of `benchmarks.loader`; a training step has one linear layer; the process has the allocator's
+settings of a worker's child. The slow-volume case empties the page cache before each pass, and a control group limits
+the read rate. The other case reads from memory. Passes of both kinds alternate, and the first of each only learns.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from cerebro.data.prefetch_tuning import ON_DEMAND, Ahead, Reading, ReadingAhead
 from cerebro.worker.agent.processes import allocator
 
 PASSES, BYTES_PER_S = 9, 60_000_000
-"""Of each kind; what a slow volume gives: a tenth of a local disk."""
+"""Passes of each kind, and the slow volume's rate: a tenth of a local disk."""
 
 _V1 = Path("/sys/fs/cgroup/blkio")
 
 
 def benchmark() -> list[Figure]:
-    """From a slow volume, and from memory."""
+    """Measure a slow volume, and memory."""
     environment = os.environ | allocator.tuned(os.environ, 8 << 30)
     command = [sys.executable, "-m", "benchmarks.reading_ahead"]
     answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -67,7 +67,7 @@ def benchmark() -> list[Figure]:
 
 @contextmanager
 def _slow(folder: Path) -> Iterator[str]:
-    """Limit what this process reads from the volume of a folder; says how, or that it cannot be."""
+    """Limit this process's reads from a folder's volume; yield the method, or the reason it is impossible."""
     device, group = folder.stat().st_dev, _V1 / f"cerebro-benchmark-{os.getpid()}"
     try:
         group.mkdir()
@@ -85,7 +85,7 @@ def _slow(folder: Path) -> Iterator[str]:
 
 
 def _empty_cache(folder: Path) -> None:
-    """Of the files of a partition that nobody has mapped."""
+    """Drop a partition's unmapped files from the page cache."""
     gc.collect()
     for path in folder.iterdir():
         file = os.open(path, os.O_RDONLY)
@@ -115,7 +115,7 @@ class _Pass:
 
 
 def _compared(partition: Path, *, is_cold: bool) -> dict[str, Any]:
-    """Passes in turns."""
+    """Run passes in turns."""
     learned = ReadingAhead(cores=len(os.sched_getaffinity(0)))
     step_s: list[float] = []
     plain, ahead, used, is_same = list[float](), list[float](), list[Ahead](), True

@@ -43,7 +43,7 @@ BAR = 600.0
 """MiB."""
 _READY_S = 60.0
 _PROBES, _PROBE_EVERY_S = 6, 2.0
-"""Rounds of probes before the measurement: time for a heartbeat of each worker and a look of the controller."""
+"""Rounds of probes before the measurement: time for a heartbeat of each worker and a read by the controller."""
 _MIB = 1 << 20
 _TOKEN = "x" * 43
 _IN_POD = """\
@@ -55,12 +55,12 @@ kubernetes.in_cluster = partial(kubernetes.in_cluster, mounted=Path(sys.argv[1])
 from controller.__main__ import main
 main()
 """
-"""The controller, with another folder of its service account."""
+"""The controller, with another folder for its service account."""
 
 
 @dataclass(frozen=True)
 class _Container:
-    """One container of one pod. `ports` has a free port of this machine for each of its own."""
+    """One container of one pod. `ports` maps its ports to free ports of this machine."""
 
     component: str
     pod: str
@@ -129,7 +129,7 @@ def _containers(rendered: Rendered) -> list[_Container]:
     found = []
     for one in (*rendered.of("StatefulSet"), *rendered.of("Deployment")):
         component = one["metadata"]["labels"]["app.kubernetes.io/component"]
-        # The controller makes the workers' number.
+        # The controller sets the number of workers.
         for number in range(one["spec"].get("replicas", values["worker"]["replicas"])):
             for spec in one["spec"]["template"]["spec"]["containers"]:
                 ports = {port["containerPort"]: _free_port() for port in spec["ports"]}
@@ -138,7 +138,7 @@ def _containers(rendered: Rendered) -> list[_Container]:
 
 
 def _addresses(containers: Sequence[_Container]) -> dict[str, str]:
-    """Addresses on this machine by those of the services; a service has one pod behind it."""
+    """Return service address -> address on this machine; each service has one pod."""
     return {
         f"cerebro-{container.component}:{port}": f"{HOST}:{free}"
         for container in reversed(containers)
@@ -163,7 +163,7 @@ def _image(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _api_server(folder: Path) -> Iterator[dict[str, str]]:
-    """An API server with the workers' pods, and the controller's service account. Yields the variables of a pod."""
+    """Run an API server with the workers' pods, and the controller's service account. Yields a pod's variables."""
     context, certificate = of_this_machine(folder)
     account = folder / "serviceaccount"
     account.mkdir()
@@ -221,17 +221,17 @@ def _run(
 
 
 def _value(variable: Mapping[str, Any], container: _Container) -> str:
-    """The value of a variable that the kubelet reads from a Secret or from the pod."""
+    """Return a variable that the kubelet reads from a Secret or from the pod."""
     fields = {"metadata.namespace": NAMESPACE, "metadata.uid": "uid", "spec.nodeName": "node"}
     reference = variable["valueFrom"].get("fieldRef")
     return fields.get(reference["fieldPath"], container.pod) if reference else _TOKEN
 
 
 def _wait_until_ready(container: _Container, process: subprocess.Popen[bytes]) -> None:
-    """Ask the readiness probe until it holds.
+    """Query the readiness probe until it succeeds.
 
     Raises:
-        ClusterError: the process has ended, or does not hold its probe in time.
+        ClusterError: the process has ended, or its probe does not succeed in time.
     """
     deadline = time.monotonic() + _READY_S
     while not _is_ready(container):

@@ -1,12 +1,11 @@
-"""A controller that starts over in the middle of a long fit run: its processor time, and whether it leads meanwhile.
+"""A controller's restart in the middle of a long fit run: its CPU time, and whether it keeps the leadership.
 
-Redis, kvs_api and the controller are the real processes; the log of the run is written straight into the database, as
-`benchmarks.web_store` does it: through the services it would take hours. Measured is the controller's process from its
-start until it has decided, has looked TensorBoard's files through, and rests: imports, two thirds of a second or so,
-are part of it. It starts without these files, so that it has to make them all, and once more where the first one has
-left them, which is what a restart finds. Both are held against the bar. Live points of before are read at the first
-commit that comes later, so they are a part of the first case alone. Meanwhile a second controller asks again and again
-for the leadership: it would get it as soon as the first one's lease was not renewed in time.
+Redis, kvs_api and the controller are the real processes. The log is written straight into the database, like
+`benchmarks.web_store`, because the services would take hours. The CPU time runs from the controller's start, including
+about two thirds of a second of imports, until it has decided, has read TensorBoard's files, and is idle. The first
+start has to write these files; the second start finds them, like a real restart. Both have a bar. Live points are read
+at the first later commit, so only the first case includes them. A second controller requests the leadership repeatedly,
+and would get it if the first one's lease expired.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ MODELS, WORKERS = 40, 10
 _NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
 _LONGEST_S = 600.0
 _RIVAL_S = 0.001
-"""Lease of the second controller: the shortest there is, so that it would disturb only what is broken already."""
+"""Lease of the second controller: the minimum, so that it disturbs only what is already broken."""
 _LOOK_S = 0.2
 _BUSY, _QUIET_S = 0.2, 2.0
-"""It rests when it has used less than this share of a core for so long."""
+"""The controller is idle when it has used less than this share of a core for this time."""
 
 
 def benchmark() -> list[Figure]:
-    """Processor seconds of the larger log against the bar, and how they grow with its length."""
+    """Measure the CPU seconds of the larger log, and their growth with its length."""
     found = {sub_epochs: measure(sub_epochs) for sub_epochs in SUB_EPOCHS}
     few, many = SUB_EPOCHS
     growth = (found[many]["again_s"] / found[few]["again_s"]) / (many / few)
@@ -99,7 +98,7 @@ def benchmark() -> list[Figure]:
 
 
 def measure(sub_epochs: int) -> dict[str, float]:
-    """Start a controller on a log with so many sub-epochs: without event files, and again with them."""
+    """Start a controller on a log of this length, first without event files, then with them."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         with control_plane(folder, ("redis", "kvs_api")) as plane, Writer(plane.database) as writer:
@@ -117,8 +116,10 @@ def measure(sub_epochs: int) -> dict[str, float]:
 
 
 def _restart(folder: Path, newcomer: str) -> dict[str, float]:
-    """Start a controller and wait until it rests. The log names a newcomer that nobody has registered: that it is lost,
-    the controller notes in the log once it knows the log."""
+    """Start a controller and wait until it is idle.
+
+    The log names an unregistered newcomer. The controller records its loss once it knows the log.
+    """
     with control_plane(folder, ("redis", "kvs_api")) as plane:
         name_newcomer(KvsClient(plane.server, plane.token), newcomer)
     with control_plane(folder) as plane:
@@ -144,7 +145,7 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
 
 
 def name_newcomer(kvs: KvsClient, newcomer: str) -> None:
-    """Write into the cluster log that a worker has joined."""
+    """Record in the cluster log that a worker has joined."""
     joined = WorkerJoined(worker=newcomer, incarnation="a", weight=1.0, kinds=("test",))
     while not (term := kvs.lead("rival", _RIVAL_S).term):
         time.sleep(_LOOK_S)
@@ -159,11 +160,11 @@ def _cpu_s(plane: ControlPlane) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# --- what happened ------------------------------------------------------------------------------
+# --- synthetic events ---------------------------------------------------------------------------
 
 
 def _story(sub_epochs: int) -> Iterator[tuple[float, Event]]:
-    """A run that is at the end of an epoch: seconds since the event before, and the event."""
+    """Yield the events of a run at the end of an epoch, each with the seconds since the previous one."""
     models: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(MODELS)]
     epochs = sub_epochs // (MODELS * WORKERS)
     request = FitRequest(
@@ -183,7 +184,7 @@ def _story(sub_epochs: int) -> Iterator[tuple[float, Event]]:
     yield 0.0, RunStarted(run=_RUN, plan=plan)
     for epoch, turn in itertools.product(range(1, epochs + 1), range(MODELS)):
         for number in range(WORKERS):
-            # A worker meets the models in turn, each from another one on: no two at the same one.
+            # Workers take the models in turn from different starts: no two train the same one.
             yield from _sub_epoch((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)
         if turn == MODELS - 1:
             bound = 0.1 * epoch * MODELS
@@ -211,7 +212,7 @@ def _sub_epoch(model: int, epoch: int, worker: int) -> Iterator[tuple[float, Eve
 
 
 def _points(sub_epochs: int) -> Iterator[str]:
-    """One of each sub-epoch; as pydantic writes a `LivePoint`, at a tenth of the time."""
+    """Yield a live point per sub-epoch, formatted like pydantic's `LivePoint` in a tenth of the time."""
     epochs = range(1, sub_epochs // (MODELS * WORKERS) + 1)
     for epoch, turn, number in itertools.product(epochs, range(MODELS), range(WORKERS)):
         task = _task((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)

@@ -1,17 +1,15 @@
-"""Savepoints: processes killed and workers ended at random batches of sub-epochs of 500 batches, and what is lost by
-it.
+"""Savepoints: the training lost when processes and workers end at random batches.
 
-A real local cluster of two workers; 5 models, one epoch, 10 sub-epochs, a savepoint each second. While they train, 50
-times the process of user code gets SIGKILL and 20 times a worker gets SIGTERM, each at a random batch of a sub-epoch
-that goes on. User code writes down when each batch began, so that what is done again is counted and timed, not guessed.
-The weights
-are then compared with a replay, bit for bit: trained once more in this process, without any interruption.
+A real local cluster has two workers, 5 models and one epoch: 10 sub-epochs of 500 batches, with a savepoint each
+second. During the run, the process of user code gets SIGKILL 50 times and a worker gets SIGTERM 20 times, each at a
+random batch of a running sub-epoch. User code records each batch's start, so that repeated batches are counted and
+timed. The weights are then compared, bit for bit, with a replay: uninterrupted training in this process.
 
-Two attempts that die on one savepoint have the third one start from the beginning, so a kill waits until its attempt
-has told the store of a savepoint of its own.
+If two attempts die on one savepoint, the third restarts from the beginning, so a kill waits until its attempt has
+reported another savepoint.
 
-What savepoints cost is measured on a state of 100 MB, and counted over sub-epochs of a minute to four hours as the
-clock of a worker (`Timer`) takes them.
+The cost of savepoints is measured on a state of 100 MB, and counted over sub-epochs of a minute to four hours by a
+worker's clock (`Timer`).
 """
 
 from __future__ import annotations
@@ -58,27 +56,27 @@ KILLS, TERMINATIONS = 50, 20
 _MODELS, _WORKERS, _BATCHES, _SIZE = 5, 2, 500, 8
 _INTERVAL_S, _PAUSE_S = 1.0, 0.025
 _PAUSE = "CEREBRO_BENCH_PAUSE_S"
-"""Set for the workers, and not here, where sub-epochs are trained again."""
+"""Set for the workers only, not for the replay in this process."""
 _PER_SUB_EPOCH = 12
-"""Batches at which attempts at a sub-epoch may be ended: more than are needed, because some come before a savepoint."""
+"""Batches at which attempts at a sub-epoch may end: more than needed, because some precede a savepoint."""
 _BATCH = "<qd"
-"""Number of a batch in its model's training, and when it began."""
+"""Number of a batch in its model's training, and its start."""
 _STATE_BYTES = 100 << 20
 _SUB_EPOCHS_S = (60.0, 119.0, 130.0, 600.0, 3600.0, 4 * 3600.0)
 
 
 class Diary(SubEpochSpec):
-    """Two layers, dropout and Adam; writes down each batch that it begins, with its process and the time."""
+    """Two layers, dropout and Adam; records each batch's start with process and time."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[nn.Module]:
-        """One network."""
+        """Create one network."""
         layers = nn.Linear(FEATURES, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, CLASSES)
         return [nn.Sequential(*layers)]
 
     def train(
         self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Mapping[str, Any]
     ) -> dict[str, float]:
-        """One pass."""
+        """Make one pass."""
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
@@ -86,7 +84,7 @@ class Diary(SubEpochSpec):
         pause_s = float(os.environ.get(_PAUSE, "0"))
         name = f"{os.getpid()}-{hyperparams['number']}-{dataloader.sub_epoch}"
         with Path(hyperparams["diary"], name).open("ab", buffering=0) as diary:
-            dataloader.savepoint()  # the file is not to go on
+            dataloader.savepoint()  # the diary must not be part of a savepoint
             for inputs, labels in dataloader:
                 diary.write(struct.pack(_BATCH, dataloader.step, time.monotonic()))
                 time.sleep(pause_s)
@@ -100,7 +98,7 @@ class Diary(SubEpochSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class Interruption:
-    """What was ended, when it had begun which batch of its sub-epoch."""
+    """The interrupted attempt, with its time and current batch."""
 
     is_kill: bool
     task: str
@@ -108,11 +106,11 @@ class Interruption:
     batch: int
     at: float
     begun: dict[int, float]
-    """When the attempt began its batches."""
+    """Batch -> start in this attempt."""
 
 
 class Interrupter:
-    """Ends processes of an experiment's fit while it trains, in a thread."""
+    """Ends processes of an experiment's fit during training, in a thread."""
 
     def __init__(self, experiment: Experiment, diary: Path) -> None:
         self._experiment, self._diary = experiment, diary
@@ -123,7 +121,7 @@ class Interrupter:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """At work until the context ends."""
+        """Work until the context ends."""
         threads = [threading.Thread(target=self._run, args=(f"worker-{n}",)) for n in range(_WORKERS)]
         for thread in threads:
             thread.start()
@@ -140,7 +138,7 @@ class Interrupter:
                 self._interrupt(worker)
 
     def _interrupt(self, worker: str) -> None:
-        """Wait for an attempt of this worker that has told of a savepoint, and end it at a random batch after it."""
+        """Wait for an attempt of this worker with a reported savepoint, and end it at a random later batch."""
         events = run_events(self._experiment, "fit-1")
         started, saved = _open(events, worker)
         path, begun = self._newest(started)
@@ -174,15 +172,14 @@ class Interrupter:
             if self._finished.wait(0.05):
                 return
         if isinstance(end, TaskCommitted):
-            self._left.append(is_kill)  # it came too late
+            self._left.append(is_kill)  # too late: return it to the list
 
     def _targets(self, task: str) -> list[int]:
-        """Batches at which attempts at a sub-epoch are to be ended, as far as each has a savepoint of its own by
-        then."""
+        """Return the random batches, in order, that end attempts at a sub-epoch."""
         return sorted(random.Random(task).sample(range(1, _BATCHES), _PER_SUB_EPOCH))
 
     def _end(self, started: TaskStarted) -> Event | None:
-        """The event that ended the attempt."""
+        """Return the event that ended the attempt."""
         return next(
             (
                 event
@@ -208,10 +205,10 @@ class Interrupter:
 
 
 def _open(events: list[Event], worker: str) -> tuple[TaskStarted, int]:
-    """The attempt that runs at a worker, and the batch of its own newest savepoint.
+    """Return the attempt that runs on a worker, and the batch of its own newest savepoint.
 
     Raises:
-        LookupError: there is none, or it has none.
+        LookupError: the worker runs no attempt, or the attempt has no savepoint.
     """
     found = [event for event in events if isinstance(event, TaskStarted) and event.worker == worker]
     if not found:
@@ -229,7 +226,7 @@ def _open(events: list[Event], worker: str) -> tuple[TaskStarted, int]:
 
 
 def measure() -> dict[str, float]:
-    """What was interrupted, and what was lost."""
+    """Return the interruptions and the losses."""
     with tempfile.TemporaryDirectory() as diary, _variables():
         with preprocessed("savepoints", _WORKERS * _BATCHES * _SIZE) as experiment:
             interrupter = Interrupter(experiment, Path(diary))
@@ -268,8 +265,10 @@ def _variables() -> Iterator[None]:
 
 
 def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
-    """Batches and seconds that were trained and done again, the most of all kills and of all terminations. One
-    that came when its sub-epoch had ended counts for nothing."""
+    """Return the maximum batches and seconds trained twice, over all kills and over all terminations.
+
+    An interruption after the end of its sub-epoch does not count.
+    """
     pauses = [
         after - before
         for one in done
@@ -280,7 +279,7 @@ def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
     began = _beginnings(events)
     for one in (one for one in done if (one.task, one.attempt + 1) in began):
         first = began[one.task, one.attempt + 1]
-        # The batch that had begun is not one that was done.
+        # The current batch was not complete.
         lost[one.is_kill].append((max(0, one.batch - first), max(0.0, one.at - one.begun.get(first, one.at))))
     return {
         "kills": len(lost[True]),
@@ -295,7 +294,7 @@ def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
 
 
 def _beginnings(events: list[Event]) -> dict[tuple[str, int], int]:
-    """(task, attempt) -> batch that it was assigned to begin at, as the log tells."""
+    """Return (task, attempt) -> first batch in the assignment, from the log."""
     state, found = ExperimentState(name="savepoints"), {}
     for event in events:
         state.apply(event)
@@ -307,7 +306,7 @@ def _beginnings(events: list[Event]) -> dict[tuple[str, int], int]:
 
 
 def cost() -> dict[str, float]:
-    """Seconds that a savepoint of 100 MB takes here, and the largest share of a sub-epoch that savepoints take."""
+    """Return the seconds of a savepoint of 100 MB here, and the maximum share of a sub-epoch for savepoints."""
     network = nn.Linear(1024, _STATE_BYTES // 3 // 4 // 1024, bias=False)
     trainee = Trainee(modules=[network])
     trainee.checkpoint.track(optimizer=(optimizer := torch.optim.Adam(network.parameters())))
@@ -342,7 +341,7 @@ def cost() -> dict[str, float]:
 
 
 def _taken(sub_epoch_s: float, cost_s: float) -> int:
-    """How many a sub-epoch of so many seconds, in batches of a tenth of one, takes by the clock."""
+    """Return the number of savepoints in a sub-epoch, with batches of a tenth of a second."""
     timer, now, taken, batches = Timer(), 0.0, 0, round(sub_epoch_s * 10)
     timer.cost_s = cost_s
     timer.begin(now)
@@ -355,7 +354,7 @@ def _taken(sub_epoch_s: float, cost_s: float) -> int:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` and `cost` as lines of the table."""
+    """Measure losses and cost."""
     found, costs = measure(), cost()
     allowed = _INTERVAL_S / found["batch_s"] + 1
     done = (

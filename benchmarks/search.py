@@ -1,7 +1,7 @@
-"""Searches: how busy they keep workers, how soon they find a good model, and what a draw takes.
+"""Searches: utilisation of the workers, time to a good model, and time of a suggestion.
 
-Procedures decide in virtual time, in the world of `benchmarks.search_world`: 8 workers, models of at most 81 epochs.
-The samplers draw for functions that are known.
+Procedures decide in virtual time, in the world of `benchmarks.search_world`, with 8 workers and models of at most 81
+epochs. Samplers optimize known functions.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from cerebro.search.transducer import Search
 WORKERS, EPOCHS = 8, 81
 SEEDS = range(30)
 RANDOM_MODELS, ASHA_MODELS = 25, 545
-"""That cost about the same: 25 x 81 epochs."""
+"""Numbers of models with about the same cost, 25 x 81 epochs."""
 
 
 def benchmark() -> list[Figure]:
-    """All rows."""
+    """Measure all rows."""
     return [*_busy(), *_hyperband(), _sooner(), _against_random(), _draw_time(), _decision_time()]
 
 
@@ -57,9 +57,9 @@ def _searched(procedure: ProcedureChoice, seed: int, samples: int | None = None)
 
 
 BUSY_SEEDS = range(100, 105)
-"""Others than those on which two models for each worker were chosen."""
+"""Seeds that were not used to choose two models per worker."""
 OTHER_MODELS = 1000
-"""Added to the seed of random search's models: not the first of those that ASHA draws."""
+"""Offset of the seed of random search's models, which must differ from ASHA's first ones."""
 
 
 def _run(decider: Decider, seed: int) -> Outcome:
@@ -93,11 +93,11 @@ def _busy() -> list[Figure]:
 
 
 class _OneByOne(HyperbandSearch):
-    """A bracket begins when the one before it has ended, all its models at once: the algorithm as it is printed."""
+    """Sequential brackets, with all models of a bracket at once: the algorithm as published."""
 
     @property
     def samples(self) -> int:
-        """Those of the brackets that have begun."""
+        """Return the models of the started brackets."""
         begun = 0
         for bracket in self._brackets:
             begun += bracket.size
@@ -110,7 +110,7 @@ class _OneByOne(HyperbandSearch):
         return len(self._of_draw)
 
     def decider(self, facts: Facts) -> Decider:
-        """Without the rules and users that a search puts around a procedure."""
+        """Return the procedure without the rules and users of a search."""
         return _Alone(partial(self.begin, facts), self.on_report)
 
 
@@ -216,7 +216,7 @@ _HARTMANN = (
 
 
 def network(hyperparams: Hyperparameters) -> float:
-    """Like the error of a network: numbers, an integer and choices, which matter more and less."""
+    """A function like a network's error, of numbers, an integer and choices with different influence."""
     rate, decay = (math.log10(_number(hyperparams, name)) for name in ("lr", "decay"))
     width = {32: 0.15, 64: 0.05, 128: 0.0, 256: 0.02}[int(_number(hyperparams, "width"))]
     steep = {"relu": 0.0, "tanh": 0.04, "sigmoid": 0.12}[str(hyperparams["act"])]
@@ -303,18 +303,18 @@ def _draw_time() -> Figure:
 
 
 class _Timed:
-    """A search whose decisions are timed."""
+    """A search with timed decisions."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
         self.seconds: list[float] = []
 
     def begin(self) -> Sequence[Order]:
-        """As the search."""
+        """Decide like the search."""
         return self.search.begin()
 
     def on_report(self, report: Report) -> Sequence[Order]:
-        """As the search."""
+        """Decide like the search."""
         began = time.process_time()
         orders = self.search.on_report(report)
         self.seconds.append(time.process_time() - began)

@@ -1,9 +1,9 @@
-"""The web page over a search of 1,000 models, against that of a grid of 1,000: time to first byte, bytes, parsing.
+"""Web pages of a search of 1,000 models, against a grid of 1,000: time to first byte, bytes, parsing.
 
-Both logs are those of the controller's own core in virtual time, cut before their ends, so that both runs are open; the
-search is ASHA, whose models have trained about as many epochs as those of the grid. Database, kvs_api, dispatcher and
-browser are the real ones. Requests to the two take turns. A grid has no tab of a search: that one is compared with the
-grid's table of models, which leads to every model as it does.
+The controller's core writes both logs in virtual time. They are cut before their ends, so both runs are open; the
+search is ASHA, whose models have trained about as many epochs as the grid's. Database, kvs_api, dispatcher and browser
+are real. Requests to both alternate. A grid has no search tab, so the search tab is compared with the grid's table of
+models, which also links every model.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ TABS = {
     "search": ("/search", "/models"),
     "curves": ("/curves",) * 2,
 }
-"""Name -> the search's page, and the grid's that it is compared with."""
+"""Name -> the search's page, and the grid's page to compare with."""
 _WORKERS = 2
 _EPOCHS = {SEARCH: 9, GRID: 2}
 _CUT = 0.97
-"""So much of each log is there."""
+"""Share of each log that is written."""
 _REQUESTS, _PARSING_S = 60, 10
 _QUICK = 10
-"""Per cent of the requests that were quicker than the time that is told: others may use the machine."""
+"""Percentile of the reported time: others may use the machine."""
 _LONGEST_S = 120.0
 _PARSES = """pages => {
     const times = pages.map(() => Infinity);
@@ -64,25 +64,25 @@ _PARSES = """pages => {
     }
     return times;
 }"""
-"""Milliseconds that each page takes, the quickest five: in turns, because others may use the machine."""
+"""Milliseconds of each page, the fastest five, in turns, because others may use the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Of each of `TABS`: (the search's, the grid's). Milliseconds and bytes."""
+    """(search, grid) of each tab in `TABS`, in milliseconds and bytes."""
 
     first_byte: dict[str, tuple[float, float]]
     page_bytes: dict[str, tuple[float, float]]
-    """Of the page alone."""
+    """Bytes of the page alone."""
     sent: dict[str, tuple[float, float]]
-    """With figures, styles and scripts, but for plotly's."""
+    """Bytes with figures, styles and scripts, without plotly's."""
     parsing: dict[str, tuple[float, float]]
-    """Of the page's text to a document."""
+    """Parsing the page's text to a document."""
     sub_epochs: tuple[int, int]
 
 
 def measure(models: int = MODELS) -> Found:
-    """Simulate both, write them, look at them in turns."""
+    """Simulate both, write their logs and read their pages in turns."""
     logs = {name: _log(name, models) for name in (SEARCH, GRID)}
     with (
         tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder,
@@ -109,7 +109,7 @@ def measure(models: int = MODELS) -> Found:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` as lines of the table."""
+    """Measure the pages."""
     found = measure()
     what = f"page of a search of {MODELS:,} models against that of a grid of {MODELS:,}"
     search, grid = found.sub_epochs
@@ -150,7 +150,7 @@ def _kb(pair: tuple[float, float]) -> tuple[float, float]:
     return pair[0] / 1e3, pair[1] / 1e3
 
 
-# --- what happened ------------------------------------------------------------------------------
+# --- logs ---------------------------------------------------------------------------------------
 
 
 def _log(name: str, models: int) -> tuple[Event, ...]:
@@ -196,18 +196,18 @@ def _loss(body: TaskBody) -> Mapping[str, float]:
 
 
 def _timed(log: tuple[Event, ...]) -> Iterator[tuple[float, Event]]:
-    """Seconds since the event before, and the event."""
+    """Yield each event with the seconds since the previous one."""
     before = 0.0
     for event in log:
         yield event.time - before, event
         before = event.time
 
 
-# --- who looks ----------------------------------------------------------------------------------
+# --- client -------------------------------------------------------------------------------------
 
 
 class _Client:
-    """A browser's connection, without the browser."""
+    """A browser's connection without the browser."""
 
     def __init__(self, plane: ControlPlane) -> None:
         headers = {
@@ -218,7 +218,7 @@ class _Client:
         self._page, self._http = plane.page, urllib3.PoolManager(headers=headers, maxsize=1, retries=False)
 
     def wait_until_read(self, name: str) -> None:
-        """Look until the dispatcher knows the whole log."""
+        """Poll until the dispatcher has read the whole log."""
         until = time.monotonic() + _LONGEST_S
         while time.monotonic() < until:
             if self._http.request("GET", f"{self._page}/api/views/experiments/{name}").json()["is_complete"]:
@@ -227,11 +227,11 @@ class _Client:
         raise ClusterError(f"the dispatcher did not read {name} within {_LONGEST_S:g} s")
 
     def text(self, path: str) -> str:
-        """A page."""
+        """Return a page."""
         return self._http.request("GET", self._page + path).data.decode()
 
     def pair(self, tabs: tuple[str, ...]) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Milliseconds to the first byte, and bytes, of both pages."""
+        """Return milliseconds to the first byte, and bytes, of both pages."""
         times: tuple[list[float], list[float]] = ([], [])
         sizes = [0.0, 0.0]
         for number in range(_REQUESTS):
@@ -253,7 +253,7 @@ def _quick(times: list[float]) -> float:
 
 
 def _browsed(plane: ControlPlane, http: _Client) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Milliseconds of parsing, and bytes sent, of each pair."""
+    """Return milliseconds of parsing, and bytes sent, of each pair."""
     from playwright.sync_api import sync_playwright
 
     parsing, sent = {}, {}

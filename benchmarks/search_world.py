@@ -1,11 +1,10 @@
 """A world for searches in virtual time: workers, costs and learning curves, without stores, processes and training.
 
-`workers` workers hold a partition each, and a sub-epoch is a model on one of them; a model that has been on all of them
-has trained an epoch and is validated where it ended. An idle worker with most work left takes, of the models that are
-idle, have not been there in this epoch and have the highest priority, the one with most granted work left. (In
-`python -m research simulate search` the controller decides, which takes too long for a benchmark.) Epochs of models
-differ (log-normal, sigma 0.4), and sub-epochs stray by 5 %. A model's accuracy follows a `Curve` that is drawn with its
-number.
+`workers` workers hold a partition each, and a sub-epoch is a model on one of them. A model that has been on all workers
+has trained an epoch and is validated at its last worker. The idle worker with the most remaining work chooses among the
+idle models it has not trained in this epoch: by highest priority, then by most remaining granted work. (In `python -m
+research simulate search` the controller decides, which takes too long for a benchmark.) Epochs of models differ
+(log-normal, sigma 0.4), and sub-epochs vary by 5%. A model's accuracy follows a `Curve` drawn with its number.
 """
 
 from __future__ import annotations
@@ -37,26 +36,26 @@ from research.searches.searches import VALIDATION, Curve
 
 
 class Decider(Protocol):
-    """A search, or a procedure that has been told its facts."""
+    """A search, or a procedure with known facts."""
 
     def begin(self) -> Sequence[Order]:
-        """The first orders."""
+        """Return the first actions."""
         ...
 
     def on_report(self, report: Report) -> Sequence[Order]:
-        """Those that follow from a report."""
+        """Return the actions after a report."""
         ...
 
 
 class Configurations:
-    """Models by the number of their draw: the same for all procedures of a seed."""
+    """Models by the number of their suggestion: the same for all procedures of a seed."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._known: dict[int, Curve] = {}
 
     def of(self, number: int) -> Curve:
-        """Of that draw's model."""
+        """Return the curve of a model."""
         if number not in self._known:
             rng = random.Random(f"{self._seed}/{number}")
             best = 0.95 - 0.35 * rng.betavariate(1.2, 1.8)
@@ -65,7 +64,7 @@ class Configurations:
         return self._known[number]
 
     def measured(self, number: int, epochs: int) -> float:
-        """Its accuracy as validation shows it."""
+        """Return the validated accuracy."""
         return self.of(number).measured(epochs, seed=f"{self._seed}/{number}")
 
 
@@ -83,18 +82,18 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a sub-epoch of it may begin."""
+        """True if its next sub-epoch can start."""
         return not self.is_busy and not self.is_stopped and self.trained < self.grant
 
 
 @dataclass
 class Outcome:
-    """What came of a search.
+    """Result of a search.
 
     Attributes:
         makespan: seconds until the last sub-epoch ended; an epoch of a typical model takes a second.
-        busy: share of the workers' time in sub-epochs, until the last new model began.
-        best: (second, best true accuracy so far of a model after an epoch), ascending.
+        busy: share of the workers' time in sub-epochs, until the last new model started.
+        best: (second, best true accuracy of a model after an epoch), ascending.
     """
 
     makespan: float = 0.0
@@ -104,12 +103,12 @@ class Outcome:
     best: list[tuple[float, float]] = field(default_factory=list)
 
     def reaches(self, accuracy: float) -> float:
-        """The second at which a model was as good; infinite: never."""
+        """Return the second when a model first reached the accuracy; infinite if never."""
         return next((second for second, best in self.best if best >= accuracy), math.inf)
 
 
 class World:
-    """Carries out a search; see the module."""
+    """Executes a search; see the module."""
 
     def __init__(self, configurations: Configurations, *, workers: int, seed: int) -> None:
         self._configurations = configurations
@@ -124,7 +123,7 @@ class World:
         self._free = set(range(workers))
 
     def run(self, decider: Decider) -> Outcome:
-        """Until no model has a grant left."""
+        """Run until all granted epochs are complete."""
         outcome = Outcome()
         self._carry_out(decider, deque(decider.begin()))
         while True:

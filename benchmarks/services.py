@@ -1,5 +1,4 @@
-"""The control plane alone: Redis, kvs_api and the controller, as the local cluster starts them, in a "
-"folder of its own."""
+"""The real Redis, kvs_api and controller in a temporary folder, as the local cluster starts them."""
 
 from __future__ import annotations
 
@@ -23,22 +22,22 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class ControlPlane:
-    """Where it answers, and the process ids by service."""
+    """Address of the control plane, and process ids by service."""
 
     server: str
     page: str
     """Address of the dispatcher, if it runs."""
     token: str
     database: Path
-    """Its socket."""
+    """Path of its socket."""
     pids: dict[str, int]
     begun: dict[str, float]
-    """When the process of each service was started, as `time.monotonic`."""
+    """Service -> start of its process, as `time.monotonic`."""
 
 
 @contextmanager
 def control_plane(folder: Path, needed: Collection[str] = NEEDED) -> Iterator[ControlPlane]:
-    """Run the services that are needed with their files under `folder`; ends them with the context.
+    """Run the needed services with their files under `folder`; they end with the context.
 
     Raises:
         ClusterError: kvs_api does not answer.

@@ -1,9 +1,8 @@
-"""Runs that share a cluster, simulated by the live core: 8 workers, sub-epochs of 5 minutes, log-normal noise of sigma
-0.1.
+"""Runs that share a cluster, simulated by the live core with 8 workers.
 
-Each bar compares two simulations of the same requests and the same durations: one run after the other, as a cluster
-with ``controller.openRuns: 1`` has it, and side by side. What a child process takes to start is not simulated: a worker
-stays with an experiment so long that it is a twentieth of its time at most.
+Sub-epochs take 5 minutes, with log-normal noise of sigma 0.1. Each bar compares two simulations of the same requests
+and durations: in sequence, as with ``controller.openRuns: 1``, and in parallel. The start of child processes is not
+simulated: the minimum hold time limits it to a twentieth of a worker's time.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ SUB_EPOCHS_PER_WORKER = 50
 
 
 def benchmark() -> list[Figure]:
-    """A short run behind a long one, two of few models, and shares by weight."""
+    """Measure a short run behind a long one, two runs of few models, and shares by weight."""
     return [_behind(), _few(), *(_shares(weight) for weight in (1.0, 2.0))]
 
 
 def _behind() -> Figure:
-    """The short run is requested an hour after the long one began."""
+    """Request the short run an hour after the start of the long one."""
     waits: list[tuple[float, float]] = []
     longer: list[float] = []
     for seed in range(SEEDS):
@@ -75,7 +74,7 @@ def _few() -> Figure:
 
 
 def _shares(weight: float) -> Figure:
-    """Of two long runs over 50 sub-epochs a worker, the first with this weight, the second with 1."""
+    """Measure the shares of two long runs over 50 sub-epochs a worker; the second has weight 1."""
     due = weight / (weight + 1)
     errors = []
     for seed in range(SEEDS):
@@ -106,7 +105,7 @@ def _shares(weight: float) -> Figure:
 def _pair(
     most_open: int, first: tuple[int, int], second: tuple[int, int], *, seed: int, at: float = 0.0
 ) -> tuple[float, float]:
-    """Seconds from request to end of each of two runs, given as (models, epochs)."""
+    """Return the seconds from request to end of two runs, given as (models, epochs)."""
     simulation = _simulation(most_open, first, second, seed=seed, at=at)
     simulation.run()
     return _run(simulation, EXPERIMENT).ended, _run(simulation, OTHER).ended - at
@@ -141,7 +140,7 @@ def _simulation(
 
 
 def _sub_epoch_time(seed: int) -> Callable[[TaskBody, str], float]:
-    """The same sub-epoch of the same run takes as long, whatever else happens: not so the sub-epochs of both runs."""
+    """Return a function with the same seconds for a sub-epoch of a run in every simulation."""
 
     def seconds(body: TaskBody, worker: str) -> float:
         return SUB_EPOCH_S * random.Random(f"{seed} {body.model_dump_json()} {worker}").lognormvariate(
@@ -165,6 +164,6 @@ def _run(simulation: Simulation, experiment: str) -> Run:
 
 
 def _hours(pairs: list[tuple[float, float]]) -> str:
-    """Side by side and one after the other, on average."""
+    """Format mean hours, in parallel and in sequence."""
     now, was = (statistics.fmean(side) / 3600 for side in zip(*pairs, strict=True))
     return f"{now:.2f} h, one after the other {was:.2f} h"

@@ -1,8 +1,8 @@
-"""Copies for stragglers: what one of eight workers that is four times slower costs, in simulation.
+"""Copies for stragglers: cost of one four times slower worker among eight, in simulation.
 
-16 models, 2 epochs, sub-epochs of five minutes, partitions that take a minute to be made; the controller's own core
-decides, in virtual time, in pods whose ETL containers are idle while the others train. Each seed draws other sub-epoch
-times; with a slow worker and without it they are the same.
+16 models, 2 epochs, sub-epochs of five minutes, partitions that take a minute to build. The controller's core decides
+in virtual time, in pods whose ETL containers are idle during training. Each seed draws other sub-epoch times, the same
+with and without the slow worker.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ETL_S, SUB_EPOCH_S, SLOWER = 60.0, 300.0, 4.0
 
 
 class Outcome(NamedTuple):
-    """Of one run."""
+    """Result of one run."""
 
     makespan_s: float
     copies: int
 
 
 def simulated(slower: float, seed: int, sigma: float) -> Outcome:
-    """One run; the last worker takes so many times as long."""
+    """Simulate one run whose last worker is slower by this factor."""
 
     def sub_epoch_time(body: TaskBody, worker: str) -> float:
         if isinstance(body, EtlTask):
@@ -54,7 +54,7 @@ def simulated(slower: float, seed: int, sigma: float) -> Outcome:
 
 
 def benchmark() -> list[Figure]:
-    """What the slow worker costs at two levels of noise, and that equal workers get hardly any copies."""
+    """Measure the cost of the slow worker at two levels of noise, and the copies between equal workers."""
     found = []
     calm_copies = 0
     for sigma in (0.1, 0.3):

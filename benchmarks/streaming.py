@@ -1,12 +1,12 @@
-"""Cutting a table that is larger than memory: peak memory and rows per second, from CSV and from Parquet.
+"""Partitioning a table larger than memory: peak memory and rows per second, from CSV and from Parquet.
 
-Ours is what the controller's process does: digest, types, checks, shuffle, two partitions as Arrow files, flushed to
-the disk. Against one scan of the same file by `pyarrow.dataset` that writes the same rows as they come to one Arrow
-file. Each is a process of its own, whose peak of resident memory is told by the kernel; they take turns. Memory is
-also taken of a tenth of the rows, to see that it does not grow with them.
+Cerebro does the work of the controller's process: digest, types, checks, shuffle, two partitions as Arrow files,
+flushed to disk. The reference is one scan of the same file by `pyarrow.dataset` that writes the rows in order to one
+Arrow file. Each runs in a separate process, whose peak resident memory the kernel reports; they alternate. A tenth of
+the rows is also measured, to show that memory does not grow with them.
 
-``make bench`` takes 1,000,000 rows. The issue's 10,000,000 take 20 GB of disk and some minutes:
-``CEREBRO_BENCH_ROWS=10000000 python -m benchmarks streaming``.
+``make bench`` uses 1,000,000 rows. 10,000,000 rows take 20 GB of disk and some minutes: ``CEREBRO_BENCH_ROWS=10000000
+python -m benchmarks streaming``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SHA = "0" * 64
 
 
 def benchmark() -> list[Figure]:
-    """Memory and speed of both formats as lines of the table."""
+    """Measure memory and speed of both formats."""
     folder = Path(tempfile.mkdtemp(prefix="cerebro-bench-"))
     try:
         _write(folder / "few", ROWS // 10)
@@ -86,7 +86,7 @@ def _figures(folder: Path, form: str) -> list[Figure]:
 
 
 def _measured(side: str, table: Path, folder: Path) -> dict[str, float]:
-    """Seconds, processor seconds and peak megabytes of one side in a process of its own."""
+    """Return seconds, CPU seconds and peak megabytes of one side in a separate process."""
     out = folder / "out"
     command = [sys.executable, "-m", "benchmarks.streaming", side, str(table), str(out)]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
@@ -118,7 +118,7 @@ def _scan(table: Path, out: Path) -> None:
 
 
 def _write(stem: Path, rows: int) -> None:
-    """Ids, counts with gaps, measures, words, a label."""
+    """Write ids, counts with gaps, measures, words and a label."""
     generator = np.random.default_rng(0)
     words = np.array([f"{word:08x}" for word in generator.integers(0, 2**32, 100_000)])
 
@@ -151,7 +151,7 @@ def _write(stem: Path, rows: int) -> None:
 
 
 def main() -> None:
-    """One side: ``cut`` or ``scan``, a table, a folder for what is written."""
+    """Run one side: ``cut`` or ``scan``, a table, an output folder."""
     side, table, out = sys.argv[1:]
     began = time.perf_counter()
     {"cut": _cut, "scan": _scan}[side](Path(table), Path(out))
@@ -160,7 +160,7 @@ def main() -> None:
 
 
 def _peak_mb() -> float:
-    """Of this process since it began; what the kernel tells of its use of resources begins with its parent's."""
+    """Return the peak since this process began; the kernel's resource usage includes the parent's peak."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6

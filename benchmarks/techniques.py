@@ -1,10 +1,9 @@
-"""Techniques: what it costs to train a sub-epoch by two ranks, on a machine without GPUs.
+"""Techniques: cost of training a sub-epoch by two ranks, on a machine without GPUs.
 
-Two real local clusters of one worker each, of which one rests while the other works: one worker has one device with two
-threads, the other two devices with one thread each. So one process and two ranks have the same cores. All sides of a
-ratio take turns, after one run each that starts the processes. Times are the workers' own (`Timings`), gaps are
-read as in `gap`. The models are perceptrons: large batches for the throughput, small ones for the gap, large layers
-for what is loaded and saved.
+Two real local clusters of one worker each take turns: one worker has one device with two threads, the other two devices
+with one thread each, so one process and two ranks have the same cores. After a first run, which starts the processes,
+all sides of a ratio take turns. Times are the workers' own (`Timings`), and gaps are measured like `gap`. The models
+are perceptrons: large batches for the throughput, small ones for the gap, large layers for loading and saving.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DDP_BAR, FSDP_BAR, GAP_BAR, FILE_BAR, KILL_BAR_S = 0.85, 0.70, 2.0, 1.3, 1.0
 _ROWS = 2048
 _TURNS = ("single", "ddp", "fsdp", "fsdp", "ddp", "single")
 _FIRST = 3
-"""Sub-epochs left out at the start of each run: processes import torch, ranks meet."""
+"""Omitted first sub-epochs of each run, while processes import torch and ranks meet."""
 _Space = dict[str, list[Any]]
 _COMPUTING: _Space = {"width": [1024], "batch_size": [512], "passes": [2], "lr": [0.001, 0.002]}
 _SMALL: _Space = {"width": [64], "batch_size": [512], "passes": [1], "lr": [0.001, 0.002, 0.003, 0.004]}
@@ -42,17 +41,17 @@ _LIMIT_S = 120.0
 
 
 class Once(Perceptron):
-    """Trains on one batch of its partition: what it loads and saves is what counts."""
+    """Trains on one batch of its partition, so loading and saving dominate."""
 
     def train(
         self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Mapping[str, Any]
     ) -> dict[str, float]:
-        """As `Perceptron`, with the first batch."""
+        """Train like `Perceptron` on the first batch."""
         return super().train(models, checkpoint, islice(dataloader, 1), hyperparams)
 
 
 class Noted(Perceptron):
-    """Each rank leaves its process' number in a folder, and takes its time."""
+    """Each rank writes its process id to a folder and trains slowly."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,7 +59,7 @@ class Noted(Perceptron):
     def train(
         self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Mapping[str, Any]
     ) -> dict[str, float]:
-        """As `Perceptron`, in slow batches."""
+        """Train like `Perceptron` with slow batches."""
         (self.folder / f"{dataloader.rank}").write_text(str(os.getpid()))
         return super().train(models, checkpoint, _slowly(dataloader), {**hyperparams, "passes": 1})
 
@@ -72,7 +71,7 @@ def _slowly(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def measure() -> dict[str, Any]:
-    """Seconds by side: of computing a sub-epoch, of gaps, of loading and of saving a large state; and after kills."""
+    """Return the seconds by side: computing, gaps, loading and saving a large state, and failures after kills."""
     found: dict[str, dict[str, list[float]]] = {
         name: {side: [] for side in ("single", "ddp", "fsdp")} for name in ("compute", "gap", "load", "save")
     }
@@ -100,7 +99,7 @@ def measure() -> dict[str, Any]:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` as lines of the table."""
+    """Measure all ratios."""
     found = measure()
     middle = {
         name: {side: statistics.median(times) for side, times in found[name].items() if times}
@@ -173,7 +172,7 @@ def _gaps_s(events: Sequence[Event]) -> list[float]:
 
 
 def _kills_s(experiment: Experiment) -> list[float]:
-    """Seconds from killing a rank to the failure, of the one rank and of the other in turns."""
+    """Return the seconds from killing a rank to the failure, for both ranks in turn."""
     seconds: list[float] = []
     with tempfile.TemporaryDirectory() as folder, _fitting(experiment, Path(folder)):
         for number in range(_KILLS):
@@ -187,7 +186,7 @@ def _kills_s(experiment: Experiment) -> list[float]:
 
 @contextmanager
 def _fitting(experiment: Experiment, folder: Path) -> Iterator[None]:
-    """A run whose sub-epochs may fail again and again."""
+    """Run a fit whose sub-epochs may fail repeatedly."""
     space: _Space = {"width": [64], "batch_size": [64], "lr": [0.001]}
     run = threading.Thread(
         target=lambda: experiment.run_fit(
@@ -207,7 +206,7 @@ def _fitting(experiment: Experiment, folder: Path) -> Iterator[None]:
 
 
 def _awaited_pids(folder: Path) -> list[int]:
-    """Of both ranks; their notes are taken away."""
+    """Return the process ids of both ranks, and remove their notes."""
     deadline = time.monotonic() + _LIMIT_S
     notes = [folder / str(rank) for rank in (0, 1)]
     while not all(note.exists() and note.read_text() for note in notes):

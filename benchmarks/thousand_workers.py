@@ -1,11 +1,11 @@
 """A thousand agents over HTTP at one kvs_api, with a real Redis and a real controller, on two cores.
 
-Every agent waits for its inbox and reports every two seconds; each trains sub-epochs of half a minute of a run of 1,000
-models on 1,000 partitions. The services are the real processes, as the local cluster starts them. The agents are
-simulated (`benchmarks.agents`): two processes, each with an event loop, which send what real agents send. In truth
-agents have machines of their own. So these two are kept to one core, which leaves the other one to the services alone,
-and what they take of it is told: some hundredths. How late their own clocks were is told beside the figures, too; it is
-a part of the seconds that are told, never taken off.
+Every agent waits for its inbox and reports every two seconds; each trains sub-epochs of half a minute, in a run of
+1,000 models on 1,000 partitions. The services are the real processes, as the local cluster starts them. Two processes
+simulate the agents (`benchmarks.agents`), each with an event loop that sends real agents' requests. Real agents have
+separate machines. So both processes share one core, the other core serves the services alone, and the notes report the
+small part that the agents take. The notes also report the delays of the agents' clocks, which are included in the
+reported seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cerebro.usercode.encoding import encode
 
 AGENTS, MODELS = 1000, 1000
 SUB_EPOCH_S = 30.0
-"""Of a sub-epoch, on average."""
+"""Mean seconds of a sub-epoch."""
 MEASURED_S = 30.0
 REPORT_P99_MS, MEMORY_MB, DECIDED_S = 200.0, 300.0, 1.0
 
@@ -50,31 +50,31 @@ _FILES = 16_384
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What was measured."""
+    """The measurements."""
 
     agents: int
     reports: tuple[float, ...]
-    """Seconds of each."""
+    """Seconds of each report."""
     late: tuple[float, ...]
-    """Seconds that an agent woke too late, because the generator was busy."""
+    """Seconds that an agent woke late, because the generator was busy."""
     commits: int
     refused: int
     early: int
-    """Reads of an inbox that were answered before their time, with nothing."""
+    """Inbox reads with an early, empty answer."""
     memory_mb: float
     rest_mb: float
     decided_s: float
     cpu: dict[str, float]
-    """Processor seconds of each service, and of the agents, while it was measured."""
+    """CPU seconds of each service, and of the agents, during the measurement."""
 
     @property
     def p99_ms(self) -> float:
-        """Of a report."""
+        """99th percentile of a report's milliseconds."""
         return 1e3 * statistics.quantiles(self.reports, n=100)[-1]
 
 
 def measure(agents: int = AGENTS, models: int = MODELS, seconds: float = MEASURED_S) -> Found:
-    """One cluster, one run."""
+    """Measure one run on one cluster."""
     _raise_open_files()
     with (
         tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name,
@@ -88,7 +88,7 @@ def measure(agents: int = AGENTS, models: int = MODELS, seconds: float = MEASURE
         rest_mb = _memory_mb(plane.pids["kvs_api"], "VmRSS")
         kvs.append(_NAME, RunRequested(run="fit-1", request=_fit(kvs, models)))
         decided_s = _decided_s(kvs, agents)
-        time.sleep(5.0)  # until all have begun
+        time.sleep(5.0)  # until all have started
         pids = {**plane.pids, **{f"agents {n}": each.pid for n, each in enumerate(generators)}}
         before = {service: _cpu_s(pid) for service, pid in pids.items()}
         for each in generators:
@@ -115,7 +115,7 @@ def measure(agents: int = AGENTS, models: int = MODELS, seconds: float = MEASURE
 
 
 def benchmark() -> list[Figure]:
-    """`measure` as lines of the table."""
+    """Measure all bars."""
     found = measure()
     case = f"{found.agents:,} agents over HTTP at one kvs_api"
     spent = ", ".join(f"{service} {value:.1f}" for service, value in found.cpu.items())
@@ -193,7 +193,7 @@ def _asked(generator: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def _raise_open_files() -> None:
-    """For the services as well, which inherit it: each agent has two connections."""
+    """Raise the limit, also for the services, which inherit it: each agent has two connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
@@ -203,7 +203,7 @@ def _raise_open_files() -> None:
 
 
 def _prepare(kvs: KvsClient, folder: Path, agents: int) -> None:
-    """An experiment with a data set of one training partition per agent."""
+    """Create an experiment with one training partition per agent."""
     _until(lambda: len(kvs.workers()) >= agents, "the agents did not register")
     metadata = folder / "train.csv"
     metadata.write_text("id\n" + "".join(f"{row}\n" for row in range(100 * agents)))
@@ -228,7 +228,7 @@ def _fit(kvs: KvsClient, number: int) -> FitRequest:
 
 
 def _decided_s(kvs: KvsClient, wanted: int) -> float:
-    """From the start of the fit in the log to the last of so many assignments there."""
+    """Return the seconds from the fit's start to the last of `wanted` assignments, from the log."""
     found: list[Event] = []
 
     def assigned() -> list[TaskAssigned]:

@@ -1,5 +1,4 @@
-"""A small job on a real local cluster, shared by `gap`, `efficiency` and `devices`: numbers from a table, a small
-network."""
+"""A small job on a real local cluster for `gap`, `efficiency` and `devices`: numbers from a table, a small network."""
 
 from __future__ import annotations
 
@@ -29,18 +28,18 @@ WORKERS = 2
 
 
 class TableETL(ETLSpec):
-    """A row of numbers becomes a vector and a label."""
+    """Turns a row of numbers into a vector and a label."""
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
-        """One row as inputs and label."""
+        """Return a row as inputs and label."""
         return np.array([row[f"x{i}"] for i in range(FEATURES)], np.float32), row["label"]
 
 
 class Perceptron(SubEpochSpec):
-    """Two hidden layers and Adam; passes over its partition `passes` times in a sub-epoch."""
+    """Two hidden layers and Adam; makes `passes` passes over its partition in a sub-epoch."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[nn.Module]:
-        """One network of the given size."""
+        """Create one network of the given size."""
         width = hyperparams["width"]
         layers = [nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
         return [nn.Sequential(*layers, nn.Linear(width, CLASSES))]
@@ -48,7 +47,7 @@ class Perceptron(SubEpochSpec):
     def train(
         self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Mapping[str, Any]
     ) -> dict[str, float]:
-        """So many passes over the partition."""
+        """Make the requested passes over the partition."""
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         if "optimizer" in checkpoint:
@@ -73,8 +72,11 @@ def preprocessed(
     devices: int = 1,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Experiment]:
-    """An experiment with `rows` training rows, preprocessed on a local cluster that ends with the context; its services
-    have these environment variables, too."""
+    """Yield an experiment with `rows` preprocessed training rows, on a local cluster that ends with the context.
+
+    Args:
+        variables: environment variables of its services.
+    """
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
         home = Path(folder) / "home"
         try:
@@ -89,14 +91,14 @@ def preprocessed(
 
 
 def passes_taking(seconds: float, *, rows: int, batch: int, width: int) -> int:
-    """How many passes over so many rows take so many seconds of one processor."""
+    """Return the number of passes over the rows that take these seconds on one CPU."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     labels = torch.arange(batch) % CLASSES
     batches = [(torch.randn(batch, FEATURES), labels) for _ in range(rows // batch)]
     trial = {"width": width, "lr": 0.001, "passes": 20}
     models = Perceptron().create_models(trial)
-    began = time.process_time()  # and not by the wall: a busy machine must not make the sub-epochs short
+    began = time.process_time()  # not wall time, because a busy machine must not shorten the sub-epochs
     Perceptron().train(models, {}, batches, trial)
     used_s = time.process_time() - began
     torch.set_num_threads(threads)
@@ -104,9 +106,9 @@ def passes_taking(seconds: float, *, rows: int, batch: int, width: int) -> int:
 
 
 def between_s(before: TaskCommitted, after: TaskCommitted) -> float:
-    """From the end of training of a sub-epoch to the start of training of the next one at the same place.
+    """Return the seconds from the end of a sub-epoch's training to the start of the next one's on the same devices.
 
-    A commit reaches the store a message after its checkpoint was saved; that time is about the same for both.
+    A commit reaches the store a message after the checkpoint is saved; this delay is about the same for both.
     """
     ended = before.time - before.result.timings.save_s
     began = after.time - after.result.timings.save_s - after.result.timings.compute_s
@@ -114,7 +116,7 @@ def between_s(before: TaskCommitted, after: TaskCommitted) -> float:
 
 
 def run_events(experiment: Experiment, run: str) -> list[Event]:
-    """The events of one run's tasks, oldest first, as the store keeps them."""
+    """Return the events of a run's tasks, oldest first, as stored."""
     found: list[Event] = []
     kvs = experiment.connection.kvs
     after = 0
@@ -125,7 +127,7 @@ def run_events(experiment: Experiment, run: str) -> list[Event]:
 
 
 def places(events: list[Event]) -> dict[tuple[str, int], tuple[str, tuple[int, ...]]]:
-    """(task, attempt) -> the worker and its devices that it was given."""
+    """Return (task, attempt) -> its worker and devices."""
     return {
         (event.task, event.attempt): (event.worker, event.devices)
         for event in events
@@ -134,7 +136,7 @@ def places(events: list[Event]) -> dict[tuple[str, int], tuple[str, tuple[int, .
 
 
 def commits_by_worker(events: list[Event]) -> dict[str, list[TaskCommitted]]:
-    """Worker -> its commits, oldest first."""
+    """Return worker -> its commits, oldest first."""
     found: dict[str, list[TaskCommitted]] = {}
     for event in events:
         if isinstance(event, TaskCommitted):

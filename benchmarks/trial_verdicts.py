@@ -1,7 +1,7 @@
-"""Whether trials are right: about gradients, and about which ways have too little memory.
+"""Correctness of trials: about gradients, and about parallel plans with too little memory.
 
-- Trials drawn at random as the tests draw them, of wrong techniques and losses, and of right ones.
-- Models whose memory is measured while they train by a way, and devices of any memory: is a way that fits left out?
+- Trials of random wrong and right techniques and losses, drawn like in the tests.
+- Models whose memory is measured during training by a plan, and devices of any memory: is a fitting plan dropped?
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from trial_runner.known_parallel_plans import Offer, known_parallel_plans
 
 _WRONG, _RIGHT, _SIZED = 100, 100, 50
 _LIMITS = 20
-"""Memories of a device, for each model."""
+"""Number of device memories for each model."""
 _DEVICE = DeviceKind(kind="cpu", name="1 core")
 _SINGLE, _DDP, _FSDP = (
     ParallelPlan(technique="single"),
@@ -52,7 +52,7 @@ _SINGLE, _DDP, _FSDP = (
 
 
 def figures() -> list[Figure]:
-    """Of gradients, then of memory."""
+    """Measure gradients, then memory."""
     return [*_of_gradients(_gradients()), _of_memory(*_pruning())]
 
 
@@ -60,7 +60,7 @@ def figures() -> list[Figure]:
 
 
 class Drawn(NamedTuple):
-    """What became of draws."""
+    """Results of the draws."""
 
     missed: list[str]
     accused: list[str]
@@ -112,7 +112,7 @@ def _of_gradients(found: Drawn) -> list[Figure]:
 
 
 class Stacked(SubEpochSpec):
-    """Equal layers of some width, and an optimizer by its name."""
+    """Equal layers of some width, and an optimizer by name."""
 
     def __init__(self, width: int, depth: int, optimizer: str) -> None:
         self.width, self.depth, self.optimizer = width, depth, optimizer
@@ -138,7 +138,7 @@ class Stacked(SubEpochSpec):
 
 
 def _pruning() -> tuple[int, int]:
-    """How many ways that fit are left out, and how many fit, over models, ways and limits."""
+    """Return the number of dropped plans that fit, and of plans that fit, over models, plans and limits."""
     pruned = fitting = 0
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder, Ranks() as ranks:
         partition, root = Path(folder, "partition"), Path(folder, "root")
@@ -166,7 +166,7 @@ def _pruning() -> tuple[int, int]:
 def _sized(
     group: Group | None, parallel_plan: ParallelPlan, spec: SubEpochSpec, batch_size: int, folder: str
 ) -> TrialOutcome:
-    """A trial whose memory is counted, as that of a device which is a share of cores."""
+    """Run a trial with counted memory, as on a device that is a share of cores."""
     body = task_of(parallel_plan, batch_size)
     given = Alone(("cpu",)) if parallel_plan.is_single else group
     assert given is not None
@@ -177,7 +177,7 @@ def _sized(
 
 
 def _limits(outcomes: Mapping[str, TrialOutcome], random: Random) -> list[int]:
-    """Memories about what the ways have taken."""
+    """Return memories around the plans' peaks."""
     taken = [outcome.device_bytes for outcome in outcomes.values()]
     return [int(random.uniform(0.5 * min(taken), 1.5 * max(taken))) for _ in range(_LIMITS)]
 
@@ -185,8 +185,10 @@ def _limits(outcomes: Mapping[str, TrialOutcome], random: Random) -> list[int]:
 def _left_out(
     spec: SubEpochSpec, batch_size: int, outcomes: Mapping[str, TrialOutcome], limit: int, random: Random
 ) -> tuple[int, int]:
-    """Of a model on devices of so much memory: ways that fit and are left out, and ways that fit. Some ways were tried
-    before the others."""
+    """Return the number of dropped plans that fit, and of plans that fit, for a model at one memory.
+
+    Some plans were tried before the others.
+    """
     hyperparams = {"batch_size": batch_size}
     facts = facts_of(made_on_meta(spec, hyperparams, seed=0, model="m00").modules, hyperparams)
     place = DevicePlace(device=_DEVICE.model_copy(update={"memory_bytes": limit}), most=2)

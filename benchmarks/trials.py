@@ -1,11 +1,10 @@
-"""Trials: how well they predict sub-epochs, how long they take, and whether they are right (`trial_verdicts`).
+"""Trials: accuracy of their predictions, duration, and correctness (`trial_verdicts`).
 
-A real worker with two devices of one core each, against the real store; what assigns tasks is the harness of the tests.
-A way is tried, then a model does sub-epochs by it: the same loop, the same rows, processes that are warm. The seconds
-of a
-trial of a small model count from its assignment to its result: fresh processes, imports, ranks that meet.
+A real worker with two devices of one core each runs against the real store; the tests' harness assigns tasks. After a
+trial of a parallel plan, a model trains sub-epochs by it: the same loop, the same rows, warm processes. A small model's
+trial counts from its assignment to its result: fresh processes, imports, the ranks' rendezvous.
 
-Times are by the clock of the wall, so other work on the machine shows in them.
+Times are wall-clock, so they include effects of other work on the machine.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _PACED = [(parallel_plan, *model) for model in _MODELS for parallel_plan in (_SI
 
 
 class Predicted(NamedTuple):
-    """Of a sub-epoch: seconds that a trial has told, that it took, and that the sub-epoch before it took."""
+    """A sub-epoch's predicted seconds, its actual ones, and the previous sub-epoch's."""
 
     parallel_plan: ParallelPlan
     told_s: float
@@ -61,17 +60,17 @@ class Predicted(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Relative."""
+        """Relative error of the prediction."""
         return abs(self.told_s / self.took_s - 1)
 
     @property
     def unrest(self) -> float:
-        """The error, had the sub-epoch before it told: what other work on the machine makes of equal sub-epochs."""
+        """Error of the previous sub-epoch as a prediction: the noise of other work on the machine."""
         return abs(self.before_s / self.took_s - 1)
 
 
 def benchmark() -> list[Figure]:
-    """All of it."""
+    """Measure all three."""
     load = os.getloadavg()[0]
     with _worker() as worker:
         predicted = _pace(worker)
@@ -88,13 +87,13 @@ def benchmark() -> list[Figure]:
 
 
 class _Worker:
-    """A worker, and what assigns its tasks."""
+    """A worker and its harness."""
 
     def __init__(self, agents: Agents, code: str) -> None:
         self._agents, self._code, self._count = agents, code, 0
 
     def tried(self, parallel_plan: ParallelPlan, width: int, batch_size: int) -> tuple[TrialOutcome, float]:
-        """A trial, and its seconds from the assignment to the result."""
+        """Run a trial; return its outcome and the seconds from assignment to result."""
         group, began = self._named("g"), time.monotonic()
         body = TrialTask(
             key=f"fit-1/trial/{group}/w",
@@ -116,7 +115,7 @@ class _Worker:
     def sub_epochs(
         self, parallel_plan: ParallelPlan, width: int, batch_size: int, count: int
     ) -> list[TaskResult]:
-        """Sub-epochs of one model, one after another."""
+        """Train sub-epochs of one model in sequence."""
         model, results = self._named("m"), list[TaskResult]()
         checkpoint: CheckpointRef | None = None
         steps = -(-_ROWS // batch_size)
@@ -175,7 +174,7 @@ def _worker() -> Iterator[_Worker]:
         write_rows(volumes_in(folder).partition(DATASET, "train", 0), rows, source)
         worker = _Worker(agents, agents.learn(Perceptron()))
         for parallel_plan in (_SINGLE, _DDP):
-            worker.sub_epochs(parallel_plan, 64, 64, 1)  # processes start
+            worker.sub_epochs(parallel_plan, 64, 64, 1)  # starts the processes
         yield worker
 
 
@@ -187,14 +186,14 @@ def _pace(worker: _Worker) -> list[Predicted]:
     found = []
     for parallel_plan, width, batch_size in _PACED:
         outcome, _ = worker.tried(parallel_plan, width, batch_size)
-        # As the controller reckons: `SubEpochTimes.see_trials`.
+        # As in the controller's `SubEpochTimes.see_trials`.
         fixed_s = outcome.load_s + outcome.save_s
         told_s = outcome.batch_s * _ROWS / batch_size + fixed_s
         timings = [
             result.timings for result in worker.sub_epochs(parallel_plan, width, batch_size, _SUB_EPOCHS + 1)
         ]
         taken = [each.load_s + each.compute_s + each.save_s for each in timings]
-        # A model's first sub-epoch loads nothing.
+        # A model's first sub-epoch loads no checkpoint.
         found += [Predicted(parallel_plan, told_s, took_s, before_s) for before_s, took_s in pairwise(taken)]
     return found
 
@@ -239,7 +238,7 @@ def _of_pace(predicted: Sequence[Predicted], note: str) -> list[Figure]:
 
 
 def _durations(worker: _Worker) -> dict[str, list[tuple[float, float]]]:
-    """Of each way, seconds with the start of processes and without."""
+    """Return plan -> seconds with and without the start of processes."""
     found: dict[str, list[tuple[float, float]]] = {}
     for _ in range(_TRIALS):
         for parallel_plan in (_SINGLE, _DDP, _FSDP):

@@ -1,10 +1,9 @@
-"""Vectorised ETL: rows per second of a table on two cores, against a bare process pool that computes the same and keeps
-nothing.
+"""Vectorised ETL: rows per second of a table on two cores, against a process pool that only computes.
 
-The table is of Criteo's shape: 13 counts with gaps, 26 categories as strings, a label. Both fill gaps, take logarithms,
-and hash categories, in batches of the same rows, with two processes, start-up included, in turns. What ours does
-beside: check, copy and write the rows, checksum and flush the shards, count. For comparison, the rate of the row
-function that does the same.
+The table resembles Criteo's: 13 counts with gaps, 26 categories as strings, a label. Both fill gaps, take logarithms
+and hash categories, in batches of the same rows, with two processes, start-up included, in turns. Cerebro also checks,
+copies and writes the rows, checksums and flushes the shards, and counts. The notes have the rate of an equal row
+function.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _BUCKETS = 100_000
 
 
 class CriteoRows(ETLSpec):
-    """Row by row."""
+    """Preprocesses row by row."""
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
         """See `ETLSpec`."""
@@ -52,7 +51,7 @@ class CriteoRows(ETLSpec):
 
 
 class CriteoBatches(ETLSpec):
-    """In batches; a category is hashed once a batch."""
+    """Preprocesses in batches; hashes a category once per batch."""
 
     def batch_preprocessor(self, batch: pa.RecordBatch, mode: Mode, object_dir: str) -> tuple[Any, Any]:
         """See `ETLSpec`."""
@@ -72,7 +71,7 @@ def _hashed(column: pa.DictionaryArray) -> NDArray[np.int32]:
 
 
 def measure() -> dict[str, float]:
-    """Rows per second of all three, and the ratio of the paired runs."""
+    """Return the rows per second of all three, and the ratio of the paired runs."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         table = _table(ROWS)
@@ -97,7 +96,7 @@ def measure() -> dict[str, float]:
 
 
 def benchmark() -> Figure:
-    """`measure` as a line of the table."""
+    """Measure the ratio."""
     found = measure()
     return Figure(
         what=f"Vectorised ETL: rows/s of {ROWS:,} rows on {CORES} cores, against a bare pool that keeps nothing",
@@ -155,7 +154,7 @@ def _keep_nothing(rows: tuple[int, int]) -> None:
 
 
 def _table(count: int) -> pa.Table:
-    """Counts and categories are skewed, as they are there; one in ten is missing."""
+    """Return a table with skewed counts and categories, like Criteo's; one in ten is missing."""
     generator = np.random.default_rng(0)
 
     def gaps() -> Any:

@@ -1,9 +1,9 @@
-"""Warm: what the first sub-epochs of a fit wait for their processes, in a first, a second and a changed fit.
+"""Warm processes: delay of the first sub-epochs of a first, a second and a changed fit.
 
-A real local cluster of two workers; three small fits of one experiment, one after another. The first one pays for an
+A real local cluster of two workers runs three small fits of one experiment in sequence. The first one pays for an
 interpreter, torch and the user's imports. The second one finds the processes of the first. The third one has changed
-user code: it gets processes of its own, forked from those that have imported torch. By the workers' own clocks, from an
-agent that has seen the task to the beginning of the sub-epoch's own work (`Timings.start_s`).
+user code: it gets new processes, forked from ones with torch imported. The delay runs by the workers' clocks from an
+agent's receipt of the task to the start of the sub-epoch's own work (`Timings.start_s`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from benchmarks.figure import Figure
 from benchmarks.training import Perceptron, commits_by_worker, preprocessed, run_events
 
 BAR = 10.0
-"""Milliseconds: no import is done in that time."""
+"""Milliseconds: too short for any import."""
 _GRID = {"lr": [0.001, 0.002], "width": [64], "passes": [1], "batch_size": [32]}
 _ROWS = 400
 
 
 def measure() -> dict[str, float]:
-    """Milliseconds of each fit, the longest of the workers."""
+    """Return the milliseconds of each fit, the maximum over the workers."""
     with preprocessed("warm", _ROWS) as experiment:
         for note in ("", "", "changed"):
             spec = Perceptron()
@@ -33,7 +33,7 @@ def measure() -> dict[str, float]:
 
 
 def benchmark() -> Figure:
-    """`measure` as a line of the table."""
+    """Measure the delays."""
     found = measure()
     return Figure(
         what="start of a sub-epoch in a second fit of the same experiment within ten minutes: no import paid again",

@@ -1,8 +1,8 @@
-"""The web page over a long run: how long pages take, how soon they show news, what fifty viewers cost, what it holds.
+"""The web page over a long run: page times, delay of news, cost of fifty viewers, and memory.
 
-Database, kvs_api and dispatcher are the real processes. The run has 10,000 models and 1,000,000 points that models
-reported, and it goes on while it is measured: sub-epochs are committed through the services as a worker would. Beside
-it are 1,000 small experiments. Times are taken by a client over HTTP, with tags where a browser would send one.
+Database, kvs_api and dispatcher are the real processes. The run has 10,000 models and 1,000,000 reported points, and
+continues during the measurement: the services commit sub-epochs as from a worker. 1,000 small experiments exist as
+well. A client over HTTP measures the times, with tags where a browser would send one.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _NOT_CHANGED = 304
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What was measured. Times in milliseconds, unless named otherwise."""
+    """The measurements, in milliseconds unless named otherwise."""
 
     pages: dict[str, list[float]]
-    """Address -> how long each request took."""
+    """Address -> milliseconds of each request."""
     looked: Looked
     news_s: list[float]
-    """From the answer to a commit until a viewer had it."""
+    """Seconds from the answer to a commit until a viewer had it."""
     added_percent: float
     memory_mb: float
     caught_up_s: float
@@ -58,7 +58,7 @@ class Found:
 
 
 def measure(size: Size | None = None, *, follow_s: float = _FOLLOW_S) -> Found:
-    """Seed, read, follow."""
+    """Write the store, read pages, and follow the run."""
     size = size or Size()
     with (
         tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder,
@@ -74,7 +74,7 @@ def measure(size: Size | None = None, *, follow_s: float = _FOLLOW_S) -> Found:
         alone = _load(plane, work, follow_s)
         watchers = [_Watcher(plane, page) for page in _watched() for _ in range(VIEWERS // 2)]
         with _watching(watchers):
-            time.sleep(POLL_S)  # each has asked once
+            time.sleep(POLL_S)  # each has sent one request
             watched = _load(plane, work, follow_s)
         return Found(
             pages=pages,
@@ -90,7 +90,7 @@ def measure(size: Size | None = None, *, follow_s: float = _FOLLOW_S) -> Found:
 
 
 def benchmark() -> list[Figure]:
-    """`measure` as lines of the table."""
+    """Measure all bars."""
     size = Size()
     found = measure(size)
     slowest, p95 = max(((name, _p95(times)) for name, times in found.pages.items()), key=lambda pair: pair[1])
@@ -143,11 +143,11 @@ def benchmark() -> list[Figure]:
     ]
 
 
-# --- who looks ------------------------------------------------------------------------------------------------------
+# --- readers --------------------------------------------------------------------------------------------------------
 
 
 class _Viewer:
-    """A browser's connection. Used by one thread."""
+    """A browser's connection, for one thread."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._page = plane.page
@@ -162,7 +162,7 @@ class _Viewer:
         )
 
     def get(self, path: str, tag: str = "") -> urllib3.BaseHTTPResponse:
-        """Ask once; anything but a page, or that it has not changed, is an error."""
+        """Send one request; only a page or an unchanged tag is accepted."""
         headers = dict(self._http.headers) | ({"If-None-Match": tag} if tag else {})
         answer = self._http.request("GET", self._page + path, headers=headers, timeout=60.0)
         if answer.status not in (200, _NOT_CHANGED):
@@ -171,7 +171,7 @@ class _Viewer:
 
 
 def _wait_until_read(viewer: _Viewer, size: Size) -> float:
-    """Look until the dispatcher knows the whole run and every small experiment; how long that took."""
+    """Poll until the dispatcher has read the whole run and every small experiment; return the seconds."""
     began = time.monotonic()
     while time.monotonic() < began + _LONGEST_S:
         told = viewer.get(f"/api/views/experiments/{NAME}").json()
@@ -185,7 +185,7 @@ def _wait_until_read(viewer: _Viewer, size: Size) -> float:
 
 
 def _addresses(size: Size) -> dict[str, list[str]]:
-    """Pages as people open them, no two the same, so that none is remembered."""
+    """Return the addresses of distinct pages that people open, so that no page is cached."""
     order = random.Random(0)
     keys = ("-last_event", "name", "-best", "best", "-created", "progress", "state,-best", "author,name")
     lists = [
@@ -210,27 +210,27 @@ def _timed(viewer: _Viewer, addresses: list[str]) -> list[float]:
     return found
 
 
-# --- who follows ----------------------------------------------------------------------------------------------------
+# --- followers ------------------------------------------------------------------------------------------------------
 
 
 def _watched() -> tuple[str, ...]:
-    """What viewers leave open: the first page of a run as its script asks for it, and its numbers as a program does."""
+    """Return the addresses that viewers keep open: a run's first page by its script, and its numbers by a program."""
     return f"/fragments/experiments/{NAME}", f"/api/views/experiments/{NAME}"
 
 
 @dataclass
 class _Watcher:
-    """Asks for one address every `POLL_S` seconds, with the tag of what it has."""
+    """Requests one address every `POLL_S` seconds, with the tag of its version."""
 
     plane: ControlPlane
     path: str
     polls: int = 0
     unchanged: int = 0
     _seen: list[tuple[float, int]] = field(default_factory=list)
-    """When it had which number of sub-epochs done."""
+    """(time, completed sub-epochs) of each new answer."""
 
     def watch(self, phase_s: float, is_over: threading.Event) -> None:
-        """Until it is over."""
+        """Poll until `is_over`."""
         viewer, tag = _Viewer(self.plane), ""
         is_over.wait(phase_s)
         while not is_over.is_set():
@@ -244,7 +244,7 @@ class _Watcher:
             is_over.wait(max(0.0, POLL_S - (time.monotonic() - began)))
 
     def delays(self, work: Work) -> Iterator[float]:
-        """From each commit within this watch until it was seen."""
+        """Yield the delay from each commit in this watch to its first sight."""
         if not self._seen:
             return
         first = self._seen[0][1]
@@ -271,7 +271,7 @@ def _watching(watchers: list[_Watcher]) -> Iterator[None]:
 
 @contextmanager
 def _working(work: Work) -> Iterator[None]:
-    """Sub-epochs are committed meanwhile."""
+    """Commit sub-epochs until the context ends."""
     is_over = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(_work, work, is_over.wait)
@@ -287,11 +287,11 @@ def _work(work: Work, wait: Callable[[float], bool]) -> None:
         work.sub_epoch()
 
 
-# --- what it costs --------------------------------------------------------------------------------------------------
+# --- load -----------------------------------------------------------------------------------------------------------
 
 
 def _load(plane: ControlPlane, work: Work, seconds: float) -> float:
-    """Processor seconds a second of all services, while sub-epochs are committed."""
+    """Return the CPU seconds per second of all services, while sub-epochs are committed."""
     with _working(work):
         before, began = _cpu_s(plane), time.monotonic()
         time.sleep(seconds)

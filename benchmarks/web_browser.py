@@ -1,6 +1,6 @@
-"""What a reader's browser has to do for the page of a long run: when the first chart is seen, and what is sent.
+"""Browser work for the page of a long run: time to the first chart, and bytes sent.
 
-Debian's Chromium, driven by Playwright. Time counts from the start of the navigation, as the browser's own clock tells.
+Playwright drives Debian's Chromium. The browser's own clock measures from the start of the navigation.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ARGUMENTS = (
 )  # fmt: skip
 IS_SETTLED = """() => [...document.querySelectorAll("[data-figure]")].every((figure) =>
     figure.querySelector(".js-plotly-plot .main-svg") || figure.querySelector(".figure-said")?.textContent)"""
-"""Whether every figure of a page is drawn, or says why there is none."""
+"""JavaScript: true if every figure of a page is drawn, or states why it is empty."""
 _CHARTS = {"overview": "", "curves": "/curves"}
-"""Tabs whose first chart is waited for."""
+"""Tabs whose first chart is awaited."""
 _VISITS = 5
 _LEARNING = 3
-"""Visits after which a browser keeps a script compiled."""
+"""Number of visits until a browser keeps a script compiled."""
 _WINDOW: ViewportSize = {"width": 1280, "height": 800}
 _TIMEOUT_MS = 30_000
 _WATCH = """
@@ -45,14 +45,15 @@ _WATCH = """
             seen();
         }
     }).observe(document, { childList: true, subtree: true })"""
-"""A chart is seen once its picture, or the figure itself, was painted: after the frame that follows it."""
+"""A chart counts as seen after the frame that paints its picture or the figure itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
-    """Seconds by tab until the first chart is seen and until it is plotly's, as medians of visits by a browser that has
-    nothing, and by one that was there before and keeps its scripts compiled; bytes sent by tab, all of them but
-    plotly's script."""
+    """Measurements by tab, as medians over visits by a new browser and by a returning one with compiled scripts.
+
+    Seconds until the first chart is seen and until plotly draws it; bytes sent, without plotly's script.
+    """
 
     cold: dict[str, Wait]
     warm: dict[str, Wait]
@@ -67,7 +68,7 @@ class Wait(NamedTuple):
 
 
 def look(plane: ControlPlane, experiment: str) -> Looked:
-    """Open the experiment's page again and again."""
+    """Open the experiment's page repeatedly."""
     from playwright.sync_api import sync_playwright
 
     cold: dict[str, list[Wait]] = {tab: [] for tab in _CHARTS}
@@ -100,7 +101,7 @@ def look(plane: ControlPlane, experiment: str) -> Looked:
 
 
 def figures(found: Looked, what: str) -> list[Figure]:
-    """`found` as lines of the table; `what` begins them."""
+    """Return figures of the measurements; each `what` starts with the argument."""
     heaviest = max(found.sent, key=lambda tab: found.sent[tab])
     return [
         *(
@@ -132,7 +133,7 @@ def figures(found: Looked, what: str) -> list[Figure]:
 
 @contextmanager
 def signed_in(context: BrowserContext, plane: ControlPlane) -> Iterator[BrowserContext]:
-    """Somebody who has signed in."""
+    """Yield the context after sign-in."""
     context.set_default_timeout(_TIMEOUT_MS)
     context.add_init_script(_WATCH)
     page = context.new_page()
@@ -159,7 +160,7 @@ def _median(waits: list[Wait]) -> Wait:
 
 
 def sent_bytes(page: Page, url: str) -> float:
-    """What is sent for a page with all it asks for to a browser that has nothing of it, but for plotly's script."""
+    """Return the bytes of a page and its requests for a new browser, without plotly's script."""
     sizes: dict[str, float] = {}
     plotly: set[str] = set()
 

@@ -1,8 +1,7 @@
-"""A store as a long run leaves it: many models, their events and what they reported, and many small experiments beside.
+"""A store as a long run leaves it: many models, their events and reports, and many small experiments.
 
-Written straight into the database, in the form that `kvs_api.store.store` gives it: through the services it would take
-an hour. The run is a real one to everything that reads it, and it is still open: `Work` goes on with it through the
-services, as a controller and a worker would.
+Written straight into the database in the form of `kvs_api.store.store`, because the services would take an hour. For
+every reader the run is real and still open: `Work` continues it through the services, as a controller and a worker.
 """
 
 from __future__ import annotations
@@ -50,23 +49,23 @@ _CODE = "0" * 64
 _KINDS = ("etl", "train", "valid", "test", "predict")
 _SUB_EPOCH_S = 0.7
 _LEFT = 0.1
-"""Share of the models whose last sub-epoch is still to be done."""
+"""Share of the models whose last sub-epoch is not done."""
 _FAIL_EVERY = 100
 _UNNUMBERED = {"seq", "time"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is written."""
+    """Amount of data."""
 
     models: int = 10_000
     points: int = 1_000_000
     experiments: int = 1_000
-    """Small ones beside the large one."""
+    """Number of small experiments."""
 
 
 def seed(database: Path, size: Size) -> None:
-    """Write everything; `database` is its socket. About half a minute for the full size."""
+    """Write all data through the socket `database`. About half a minute for the full size."""
     with Writer(database) as writer:
         for number in range(size.experiments):
             writer.experiment(f"small-{number:04d}", _small(number), began=time.time() - 86_400 - number)
@@ -74,7 +73,7 @@ def seed(database: Path, size: Size) -> None:
         writer.points(NAME, _points(size))
 
 
-# --- what happened ------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------
 
 
 def _hyperparameters(model: int) -> Hyperparameters:
@@ -87,7 +86,7 @@ def _hyperparameters(model: int) -> Hyperparameters:
 
 
 def model_id(model: int) -> str:
-    """As the controller names models."""
+    """Return a model's id, as the controller names it."""
     return f"m{model:05d}"
 
 
@@ -118,7 +117,7 @@ def _workers() -> Iterator[WorkerJoined]:
 
 
 def _small(number: int) -> Iterator[tuple[float, Event]]:
-    """A finished fit of two models: seconds since the event before, and the event."""
+    """Yield the events of a finished fit of two models, each with the seconds since the previous one."""
     begin: tuple[Event, ...] = (*_workers(), *_fit(2, 1))
     for event in begin:
         yield 0.1, event
@@ -142,7 +141,7 @@ def _large(size: Size) -> Iterator[tuple[float, Event]]:
                 list(_sub_epoch(model, epoch, partition, worker=place, value=_loss(model, epoch)))
                 for place, model in enumerate(block)
             ]
-            # All workers at once: everything is assigned, then everything runs, then everything is committed.
+            # All workers advance together: first all assignments, then all starts, then all commits.
             for step in zip(*sub_epochs, strict=True):
                 yield from ((0.0 if place else takes_s, event) for place, (takes_s, event) in enumerate(step))
         if epoch == 1 and partition == PARTITIONS - 1:
@@ -179,7 +178,7 @@ def _sub_epoch(
 
 
 def result(model: int, epoch: int, partition: int, value: float) -> TaskResult:
-    """What a sub-epoch leaves."""
+    """Return the result of a sub-epoch."""
     return TaskResult.model_validate(
         {
             "rows": ROWS,
@@ -199,8 +198,10 @@ def _loss(model: int, epoch: int) -> float:
 
 
 def _points(size: Size) -> Iterator[str]:
-    """What the models reported within their sub-epochs; evenly, the newest sub-epochs' last. As pydantic writes a
-    `LivePoint`, at a tenth of the time."""
+    """Yield the models' live points, evenly spread, the newest sub-epochs last.
+
+    Formatted like pydantic's `LivePoint` in a tenth of the time.
+    """
     noise = random.Random(0)
     sub_epochs = size.models * EPOCHS * PARTITIONS
     for epoch, partition, model in itertools.product(
@@ -218,11 +219,11 @@ def _points(size: Size) -> Iterator[str]:
             )
 
 
-# --- how it is written --------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------
 
 
 class Writer:
-    """Speaks the Redis protocol with answers switched off: they would take longer than the writing."""
+    """Writes by the Redis protocol without answers, which would take longer than the writing."""
 
     def __init__(self, database: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -244,7 +245,7 @@ class Writer:
     def experiment(
         self, name: str, story: Iterable[tuple[float, Event]], *, began: float, run: str = ""
     ) -> None:
-        """An experiment with its log; `run` is still open."""
+        """Write an experiment with its log; `run` is still open."""
         record = ExperimentRecord(
             name=name,
             locators=Locators(train=Locator(metadata="/data/train.csv")),
@@ -264,13 +265,13 @@ class Writer:
             self._send("RPUSH", keys.QUEUE, f"{name}/{run}")
 
     def task(self, name: str, key: str, worker: str) -> None:
-        """What is kept of a task that was committed."""
+        """Write the record of a committed task."""
         fields = {"state": "committed", "attempt": "1", "worker": worker, "incarnation": "a", "devices": "0"}
         words = itertools.chain.from_iterable({**fields, "lease_until": "1764000000000"}.items())
         self._send("HSET", keys.task(name, key), *words)
 
     def points(self, name: str, points: Iterable[str]) -> None:
-        """The live points of an experiment."""
+        """Write the live points of an experiment."""
         seq, now = 0, time.time()
         for seq, content in enumerate(points, start=1):
             self._entry(keys.live(name), seq, now, content)
@@ -293,11 +294,11 @@ class Writer:
         self._pieces, self._bytes = [], 0
 
 
-# --- how it goes on -----------------------------------------------------------------------------
+# --- continuation -------------------------------------------------------------------------------
 
 
 class Work:
-    """Goes on with the large run: one controller and one worker, by the services' own routes. Used by one thread."""
+    """Continues the large run through the services' routes, as one controller and one worker. For one thread."""
 
     def __init__(self, kvs: KvsClient, size: Size) -> None:
         self._kvs, self._size = kvs, size
@@ -305,15 +306,15 @@ class Work:
         models = [model for model in range(size.models) if model not in failed]
         first = round(len(models) * (1 - _LEFT))
         self._left = models[first:]
-        # Models failed in their second epoch; what they did not do is not due.
+        # Models that failed in their second epoch have no further sub-epochs due.
         self._done = (len(models) * EPOCHS + len(failed)) * PARTITIONS - len(self._left)
         self.commits: list[tuple[int, float]] = []
-        """Sub-epochs done in all, and when the commit was answered (seconds since the epoch)."""
+        """(completed sub-epochs, time of the commit's answer in seconds since the epoch)."""
         kvs.register(WorkerRecord(worker="worker-0", incarnation="a", weight=1, cores=1, kinds=_KINDS))
 
     @property
     def done(self) -> int:
-        """Sub-epochs committed here."""
+        """Return the number of sub-epochs committed here."""
         return len(self.commits)
 
     def sub_epoch(self) -> None:

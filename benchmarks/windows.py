@@ -1,10 +1,10 @@
-"""What it costs to look at a stretch of a long run: 10,000 events of a log of 100,000 sub-epochs, and of a million.
+"""Cost of reading a time range of a long run: 10,000 events of a log of 100,000 sub-epochs, and of a million.
 
-Redis and kvs_api are the real processes. The log is written straight into the database, a segment's worth at a time,
-and moved into files by the same call as the controller's. Windows begin at places that are drawn; each is read by a
-reader, and of a part of the log, that nobody has read before, and then once more.
+Redis and kvs_api are the real processes. The log is written straight into the database, a segment at a time, and moved
+into files by the controller's own call. Time ranges start at random places; a new reader reads each one, in a part of
+the log that was never read, and then reads it again.
 
-``python -m benchmarks.windows 300000`` measures that many sub-epochs alone.
+``python -m benchmarks.windows 300000`` measures only that many sub-epochs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNNUMBERED = {"seq", "time"}
 
 
 class _Counted:
-    """The store, and how often events were asked for."""
+    """The store, with a count of the requests for events."""
 
     def __init__(self, kvs: KvsClient) -> None:
         self._kvs, self.asked = kvs, 0
@@ -52,7 +52,7 @@ class _Counted:
 
 
 def benchmark() -> list[Figure]:
-    """The longer log against the shorter one."""
+    """Compare the longer log with the shorter one."""
     few, many = (measure(sub_epochs) for sub_epochs in SUB_EPOCHS)
     return [
         Figure(
@@ -70,7 +70,7 @@ def benchmark() -> list[Figure]:
 
 
 def measure(sub_epochs: int) -> dict[str, float]:
-    """Medians over the windows."""
+    """Return medians over the time ranges."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
         folder = Path(name)
         with control_plane(folder, ("redis", "kvs_api")) as plane:
@@ -103,7 +103,7 @@ def _looked(kvs: KvsClient, log: Log, since: float, until: float) -> dict[str, f
 
 
 def _written(plane: ControlPlane, sub_epochs: int) -> tuple[Log, list[float]]:
-    """Write the log; returns the time of each thousandth event."""
+    """Write the log; return the time of each thousandth event."""
     kvs = KvsClient(plane.server, plane.token)
     began = time.time() - 30 * 86_400
     record = ExperimentRecord(

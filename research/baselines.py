@@ -39,8 +39,9 @@ def fewest_devices(problem: Problem, seed: int = 0) -> Schedule:
 
 
 def optimus(problem: Problem, seed: int = 0) -> Schedule:
-    """Run all models at once, and give each GPU to the model that gains most (Optimus, Peng et al. 2018), the longest
-    first.
+    """Run all models at once, the longest first, with each GPU for the model that gains most.
+
+    This is Optimus (Peng et al. 2018).
     """
     table = plan_tables(problem)
     return dispatch(

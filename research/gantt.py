@@ -25,8 +25,9 @@ PALETTE = (
 )
 
 _TITLED = 1000
-"""Maximum bars with separate tooltips. Above it, all bars of a model are one path with the model's name, so the drawing
-stays small.
+"""Maximum bars with separate tooltips.
+
+With more bars, all bars of a model are one path with the model's name, so the drawing stays small.
 """
 _WIDTH, _TOP, _SIDE, _GAP = 960, 36, 10, 5
 _TALL, _LOW, _MANY_LANES = 18, 10, 32

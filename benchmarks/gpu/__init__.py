@@ -1,4 +1,4 @@
-"""What Cerebro does on a machine with one GPU: measured and checked in at most nine minutes.
+"""Cerebro on a machine with one GPU, measured and checked in at most nine minutes.
 
-``python -m benchmarks.gpu`` runs the sections one after another, each in a process of its own.
+``python -m benchmarks.gpu`` runs the sections one after another, each in a separate process.
 """

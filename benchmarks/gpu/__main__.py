@@ -26,9 +26,9 @@ SECTIONS = {"nvml": 40.0, "loader": 40.0, "hop": 110.0, "plans": 190.0, "memory"
 LIMIT_S = 530.0
 """Limit of all sections together."""
 _ON_CPU = 10
-"""Factor of a section's limit in a rehearsal on a CPU."""
+"""Factor on a section's limit in a rehearsal on a CPU."""
 _GRACE_S = 15.0
-"""Seconds in which a section at its limit ends what it started."""
+"""Seconds for a section at its limit to end its processes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         most_s = SECTIONS[name] * (1 if arguments.device == "cuda" else _ON_CPU)
         found["sections"][name] = section = _run(name, arguments, min(most_s, left_s))
         _print(name, section)
-        if target is not None:  # after each section: what is measured stays
+        if target is not None:  # after each section, so that its results stay
             target.write_text(json.dumps(found, indent=1))
     print(f"{time.monotonic() - began:.0f} s in total")
     sections = found["sections"].values()
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, arguments: argparse.Namespace, limit_s: float) -> dict[str, Any]:
-    """Run a section in a child process. Returns its rows, seconds, and why it failed."""
+    """Run a section in a child process. Returns its rows, seconds and failure."""
     began = time.monotonic()
     if limit_s < 1:
         return {"rows": [], "seconds": 0.0, "problem": "no time was left"}
@@ -108,8 +108,8 @@ def _run(name: str, arguments: argparse.Namespace, limit_s: float) -> dict[str, 
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    """Run one section in this process, and append its rows to a file as they come."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that sections end the clusters they started
+    """Run one section in this process, and append each row to a file at once."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that sections end their clusters
     from benchmarks.gpu.section import Setting
 
     (name,) = arguments.sections

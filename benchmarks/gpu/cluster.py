@@ -35,12 +35,12 @@ class Deterministic(DigitsTraining):
     """The same training with torch's deterministic algorithms only."""
 
     def initialize_worker(self) -> None:
-        """Switch them on."""
+        """Enable deterministic algorithms."""
         torch.use_deterministic_algorithms(True)
 
 
 def measure(setting: Setting) -> Iterator[Row]:
-    """Train a grid, read what the platform reports meanwhile, and replay it."""
+    """Train a grid, read the platform's reports during it, and replay it."""
     with patch.dict(os.environ, _DETERMINISTIC), one_worker(setting) as info:
         with redirect_stdout(sys.stderr):
             locators = lay_out(str(setting.folder / "digits"))
@@ -111,7 +111,7 @@ def _tasks(label: str, commits: list[TaskCommitted], setting: Setting, log: str)
 
 
 class _observed:  # noqa: N801 - used as a context manager
-    """Reads what the store has of the worker's GPU while a run goes on."""
+    """Reads the store's figures of the worker's GPU during a run."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._kvs, self._is_over = experiment.connection.kvs, threading.Event()
@@ -145,7 +145,7 @@ def _usage(label: str, usages: list[tuple[float | None, int | None]]) -> Row:
 
 
 def _told(home: Any, command: str) -> Row:
-    """Keep what a command prints."""
+    """Return a command's output as a row."""
     done = subprocess.run(
         [sys.executable, "-m", "cerebro.cli", command],
         env={**os.environ, "CEREBRO_HOME": str(home)},

@@ -20,13 +20,13 @@ _ROUNDS = 2
 
 
 def measure(setting: Setting) -> Iterator[Row]:
-    """The weights alone, then with Adam's state as far as time allows, then steps after a hop."""
+    """Hop the weights alone, then with Adam's state if time allows, then train after a hop."""
     (setting.folder / "model").mkdir()
     yield from _steps_after_hop(setting)
     side, layers = (1024, 8) if setting.is_small else (8192, 22)
     began = time.monotonic()
     yield from _hop(setting, side, layers, with_moments=False)
-    needed_s = 3 * (time.monotonic() - began)  # as many bytes more
+    needed_s = 3 * (time.monotonic() - began)  # three times the bytes
     if setting.remaining_s() > needed_s:
         yield from _hop(setting, side, layers, with_moments=True, rounds=1)
     else:
@@ -109,7 +109,7 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _raw(path: Path, size: int) -> tuple[float, float]:
-    """Return the seconds of writing and flushing as many bytes, and of reading them."""
+    """Return the seconds of writing and flushing the same bytes, and of reading them."""
     block = os.urandom(1 << 20) * 64
     began = time.perf_counter()
     with path.open("xb", buffering=0) as file:
@@ -130,7 +130,7 @@ def _raw(path: Path, size: int) -> tuple[float, float]:
 
 
 def _steps_after_hop(setting: Setting) -> Iterator[Row]:
-    """Adam's steps of a model with many parameters: of a new one, and after its state was saved and loaded."""
+    """Compare Adam's steps of a new model with many parameters and of a saved and loaded one."""
     seconds: list[float] = []
     finals: list[list[torch.Tensor]] = []
     for has_hop in (False, True):
@@ -175,7 +175,7 @@ def _small(setting: Setting) -> Trainee:
 
 
 def _train(setting: Setting, trainee: Trainee, *, seed: int) -> float:
-    """Train as user code does, and return the seconds of a step."""
+    """Train like user code, and return the seconds of a step."""
     (module,) = trainee.modules
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-4)
     trainee.checkpoint.track(optimizer=optimizer)

@@ -1,4 +1,4 @@
-"""Real lacks of GPU memory: while a model is made, trained and evaluated; what users read, and that the run goes on."""
+"""Real lacks of GPU memory while a model is created, trained and evaluated: user messages and the run's progress."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from cerebro.techniques import Offload
 
 _STAGES = ("nothing", "create", "train", "test", "state")
 _TRAINED = ("nothing", "test")
-"""Stages whose models train on any device; `state` needs a GPU, whose memory is not the host's."""
+"""Stages whose models train on any device; `state` needs a GPU with memory separate from the host's."""
 _MIB = 1 << 20
 _TEXT = 1200
-"""Characters of a message that are kept."""
+"""Maximum characters of a stored message."""
 
 
 class Hungry(SubEpochSpec):
-    """Takes too much memory at the stage that the hyperparameter `stage` names.
+    """Takes too much memory at the stage in the hyperparameter `stage`.
 
-    `state` has a model whose state does not fit the device, but whose blocks do.
+    `state` has a model whose state exceeds the device, but whose blocks fit.
 
     Args:
-        limit_mib: device memory that a process may take.
+        limit_mib: device memory for a process.
     """
 
     def __init__(self, limit_mib: int, *, is_gpu: bool) -> None:
         self.limit_mib, self.is_gpu = limit_mib, is_gpu
 
     def initialize_worker(self) -> None:
-        """Make the GPU as small as it was asked for."""
+        """Limit the GPU's memory to the requested size."""
         if self.is_gpu and torch.cuda.is_available():
             _, total = torch.cuda.mem_get_info()
             torch.cuda.set_per_process_memory_fraction(self.limit_mib * _MIB / total)
@@ -59,7 +59,7 @@ class Hungry(SubEpochSpec):
         return [network]
 
     def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """The usual loop."""
+        """Train in the usual loop."""
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
@@ -75,7 +75,7 @@ class Hungry(SubEpochSpec):
         return {"loss": total / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
-        """Loss of a row."""
+        """Return the loss of a row."""
         (network,) = models
         total = 0.0
         for inputs, labels in dataloader:
@@ -85,14 +85,14 @@ class Hungry(SubEpochSpec):
         return {"loss": total / dataloader.num_rows}
 
     def _take(self, inputs: torch.Tensor) -> None:
-        """Ask for more memory than any device has; on a CPU for more than its limit."""
+        """Allocate more memory than any device has; on a CPU more than its limit."""
         size = 2 * torch.cuda.mem_get_info()[1] if inputs.is_cuda else 2 * self.limit_mib * _MIB
         taken = torch.empty(size, dtype=torch.uint8, device=inputs.device)
         taken[:: 1 << 12] = 1
 
 
 def _print_stacks(home: object) -> None:
-    """Show where a sub-epoch is that has not ended."""
+    """Print the stacks of a running sub-epoch."""
     for number in range(len(_STAGES)):
         command = [
             sys.executable,
@@ -121,7 +121,7 @@ def measure(setting: Setting) -> Iterator[Row]:
         late = threading.Timer(max(5.0, setting.remaining_s() - 30), _print_stacks, [info.home])
         late.daemon = True
         late.start()
-        hours = max(10.0, setting.remaining_s() - 20) / 3600  # so that rows come even if a model never ends
+        hours = max(10.0, setting.remaining_s() - 20) / 3600  # rows arrive even if a model hangs
         result = experiment.run_fit(
             spec,
             space,

@@ -1,4 +1,4 @@
-"""The GPU's figures as Cerebro reads them from the driver (NVML), beside torch's and nvidia-smi's; the node check."""
+"""GPU figures that Cerebro reads from the driver (NVML), compared with torch's and nvidia-smi's; the node check."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _figures() -> Iterator[Row]:
 
 
 def _visible() -> Row:
-    """torch finds the GPU by the identity that workers give their children, without starting CUDA."""
+    """Check that torch finds the GPU by the identity that workers give their children, without starting CUDA."""
     uuid = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES")).found[0].uuid
     program = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.is_initialized())"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -86,7 +86,7 @@ def _visible() -> Row:
 
 
 def _use() -> Row:
-    """Utilisation, idle and while matrices are multiplied."""
+    """Measure utilisation, idle and during matrix products."""
     gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
     time.sleep(1.5)
     idle = gpus.used_share(0)

@@ -1,4 +1,4 @@
-"""What a section gets and what it yields."""
+"""The input and output of a section."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Setting:
 
     @property
     def device(self) -> torch.device:
-        """The device, with its number."""
+        """Device with its number."""
         return torch.device("cuda:0" if self.kind == "cuda" else "cpu")
 
     @property

@@ -21,8 +21,9 @@ from cerebro.scheduling.convergence.curves import GOAL
 GPUS = 4
 """Nodes with one GPU each (section 4.1)."""
 START_S = 2.5
-"""Seconds of a job's first start: by table 2 Hermes takes 2.2 to 3.0 s more than plain TensorFlow, on all four
-networks.
+"""Seconds of a job's first start.
+
+By table 2, Hermes takes 2.2 to 3.0 s more than plain TensorFlow, on all four networks.
 """
 
 _BATCHES = (16, 24, 32, 50)
