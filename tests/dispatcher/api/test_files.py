@@ -55,7 +55,7 @@ def test_a_file_is_sent_with_its_size(served: Served, volume: str) -> None:
 
 
 def test_a_range_is_sent_alone(served: Served) -> None:
-    """A range is sent while the file is unchanged; a range beyond its end is refused."""
+    """If the file changed, the whole file is sent; a range beyond its end is refused."""
     path = served.volumes.shared / "x"
     path.write_bytes(CONTENT)
     etag = served.ask("HEAD", "/api/volumes/shared/x").headers["ETag"]

@@ -72,7 +72,7 @@ def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
 
 
 def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser) -> None:
-    """A model keeps the checkpoints of its newest two epochs and of its best epoch."""
+    """A model keeps its newest two checkpoints and its best epoch's."""
     story = Story("digits")
     story.workers_join()
     story.etl()

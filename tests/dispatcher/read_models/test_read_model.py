@@ -206,7 +206,7 @@ def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:
     story.tell(RunFinished(run="fit-1", outcome="stopped"))
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
-    assert header(read_model, now=NOW).halted is None  # the test's run is shown
+    assert header(read_model, now=NOW).halted is None  # the stopped fit itself is shown
     story.test()
     read_model.apply(story.events[read_model.state.seq :])
     found = header(read_model, now=NOW)
