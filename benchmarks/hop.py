@@ -120,9 +120,7 @@ def _whole(found: dict[str, float]) -> Figure:
 
 
 def _folder() -> Path:
-    """Return a folder on the disk of the local cluster's checkpoints: the temporary folder may be memory or another
-    disk.
-    """
+    """Return a folder on the local cluster's checkpoint disk: the temporary folder may be memory or another disk."""
     folder = Path(os.environ.get("CEREBRO_HOME") or "~/.cerebro").expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -84,7 +84,7 @@ class Diary(SubEpochSpec):
         pause_s = float(os.environ.get(_PAUSE, "0"))
         name = f"{os.getpid()}-{hyperparams['number']}-{dataloader.sub_epoch}"
         with Path(hyperparams["diary"], name).open("ab", buffering=0) as diary:
-            dataloader.savepoint()  # the diary must not be part of a savepoint
+            dataloader.savepoint()  # the open file is no state to save
             for inputs, labels in dataloader:
                 diary.write(struct.pack(_BATCH, dataloader.step, time.monotonic()))
                 time.sleep(pause_s)

@@ -97,7 +97,7 @@ class _OneByOne(HyperbandSearch):
 
     @property
     def samples(self) -> int:
-        """Return the models of the started brackets."""
+        """Number of models of the started brackets."""
         begun = 0
         for bracket in self._brackets:
             begun += bracket.size

@@ -101,7 +101,7 @@ def look(plane: ControlPlane, experiment: str) -> Looked:
 
 
 def figures(found: Looked, what: str) -> list[Figure]:
-    """Return figures of the measurements; each `what` starts with the argument."""
+    """Return figures of the measurements; `what` starts each description."""
     heaviest = max(found.sent, key=lambda tab: found.sent[tab])
     return [
         *(

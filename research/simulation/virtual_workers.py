@@ -154,7 +154,7 @@ class VirtualWorkers:
             self._at(time, partial(self._remove, self._pods[name]))
 
     def resize(self, count: int, *, join_s: float | Callable[[str], float]) -> None:
-        """Keep the first `count` pods: later ones leave at once without their volumes, and missing ones join.
+        """Keep the first `count` pods: missing ones join, later ones end at once and keep their volumes.
 
         Args:
             join_s: seconds until a missing pod joins, or a function of its name.
@@ -269,7 +269,7 @@ class VirtualWorkers:
                 self._lose_member(item, worker.name)
 
     def _lose_member(self, part: InboxItem, name: str) -> None:
-        """Report to a gang's leader at once that another member is gone."""
+        """Fail the attempt at the gang's leader at once, because another member is gone."""
         for worker in self._workers.values():
             for item in [each for each in worker.running if _name_of(each) == _name_of(part)]:
                 worker.running.remove(item)
