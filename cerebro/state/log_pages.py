@@ -151,7 +151,7 @@ class LogPages:
         is_cut = begin > first
         since = max(since, found[0].began) if is_cut and found[0].count else since
         for back in _BACK:
-            if not begin or not past.lacks_beginnings(since, until):
+            if not begin or not past.lacks_beginnings(since):
                 break
             earlier_pages = [self.page(log, number) for number in range(max(0, begin - back), begin)]
             past = _assemble(run, chosen, [*earlier_pages, *found, *later_pages])

@@ -149,9 +149,12 @@ class PastAttempts:
             if earlier is not None:
                 earlier.visit = None
 
-    def lacks_beginnings(self, since: float, until: float) -> bool:
-        """True if an attempt in the range has an unknown assignment."""
-        return any(found.is_guessed and found.overlaps(since, until) for found in self._found.values())
+    def lacks_beginnings(self, since: float) -> bool:
+        """True if an attempt that may be in a range from `since` has an unknown assignment."""
+        return any(
+            found.is_guessed and (not found.attempt.outcome or found.attempt.ended >= since)
+            for found in self._found.values()
+        )
 
     def is_open(self, until: float) -> bool:
         """True if an attempt that began by `until` has no known end."""
