@@ -19,7 +19,7 @@ from cerebro.errors import BadRequestError
         ("7 MiB", 7 << 20),
     ],
 )
-def test_a_size_is_read_in_either_sub_epoch(text: str, number: int) -> None:
+def test_a_size_is_read_in_either_notation(text: str, number: int) -> None:
     """Decimal units, and binary units with an i."""
     assert bytes_of(text) == number
 

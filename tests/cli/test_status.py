@@ -262,7 +262,7 @@ def _state() -> ExperimentState:
     )
 
 
-def test_how_many_workers_are_on_their_parallel_plan_is_said_below_them() -> None:
+def test_the_number_of_starting_workers_is_printed_below_them() -> None:
     """With the reason for the other workers."""
     store = VirtualStore(lambda: 0.0)
     store.set_troubles(Troubles(pods={"w-3": "no node fits"}, note="workers are starting: 3 of 4"))

@@ -44,13 +44,13 @@ def test_the_page_has_a_place_for_each_generated_part() -> None:
     assert "26.0 (26.0) | 2.60" in again
 
 
-def test_a_parallel_plan_that_is_faster_is_named_with_its_reason() -> None:
+def test_a_faster_method_is_named_with_its_reason() -> None:
     """The page says where Cerebro is slower and why."""
     again = document.render(document.TARGET.read_text(), sitting(cerebro=10.0, averaging=9.0), BATCH_S, 1e-9)
     assert "- Model averaging took 0.90 of Cerebro's time: weights are sent once" in again
 
 
-def test_each_parallel_plan_that_can_be_faster_has_a_reason() -> None:
+def test_each_method_that_can_be_faster_has_a_reason() -> None:
     """Otherwise a row would be missing silently."""
     taken = {method.replace("-", "_"): 1.0 for method in METHODS} | {"cerebro": 10.0}
     again = document.render(document.TARGET.read_text(), sitting(**taken), BATCH_S, 1e-9)
@@ -69,7 +69,7 @@ def test_a_bar_is_held_or_missed_by_the_ratio_and_not_measured_without_ray() -> 
 
 
 @pytest.mark.parametrize("method", figures.BARS)
-def test_each_bar_is_of_a_parallel_plan(method: str) -> None:
+def test_each_bar_belongs_to_a_method(method: str) -> None:
     """A limit without a measurement could never be missed."""
     assert method in METHODS
 

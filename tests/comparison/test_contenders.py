@@ -74,7 +74,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("parameter-server", 1 / task.WORKERS, 2 * -(-ROWS // task.BATCH)),
     ],
 )
-def test_each_parallel_plan_trains_and_tells_what_it_took(
+def test_each_method_trains_and_reports_its_time(
     data: Path, method: str, share: float, times_weights: int
 ) -> None:
     """Its models beat chance; it holds its share of the rows and sends the expected bytes."""

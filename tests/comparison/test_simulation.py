@@ -57,7 +57,7 @@ def test_equal_models_hop_without_a_wait(models: int, epoch_s: float, megabytes:
 
 @settings(max_examples=50)
 @given(WORKLOADS)
-def test_no_parallel_plan_is_faster_than_all_workers_computing(work: Workload) -> None:
+def test_no_method_is_faster_than_all_workers_computing(work: Workload) -> None:
     """Compute time over all workers is a lower bound, and a faster network slows down no method."""
     faster = replace(CLUSTER, bytes_per_s=10 * CLUSTER.bytes_per_s)
     for method in METHODS:

@@ -136,7 +136,7 @@ def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:
         pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2")}, 1, False, id="who starts is not wanted"),
     ],
 )
-def test_workers_on_their_parallel_plan(pods: dict[str, Pod], size: int, expected: bool) -> None:
+def test_starting_workers(pods: dict[str, Pod], size: int, expected: bool) -> None:
     """A wanted pod without a registered worker, unless its obstacle is known."""
     assert are_coming([status(pod=REF), status()], Fleet(pods=pods, size=size)) is expected
 

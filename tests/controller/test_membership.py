@@ -148,7 +148,7 @@ def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualS
     assert set(watcher.snapshot(0.0).workers) == {"guest", "w-0", "w-1", "w-2"}
 
 
-def test_workers_on_their_parallel_plan_are_waited_for_a_minute(
+def test_starting_workers_are_waited_for_a_minute(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The minute starts when a worker is missing or the size changes; without pods there is no wait."""

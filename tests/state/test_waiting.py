@@ -60,7 +60,7 @@ def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
     ]
 
 
-def test_what_is_known_of_workers_on_their_parallel_plan_is_told_to_who_waits_for_them() -> None:
+def test_a_waiting_run_names_starting_workers() -> None:
     """The number of starting workers comes first, then their obstacles; a paused run shows neither."""
     reason = "waiting for a worker to register"
     told = explained(reason, {"w-3": "no node fits"}, "workers are starting: 3 of 4")

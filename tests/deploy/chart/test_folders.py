@@ -75,7 +75,7 @@ def _run(claim: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="folders of another user can be made by root alone")
-def test_folders_that_cannot_be_written_are_refused_with_the_parallel_plan_out(claim: Path) -> None:
+def test_folders_that_cannot_be_written_are_refused_with_advice(claim: Path) -> None:
     """An earlier chart let the kubelet create them.
 
     The pod does not start and prints the fix, so no run fails later.

@@ -64,7 +64,7 @@ def test_programs_without_the_token_get_401(bench: Bench) -> None:
     assert bench.store.calls == []
 
 
-def test_form_of_a_signed_out_browser_is_refused_with_a_parallel_plan_back(bench: Bench) -> None:
+def test_form_of_a_signed_out_browser_is_refused_with_a_link_back(bench: Bench) -> None:
     """A redirect would lose the form's content. The page says how to send it again."""
     answer = bench.browser().send("/start", {"name": "x"})
     assert answer.status_code == 401

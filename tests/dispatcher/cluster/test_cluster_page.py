@@ -361,7 +361,7 @@ def test_slow_workers_are_labelled() -> None:
     assert "healthy" in rows[0]
 
 
-def test_the_page_says_how_many_workers_are_on_their_parallel_plan() -> None:
+def test_the_page_shows_the_number_of_starting_workers() -> None:
     """Or that the cluster is scaled to zero. Without either the page says nothing."""
     bench = Bench()
     assert "workers are starting" not in Bench().signed_in().get("/cluster").text.lower()

@@ -129,7 +129,7 @@ def test_a_model_has_its_sub_epochs_by_time(browser: Browser) -> None:
     assert "Newest" in text
 
 
-def test_behind_the_end_the_parallel_plan_leads_back() -> None:
+def test_a_window_after_the_end_links_back() -> None:
     """A zero-length range becomes the narrowest allowed range."""
     nothing = {"since": 100.0, "until": 100.0, "end": 100.0, "zero": 0.0, "kept_since": 0.0}
     found = window_view(

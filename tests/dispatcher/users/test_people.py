@@ -56,7 +56,7 @@ def test_who_has_no_token_of_a_person_is_refused(place: Signed, given: str) -> N
         assert answer.status_code in (401, 403, 429), path
 
 
-def test_the_clusters_own_token_is_the_parallel_plan_in(place: Signed, people: dict[str, str]) -> None:
+def test_the_clusters_token_signs_in(place: Signed, people: dict[str, str]) -> None:
     """The operator has the rights of an admin."""
     browser = place.browser(OPERATOR)
     assert browser.post("/experiments/digits/actions", STOP, form="/start").status_code == 303
