@@ -50,6 +50,7 @@ def main() -> None:
         if settings.health_bind:
             health.serve(
                 settings.health_bind,
+                # Both return the reason why not; an empty text means yes.
                 ready=lambda: server.hung() or ("" if store.ping() else "Redis does not answer"),
                 live=server.hung,
                 metrics=metrics.exposition if settings.has_metrics else None,

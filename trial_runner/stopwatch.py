@@ -1,7 +1,8 @@
-"""Measurement of the time per batch, in blocks of batches, until both halves agree.
+"""Measurement of the time per batch, in blocks of batches.
 
-Rank 0 decides after each block, so all ranks stop after the same batch. Devices are synchronized between two
-blocks, and the clock stops while ranks communicate.
+Stops when the first and the second half of the blocks agree, after `MAX_BATCHES`, or after `LONGEST_S`. Rank 0 decides
+after each block, so all ranks stop after the same batch. Devices are synchronized after each block. The exchange of
+rank 0's decision between two blocks is not timed.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 WARM_UP = 3
-"""Batches before timing starts, for memory allocation and kernel selection; fewer after `LONGEST_S`."""
+"""Untimed first batches, for memory allocation and kernel selection; fewer if they take `LONGEST_S`."""
 MIN_BATCHES, MAX_BATCHES = 5, 30
-"""Minimum and maximum of timed batches; more if they take less than `SHORTEST_S` in total."""
+"""The halves must agree after `MIN_BATCHES` timed batches, but not after `MAX_BATCHES`. Both wait for `SHORTEST_S`."""
 LONGEST_S, SHORTEST_S = 10.0, 0.3
-"""Maximum seconds of a measurement with its warm-up; minimum seconds of the timed batches."""
+"""Seconds after which no block begins if one is timed; minimum seconds of timed batches before that."""
 _MAX_DIFFERENCE = 0.05
 """Largest relative difference of two halves that agree."""
 _BLOCK_S = 0.05
-MIN_SIGMA = 0.03
+MIN_SIGMA = 0.03  # for two equal halves: a short measurement is no exact forecast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,8 @@ class Pace:
 
     Attributes:
         batch_s: average seconds of a batch.
-        sigma: standard deviation of the logarithm of a sub-epoch's time, estimated from the two halves.
+        sigma: standard deviation of the logarithm of a sub-epoch's time, estimated from the two halves; infinite
+            with one block, at least `MIN_SIGMA`.
         batches: number of timed batches.
     """
 
@@ -123,7 +125,7 @@ class Stopwatch:
         return self._block_length(now, batches)
 
     def _block_length(self, now: float, batches: int) -> int:
-        """Return the batches of a block that makes the cost of reading the clock negligible."""
+        """Return the number of batches in about `_BLOCK_S` seconds, so that the cost of the clock is negligible."""
         assert self._began is not None
         timed = sum(count for count, _ in self.blocks)
         seconds = sum(s for _, s in self.blocks)

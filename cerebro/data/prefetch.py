@@ -1,4 +1,4 @@
-"""Background threads that make the next items of a sequence while one is in use."""
+"""Background threads that compute the next items of a sequence, such as the data loader's batches."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class _Item(Generic[T]):
 def made_ahead(
     jobs: Iterator[Callable[[], T]], *, threads: int = 1, depth: int = 1
 ) -> Generator[T, None, None]:
-    """Yield the jobs' results in order, made ahead by threads.
+    """Yield the jobs' results in order, computed in advance by threads.
 
-    The threads end with this iterator: when it is exhausted, closed or collected. It raises errors of `jobs` or a job
-    after the earlier items.
+    The threads start with the first item. When the iterator is exhausted, closed or collected, it lets them finish
+    their present jobs and end. An error of `jobs` or of a job is raised in place of the item and ends the iterator.
 
     Args:
         jobs: iterator of jobs. One thread at a time advances it; several threads may call jobs at once.
         threads: number of threads.
-        depth: number of items, finished or in progress, besides the item in use.
+        depth: maximum number of items that are finished or in progress, without the item in use.
     """
     order: SimpleQueue[_Item[T] | None] = SimpleQueue()
     free_items, jobs_lock, stopped = threading.Semaphore(depth), threading.Lock(), threading.Event()
@@ -88,7 +88,7 @@ def made_ahead(
 
 
 def prefetched(source: Iterator[T]) -> Generator[T, None, None]:
-    """Yield the items of `source`, made one ahead by a thread."""
+    """Yield the items of `source`; a thread computes one item in advance."""
     return made_ahead(partial(_same, item) for item in source)
 
 

@@ -1,4 +1,4 @@
-"""Placements of sub-epochs, and schedules of them. Data only; `cerebro.scheduling.validator` checks schedules."""
+"""Placements of sub-epochs, and schedules. Data only; `cerebro.scheduling.validator` checks schedules."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import NamedTuple
 class Placement(NamedTuple):
     """One model on one partition at a worker: chosen, running, or part of a plan or schedule.
 
-    Indices as in `Problem`. A policy sets only the first three fields; `DispatchState.start` sets the others
-    from the model's state. A named tuple, because simulations create millions of them.
+    Indices as in `Problem`. A policy sets only the first three fields, and for a gang also `gpus` and `others`.
+    `DispatchState.start` adds `epoch`, `start` and `gpus`; the other fields keep their defaults. A named tuple,
+    because simulations create millions of placements.
 
     Attributes:
         epoch: epoch of the model, from 1.
         start, end: seconds; infinite if unknown.
         gpus: GPUs of the worker, or of each worker of a gang.
         technique: name of the parallel plan's technique.
-        others: a gang's pairs (partition, worker) after the first.
+        others: (partition, worker) of each further member of a gang.
     """
 
     worker: int
@@ -46,7 +47,7 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Sub-epochs, ordered by start and then worker."""
+    """Sub-epochs, ordered by start, worker and model. `of` sorts them; the constructor expects this order."""
 
     sub_epochs: tuple[Placement, ...]
 
@@ -77,7 +78,7 @@ def devices(sub_epochs: Iterable[Placement]) -> dict[Placement, tuple[int, ...]]
     """Assign GPU numbers (from 0) of its worker to each sub-epoch.
 
     First fit in the order of start. This needs no more GPUs than the largest number in use at once, because a
-    sub-epoch may take any free GPUs.
+    sub-epoch may take any free GPUs. Ignores `others`: of a gang only the first worker's GPUs are assigned.
     """
     free_at: dict[int, list[float]] = defaultdict(list)
     found: dict[Placement, tuple[int, ...]] = {}

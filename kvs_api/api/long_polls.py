@@ -1,8 +1,8 @@
 """Requests that wait for news without a thread.
 
-A view that finds no news returns an empty answer and sets `LongPoll.is_waiting`. The application then waits in the
-event loop until `wake`, or until the wait is over, and calls the view again. So a waiting request holds a connection
-only, and the token is checked again before the answer.
+A view that finds no news calls `LongPoll.begin` and returns an empty answer. Before the deadline the application
+discards this answer, waits in the event loop for `wake` or the deadline, and calls the view again. So a waiting request
+holds only a connection, and the token is checked again before the answer. If the caller leaves, nothing is answered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LongPoll:
         self.until: float | None = None
         """Deadline of the answer, as `time.monotonic`; `None` before the first wait."""
         self.is_waiting = False
-        """True if the view's answer is empty and may be discarded. Set by the view's thread."""
+        """True if the view found no news before the deadline. A thread resets it before each call of the view."""
 
     def begin(self, wait_s: float) -> bool:
         """Return whether the request may wait: at most `wait_s` seconds from the first call."""
@@ -95,7 +95,7 @@ class LongPolls:
         """Wait as `LongPoll.news` does; call `forget` after the last wait."""
         if self._has_ended:
             poll.end()
-        elif not poll.is_over:  # a thread may have ended it while calling its view
+        elif not poll.is_over:  # the deadline may have passed, or `end` was called, during the view
             self._waiting[poll] = None
         if len(self._waiting) > self._most:
             oldest = next(iter(self._waiting))

@@ -1,8 +1,8 @@
 """Files that exist completely or not at all.
 
 A file is written under a temporary name in its folder, hashed, flushed to disk and renamed. A process killed at any
-moment leaves the old or the new file, and at worst a temporary file that `discard_leftovers` removes. The module does
-not know the meaning of the bytes.
+moment leaves the old or the new file, and at worst a temporary file for `discard_leftovers` or `discard_stale`. The
+module does not know the meaning of the bytes; only `verify` assumes that they are preprocessed data.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DurableFile:
 
     Args:
         path: final path.
-        makes_folder: True to create the folder. Late writers pass False, so that they do not restore a removed folder.
+        makes_folder: create a missing folder. Pass False if the folder may be deleted concurrently.
     """
 
     def __init__(self, path: Path, *, makes_folder: bool = True) -> None:
@@ -59,7 +59,7 @@ class DurableFile:
 
     @property
     def aside(self) -> Path:
-        """Temporary path, for writers that fill the space that `leave` skipped."""
+        """Temporary path. Other writers open it to fill the bytes that `leave` skipped."""
         return self._aside
 
     @property
@@ -84,7 +84,7 @@ class DurableFile:
         return size
 
     def leave(self, num_bytes: int) -> None:
-        """Skip bytes that others write before `commit`; it then reads the whole file to hash it.
+        """Skip bytes for other writers, who write before `commit`. `commit` then reads the file again to hash it.
 
         Raises:
             StorageFullError: the volume has no space for the buffered data.
@@ -110,8 +110,8 @@ class DurableFile:
         """Flush to disk and rename into place, replacing an earlier file.
 
         Args:
-            sync_rename: False if a power cut may undo the rename until another file of the folder is committed. Use it
-                for files that count only with a manifest.
+            sync_rename: flush the rename to disk. If False, a power cut may undo it until another file of the folder
+                is committed with True: use False for files that nothing reads before their manifest is committed.
             named: returns the file's name from its size and checksum. Default: the name of `path`.
         """
         with volume_errors_named(self._path.parent):
@@ -185,14 +185,14 @@ def fill(file: RawIOBase | BufferedIOBase, buffer: memoryview) -> memoryview:
 
 
 def verify(path: Path, written: Written) -> None:
-    """Require that a file still has the size and checksum it was written with.
+    """Require that a file of a data set still has the size and checksum it was written with.
 
     Raises:
         ShardCorruptError: it differs or is unreadable.
         VolumeError: the volume cannot be read at the moment.
     """
     try:
-        with volume_errors_named(path, also=NO_MEMORY):  # a read error names no file
+        with volume_errors_named(path, also=NO_MEMORY):  # the error of a read has no file name
             actual = checksum(path)
     except OSError as error:
         raise ShardCorruptError.at(

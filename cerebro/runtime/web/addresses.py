@@ -34,9 +34,10 @@ def in_url(host: str) -> str:
 
 
 def bracketed(url: str) -> str:
-    """A URL whose IPv6 address has brackets.
+    """Return the URL with brackets around an IPv6 address.
 
-    Pods on clusters without DNS make URLs of ``$(NAME_SERVICE_HOST)``, which has none. Such a URL ends with a port.
+    On clusters without DNS, the chart builds URLs from ``$(NAME_SERVICE_HOST)``, an address without brackets. The
+    digits after the last colon are the port, so a URL without brackets must have one.
     """
     try:
         netloc = urlsplit(url).netloc
@@ -50,10 +51,12 @@ def bracketed(url: str) -> str:
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A socket that listens on all addresses of a host.
+    """Return one socket that listens on the first address of a host.
+
+    For a host of `EVERYWHERE` it listens on all addresses: of both families, or of IPv4 on a machine without IPv6.
 
     Raises:
-        OSError: it cannot be listened on.
+        OSError: the address cannot be listened on.
         OverflowError: the port is out of range.
     """
     if not 0 <= port <= _LAST_PORT:
@@ -73,9 +76,10 @@ def listener(host: str, port: int) -> socket.socket:
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:
-    """Return a socket that listens for each address of a host; for all addresses, one for each family.
+    """Return one socket for each address of a host; for a host of `EVERYWHERE`, one for each family.
 
-    With one socket for both families, callers by IPv4 would have addresses of IPv6.
+    A single socket for both families, as `listener` returns, would show IPv4 callers with IPv6-mapped addresses
+    (``::ffff:192.0.2.1``).
 
     Raises:
         OSError: one of the addresses cannot be listened on.

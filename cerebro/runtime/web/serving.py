@@ -1,4 +1,4 @@
-"""The web server of kvs_api and dispatcher: uvicorn, with limits on slow and idle connections.
+"""The web server of kvs_api, dispatcher and the local TensorBoard: uvicorn, with limits on connections.
 
 Anybody who reaches the port can open connections and send half a request. uvicorn alone waits for the other half
 forever. `_Connection` adds three rules: a process opens fewer connections than it may have open files, a request must
@@ -46,7 +46,7 @@ STUCK_S = 90.0
 """Threads without progress for this long do not recover if requests wait: a call to the store takes at most 15 s."""
 
 _BACKLOG = 128
-"""Connections that asyncio accepts at once, before `_Connection` can close any."""
+"""Listen backlog. asyncio may accept this many connections in one step, before `_Connection` can close any."""
 _OTHER_FILES = 128
 _LEAST = 16
 _HEAD_BYTES = 256 * 1024
@@ -77,7 +77,7 @@ class ConnectionLimits:
 
     @property
     def waiting(self) -> int:
-        """Requests that may wait for news. Without the rest, they would keep all other callers out."""
+        """Maximum number of requests that wait for news. The other connections are kept for other callers."""
         return self.connections * 3 // 4
 
     @classmethod
@@ -123,7 +123,7 @@ class Threads:
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call `function` in a thread and return its result."""
         if self._pending == self.count:
-            self.note_progress()  # the first waiting call starts the clock
+            self.note_progress()  # all threads are busy, so this call is the first to wait: start the clock
         self._pending += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(
@@ -148,7 +148,7 @@ class Threads:
         self._progress = time.monotonic()
 
     def hung(self) -> str:
-        """Return a line about stuck threads, or an empty string. Safe in any thread."""
+        """Describe stuck threads in one line; return "" if they work. Safe in any thread."""
         still_s, waiting = time.monotonic() - self._progress, self._pending - self.count
         if waiting <= 0 or still_s < STUCK_S:
             return ""
@@ -162,7 +162,7 @@ class _Connection(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._limits = limits
         self.since = time.monotonic()
-        """When the connection was opened, the peer had taken the last answer, or the present request began."""
+        """Start of the present phase: connection opened, request begun, or last answer sent and taken by the peer."""
         self._is_idle = False
         """True from an answer to the first byte of the next request."""
         self._head_bytes = 0
@@ -170,7 +170,7 @@ class _Connection(HttpToolsProtocol):
         """When the headers of a request were complete whose body is not."""
         self._body_bytes = 0
         self._frame_bytes = 0
-        """Bytes received since the last piece of the body: sizes of chunks, extensions and trailers."""
+        """Bytes received after the newest bytes of the body: chunk sizes, chunk extensions and trailers."""
         self._unsent, self._taken = 0, self.since
         """Bytes of answers that the peer has not taken yet, and when that number changed last."""
 
@@ -238,7 +238,11 @@ class _Connection(HttpToolsProtocol):
 
     @property
     def is_waiting(self) -> bool:
-        """True if the peer's next bytes are awaited: no request is being answered, and all of the answer was taken."""
+        """True if the server waits for the peer's next bytes.
+
+        False while the application answers a complete request, while it has not asked for the rest of a body, and
+        while the peer has not taken all of an answer.
+        """
         cycle: Any = self.cycle  # `None` before the first request
         is_answering = cycle is not None and not cycle.response_complete
         has_arrived = self._body_since is None or bool(self.pipeline)
@@ -383,7 +387,7 @@ class WebServer(uvicorn.Server):
         self.should_exit = True
 
     def hung(self) -> str:
-        """Return a line about a stuck event loop or stuck threads, or an empty string. Safe in any thread."""
+        """Describe a stuck event loop or stuck threads in one line; return "" if they work. Safe in any thread."""
         still_s = time.monotonic() - self._turned
         if self._turned and still_s > HUNG_S:
             return f"the server's loop has not turned for {still_s:.0f} s"

@@ -1,7 +1,7 @@
-"""Runs Gurobi and reads its result; `compact` defines the model.
+"""Interface to Gurobi: solves a formulation, such as `compact`, and reads the schedule from its variables.
 
-An optional extra. Without the package or a licence, or above the licence's size (the package's own: 2,000
-variables and 2,000 constraints), it raises `SolverUnavailableError`.
+An optional extra. Raises `SolverUnavailableError` without the package or a licence, or if the formulation exceeds
+the licence. The licence in the package allows 2,000 variables and 2,000 constraints.
 """
 
 from __future__ import annotations
@@ -84,11 +84,15 @@ def run(
 ) -> ExactResult:
     """Solve a formulation of a problem.
 
+    Args:
+        hint: a feasible schedule to start from. The result is never worse.
+
     Raises:
         SolverUnavailableError: see `session`.
     """
     began = time.perf_counter()
     wanted = visits(problem)
+    # The hint's order with the earliest starts.
     best = hint and timed(problem, placed(hint, wanted))
     bound = lower_bound(problem) if wanted else 0.0
     note = "nothing to do"
@@ -101,6 +105,7 @@ def run(
             model.Params.TimeLimit = time_limit_s
             model.Params.MIPGap = TOLERANCE / 10
             model.optimize()
+            # Gurobi proves its bound to its own tolerances only.
             bound = max(bound, model.ObjBound * (1 - TOLERANCE / 2))
             if model.SolCount:
                 found = timed(problem, _order(formulation))
@@ -143,9 +148,9 @@ def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:
 
 
 def large(problem: Problem, wanted: Sequence[RequiredVisit]) -> float:
-    """Return an upper bound on the makespan of sensible schedules (U of the thesis).
+    """Return a time that no optimal schedule exceeds (U of the thesis).
 
-    Runs all sub-epochs in sequence.
+    All models and GPUs are ready, then all sub-epochs run in sequence, each by its slowest option.
     """
     longest = sum(max(option.seconds for option in visit.options) for visit in wanted)
     return max(*problem.model_ready, *(gpus[-1] for gpus in problem.gpu_ready), 0.0) + longest
@@ -160,7 +165,7 @@ def _order(made: Formulation) -> list[Placement]:
 
 
 def _start_from(made: Formulation, order: list[Placement], schedule: Schedule) -> None:
-    by_name = {visit[:3]: visit for visit in made.start}
+    by_name = {visit[:3]: visit for visit in made.start}  # (model, partition, epoch)
     for known, sub_epoch in zip(order, schedule.sub_epochs, strict=True):
         visit = by_name[known.model, known.partition, known.epoch]
         made.start[visit].Start = sub_epoch.start

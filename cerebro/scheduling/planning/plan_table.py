@@ -1,9 +1,11 @@
 """Plan tables: the parallel plan of each model on each worker, chosen before the order.
 
-The thesis decides parallel plans together with the order (B of section 4.3, equations 4.2-4.4) and compares two
-fixed choices, all GPUs of a node and one GPU each (sections 4.2 and 4.2.1). Here they form a table that a
-search may change entry by entry. A model may also be excluded from a worker if other workers hold all the
-partitions it needs there, which chooses a replica. Must not depend on how a table becomes a schedule.
+The thesis decides parallel plans together with the order (variable B in section 4.3, equations 4.2-4.4) and
+compares two fixed choices, all GPUs of a node and one GPU each (sections 4.2 and 4.2.1). Here they form a table
+that a search may change entry by entry. An entry may also exclude a model from a worker, if other allowed
+workers have replicas of all the worker's partitions; the model then trains on those replicas.
+
+Must not depend on `decoder`, which computes schedules from tables.
 """
 
 from __future__ import annotations
@@ -22,7 +24,12 @@ PlanTable = Sequence[Sequence[int]]
 
 
 def plan_tables(problem: Problem) -> dict[str, PlanTable]:
-    """Return initial tables by name, without duplicates."""
+    """Return initial tables by name, without duplicates.
+
+    "full node": the fastest plans. "one GPU each": the plans with fewest GPUs. "least GPU time": the plans with
+    the smallest product of GPUs and seconds. "mixed": these, with more GPUs for the longest models. "fill":
+    fewest GPUs, then more while the cluster has free ones.
+    """
     size = problem.mean_size
     found = {
         "full node": _by(
@@ -96,7 +103,10 @@ def of_width(problem: Problem, model: int, gpus: int) -> list[int]:
 
 
 def only_at(problem: Problem, row: Sequence[int], worker: int) -> list[int]:
-    """Return the row with the model excluded from all other workers it does not need."""
+    """Return the row with the model excluded from other workers, in order of their numbers.
+
+    A worker stays allowed if it alone, of the allowed workers, holds a partition.
+    """
     restricted_row = list(row)
     for w in range(problem.num_workers):
         entry, restricted_row[w] = restricted_row[w], NOT_HERE
@@ -119,9 +129,10 @@ def has_choice(problem: Problem) -> bool:
 
 
 def at_least(problem: Problem, table: PlanTable) -> float:
-    """Return the minimum seconds of an epoch with this table.
+    """Estimate the seconds of the best epoch with this table.
 
-    The larger of the longest model and the fullest worker.
+    The larger of the longest model and the fullest worker. Assumes that holders of a partition share its
+    sub-epochs so that each holder spends equally long; without replicas it is a lower bound.
     """
     rows, loads = _sums(problem, table)
     return max(*rows, *loads)
@@ -227,7 +238,7 @@ def _width(problem: Problem, model: int, row: Sequence[int]) -> int:
 
 
 def _chain(problem: Problem, model: int, row: Sequence[int]) -> float:
-    """Return the seconds of one sub-epoch on each partition, in sequence."""
+    """Return the sum of a model's sub-epochs on all partitions, each on its fastest allowed worker."""
     return sum(
         min(problem.seconds(model, p, w, row[w]) for w in allowed(problem, row, p))
         for p in range(problem.num_partitions)

@@ -1,8 +1,9 @@
-"""Critical first: most remaining work, for both workers and models (LRPTw).
+"""Critical first: the worker with most remaining work takes the model with most remaining work (`lrptw`).
 
-Longest remaining processing time, the classical list rule of open shops, on both axes: the makespan depends
-on the model or worker that finishes last. With a fixed order of workers the rule is worse than a random order
-if models are as many as workers. If workers compete for models, `pairing` matches them all at once.
+Longest remaining processing time (LRPT) is the classical list rule of open shops for models. Here it also orders
+the workers, because the makespan depends on the model or worker that finishes last. If workers chose in a fixed
+order, the rule would be worse than random choices with as many models as workers. If idle workers compete for
+models, `pairing` matches them all together.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Placement
         found = next((model for model in models if _could_start(state, worker, model)), None)
         yield from _choice(state, worker, found)
         if found is not None and found in state.running:
-            models.remove(found)  # found quickly: only models that could not start precede it
+            models.remove(found)  # fast: only models that could not start come before it
 
 
 def _could_start(state: DispatchState, worker: int, model: int) -> bool:
@@ -137,7 +138,8 @@ def by_level(level: dict[int, int]) -> list[int]:
 def _is_scarce(state: DispatchState, workers: Sequence[int]) -> bool:
     """Return whether one worker's choice could cost another its last model, or extend the makespan.
 
-    Call only if all sub-epochs take equally long, so that one time gives the number of remaining sub-epochs.
+    Divides work by the time of one sub-epoch to estimate the number of remaining sub-epochs. Right only if all
+    take equally long; `_in_turn` tests this afterwards with `_is_even`, which costs more.
     """
     loads = [state.worker_left[worker] for worker in workers]
     if max(state.model_left) >= max(loads) * (1 - TOLERANCE):
@@ -172,7 +174,10 @@ def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int])
 
 
 def _places(state: DispatchState, workers: Iterable[int], models: Sequence[int]) -> list[int]:
-    """Return each worker once per sub-epoch it can take, in rounds over all workers."""
+    """Return each worker once per free GPU, in rounds over all workers.
+
+    Only once if a model needs several GPUs.
+    """
     ordered = list(workers)
     most = max(state.free[worker] for worker in ordered)
     if most > 1 and any(max(state.need[model]) > 1 for model in models):
@@ -222,8 +227,8 @@ def _choice(state: DispatchState, worker: int, model: int | None) -> Iterator[Pl
 def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Placement]:
     """Apply the rule to partitions with several holders.
 
-    A worker skips sub-epochs that would end so much later than on their fastest holder that they would
-    determine the makespan. Otherwise slow workers, which finish last, would get the longest models.
+    A worker skips a sub-epoch if the delay compared with its fastest holder would extend the makespan. Otherwise
+    slow workers, which finish last, would get the longest models.
     """
     horizon = max(*state.model_left, *state.worker_left)
     for worker in by_level(levels(state.worker_left, workers)):
@@ -243,9 +248,11 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Placement]
 
 
 def _least_shared(state: DispatchState, model: int, worker: int, mask: int, slack_s: float) -> int | None:
-    """Return the partition with the busiest other holders.
+    """Return the partition that its other holders can least take over.
 
-    Only partitions that this worker serves at most `slack_s` seconds slower than their fastest holder count.
+    For each partition, the other holder with the least remaining work counts; the partition where this work is
+    largest is returned. Excludes partitions that this worker serves more than `slack_s` seconds slower than their
+    fastest holder.
     """
     best, most = None, -NEVER
     while mask:

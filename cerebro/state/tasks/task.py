@@ -1,6 +1,9 @@
 """States, transitions and attempts of a task.
 
-Each retry has a higher attempt number. Only this module decides whether a failed attempt is retried.
+Each retry has a higher attempt number. `Task.fail` and `Task.revoke` decide on a retry from the failure and the task's
+counters. `attempt_events` passes to them whether the savepoint, the machine or the parallel plan may be the cause.
+`failure_events` fails replica copies and validations that reach `max_attempts`. The events `TaskGivenUp` and
+`ModelRetried` fail or retry a task without an open attempt.
 """
 
 from __future__ import annotations
@@ -50,24 +53,29 @@ TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
     (TaskState.RUNNING, "TaskCommitted"): frozenset({TaskState.COMMITTED}),
     (TaskState.RUNNING, "TaskAsked"): frozenset({TaskState.RUNNING}),
     (TaskState.RUNNING, "SubEpochSaved"): frozenset({TaskState.RUNNING}),
-    # `Task.reopen`: a sub-epoch's checkpoint is lost, or a training partition is needed on another worker.
+    # `Task.reopen`: a sub-epoch's checkpoint is lost, or another replica copy of the partition may be needed later.
+    # These names are labels for docs/state.md, not events. A search task without a usable answer is reopened, too.
     (TaskState.COMMITTED, "CheckpointLost"): frozenset({TaskState.PENDING}),
     (TaskState.COMMITTED, "PartitionWanted"): frozenset({TaskState.PENDING}),
-    # No worker has enough memory.
+    # `Task.give_up`: no worker has enough memory.
     (TaskState.PENDING, "TaskGivenUp"): frozenset({TaskState.FAILED}),
-    # `Task.retry`: a user retries the model.
+    # `Task.retry`: a user retries the model. A resumed run retries search tasks, and replica copies that failed because
+    # of a volume.
     (TaskState.FAILED, "ModelRetried"): frozenset({TaskState.PENDING}),
 }
-"""(state, event) -> allowed states. Anything else is illegal and changes nothing."""
+"""(state, event) -> allowed states. In any other state the event changes nothing."""
 
 MAX_LOSSES = 5
-"""Worker losses during one task before it fails. Otherwise a task that kills its workers would do so for ever."""
+"""Worker losses that a task survives; the next one fails it. Without a limit, a task could kill workers for ever."""
 
 MAX_DEVICE_FAILURES = 5
-"""Machine failures of one task before it fails; by then it has tried several workers, or the only one."""
+"""Number of machine failures that fails a task. Retries prefer workers where the task has not failed."""
 
 UNCOUNTED = frozenset({FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT})
-"""Failure kinds that use up no attempt."""
+"""Failure kinds that `Task.fail` never counts in `Task.failures`.
+
+Machine, volume and memory failures, lost workers and another parallel plan have their own rules; see `Task.fail`.
+"""
 
 
 @lru_cache(maxsize=256)
@@ -139,15 +147,15 @@ class Task:
     failed_at: frozenset[str] = frozenset()
     """Workers that failed it, maybe because of machine or volume; try others first."""
     doubts: tuple[str, ...] = ()
-    """Workers where user code raised an error that a broken device raises too, in order."""
+    """Workers where user code raised an error that a broken device may cause, in the order of attempts."""
     failure: Failure | None = None
     """Failure of the newest failed attempt."""
     exhausted: frozenset[str] = frozenset()
-    """Workers where an attempt ran out of memory."""
+    """Workers where an attempt ran out of memory. After the first one, each attempt has its worker to itself."""
     shortages: int = 0
-    """Attempts that ran out of memory."""
+    """Number of out-of-memory failures recorded in `exhausted`."""
     lacks: tuple[memory_need.Lack, ...] = ()
-    """Memory limits learned from attempts alone on their worker, for the current parallel plan."""
+    """Largest limit that was too small, for host and device memory. Known only after an attempt alone on its worker."""
     is_interrupted: bool = False
     """True after an interrupted attempt or a savepoint, until the next start."""
     waits_until: float = 0.0
@@ -222,7 +230,7 @@ class Task:
         """End the open attempt with a failure.
 
         Args:
-            is_worth_another: retry for any kind of failure.
+            is_worth_another: retry also after a kind of failure that is otherwise not retried, while attempts remain.
             goes_another_way: retry with another parallel plan, without counting the attempt.
         """
         newest = self.attempts[-1]
@@ -273,7 +281,7 @@ class Task:
             self.failure = Failure(kind=FailureKind.CRASH, message=message)
 
     def _fail_of_device(self, failure: Failure) -> None:
-        """Count a machine failure; fail the task after `MAX_DEVICE_FAILURES`."""
+        """Count a machine failure; fail the task at `MAX_DEVICE_FAILURES`."""
         worker, self.device_failures = self.attempts[-1].worker, self.device_failures + 1
         self.failed_at |= {worker}
         self.state = TaskState.PENDING
@@ -289,10 +297,10 @@ class Task:
     def _fail(self, failure: Failure, max_attempts: int, *, is_worth_another: bool = False) -> None:
         self._count(failure, max_attempts, is_worth_another=is_worth_another)
         if failure.is_final and failure.kind not in UNCOUNTED:
-            self.state = TaskState.FAILED  # for any kind of failure, even if another worker has more memory
+            self.state = TaskState.FAILED  # a rule forbids a retry, also on a worker with more memory
 
     def _count(self, failure: Failure, max_attempts: int, *, is_worth_another: bool) -> None:
-        """Count a failed attempt and decide on a retry, before failure rules that forbid one."""
+        """Count a failed attempt and decide on a retry. Afterwards `_fail` applies a failure rule that forbids one."""
         self.failure = failure
         if failure.kind is FailureKind.DEVICE:
             self._fail_of_device(failure)
@@ -307,7 +315,7 @@ class Task:
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
         if self.key.kind == "audit" and failure.kind is FailureKind.OUT_OF_MEMORY:
-            # Nothing waits for a verification, so don't risk a second worker.
+            # `audit` is the kind of verification tasks. No task waits for one, so don't risk a second worker.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
         if failure.kind is FailureKind.OUT_OF_MEMORY and self.key.kind != "search":
@@ -318,7 +326,7 @@ class Task:
             if is_alone:
                 self.lacks = memory_need.with_failure(previous_lacks, failure)
             if memory_need.have_grown(previous_lacks, self.lacks):
-                self.state = TaskState.PENDING  # retry on a worker with more memory, or give up
+                self.state = TaskState.PENDING  # without a worker with more memory, the controller gives up
                 return
         if failure.kind in UNCOUNTED:
             self.state = TaskState.PENDING
@@ -341,7 +349,11 @@ class Task:
         self.state, self.failure, self.is_interrupted = TaskState.FAILED, failure, False
 
     def keep_savepoint(self) -> None:
-        """Let the next attempt continue from the savepoint."""
+        """Let the next attempt continue from the savepoint.
+
+        It waits for a worker with the partition at most as long as the task was trained: training again elsewhere
+        takes as long.
+        """
         trained_s = sum(attempt.ended - attempt.started for attempt in self.attempts if attempt.has_run)
         self.is_interrupted, self.waits_until = True, self.attempts[-1].ended + trained_s
 
@@ -354,5 +366,5 @@ class Task:
             self.failures = self.hangs = self.losses = self.device_failures = 0
 
     def reopen(self) -> None:
-        """Undo the commit: its output is unreadable, or needed again."""
+        """Undo the commit: its output is unreadable or unusable, or the task is needed again."""
         self.state, self.result = TaskState.PENDING, None
