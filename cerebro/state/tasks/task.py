@@ -155,7 +155,7 @@ class Task:
     shortages: int = 0
     """Number of out-of-memory failures recorded in `exhausted`."""
     lacks: tuple[memory_need.Lack, ...] = ()
-    """Largest limit that was too small, for host and device memory. Known only after an attempt alone on its worker."""
+    """Host and device memory that was too small, from attempts alone on their worker, by the current parallel plan."""
     is_interrupted: bool = False
     """True after an interrupted attempt or a savepoint, until the next start."""
     waits_until: float = 0.0
