@@ -25,7 +25,7 @@ PRODUCT = (
     "model_hopper",
     "trial_runner",
 )
-PROSE = (*PRODUCT, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PROSE = (*PRODUCT, "research", "tests", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 PHRASES_PER_1000_WORDS = 4.0
 """Maximum share of roundabout phrases in the prose of a top-level folder."""
