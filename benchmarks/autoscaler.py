@@ -26,7 +26,7 @@ from cerebro.contract.tasks import EtlTask, TaskBody, TrainTask
 from cerebro.state import Run
 from cerebro.state.runs.goals import worker_hours
 from controller.planning.answering import answer
-from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, Seen
+from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, SizeHistory
 from controller.scaling.autoscaler.forecast import LIMIT_S
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
@@ -151,7 +151,7 @@ def simulated(
 
     def resize(count: int) -> None:
         outcome.changes.append((simulation.now, count))
-        simulation.seen = Seen(changed_at=simulation.now)
+        simulation.size_history = SizeHistory(changed_at=simulation.now)
         simulation.resize(count, join_s=JOIN_S)
 
     simulation.asked_for = resize
@@ -170,7 +170,7 @@ class _Helper(InlineHelper):
 
     _limit_s = LIMIT_S
 
-    def ask(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         """Compute the answer at once."""
         self._answer = answer({**message, "limit_s": self._limit_s})
         self._limit_s = LIMIT_S / 10

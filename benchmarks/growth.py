@@ -46,7 +46,7 @@ from cerebro.errors import ClusterError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ExperimentState
 from controller.loop.log_keeper import Progress, Rule
-from controller.loop.snapshot_process import SnapshotQuestion, made
+from controller.loop.snapshot_process import SnapshotQuestion, make_snapshot
 
 SUB_EPOCHS = (10_000, 100_000)
 MODELS, WORKERS = 100, 20
@@ -161,7 +161,7 @@ def _move(plane: ControlPlane) -> float:
         least=1,
         term=term,
     )
-    kept = made(question)
+    kept = make_snapshot(question)
     while kvs.cut(_NAME, rule.cut(progress, kept, term)).moved:
         pass
     kvs.lead("keeper", 0.001)

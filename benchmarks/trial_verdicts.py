@@ -211,7 +211,7 @@ def _left_out(
     }
     situation = Situation(
         inspection=Inspection(groups=(group,), places=(place,)),
-        left={"m00": 1.0},
+        remaining_batches={"m00": 1.0},
         outcomes={key: outcome for key, outcome in told.items() if random.random() < 0.5},
         devices={0: [2]},
     )

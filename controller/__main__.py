@@ -15,7 +15,7 @@ from cerebro.runtime.web import health
 from controller.loop.leadership import fence, resign
 from controller.loop.log_keeper import LogKeeper
 from controller.loop.loop import Controller
-from controller.loop.snapshot_process import SnapshotQuestion, made
+from controller.loop.snapshot_process import SnapshotQuestion, make_snapshot
 from controller.metrics import Metrics
 from controller.planning import ChildHelper
 from controller.projections.tensorboard import TensorBoardFiles
@@ -57,7 +57,7 @@ def main() -> None:
     autoscaler = Autoscaler(ChildHelper(), rules)
     keeper = LogKeeper(
         kvs=kvs,
-        make=made,
+        make=make_snapshot,
         leadership=lambda: controller.term,
         is_settled=lambda name, seq: controller.is_settled(name, seq),  # noqa: PLW0108 - created below
         show=projection.show,

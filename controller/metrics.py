@@ -144,10 +144,10 @@ class Metrics:
         return kind
 
     def is_due(self) -> bool:
-        """True if `look` is due."""
+        """True if `update` is due."""
         return self._monotonic() - self._looked >= _LOOK_S
 
-    def look(self, held: Collection[Place], gap: float, snapshot: ClusterSnapshot) -> None:
+    def update(self, held: Collection[Place], gap: float, snapshot: ClusterSnapshot) -> None:
         """Count workers and their devices.
 
         Args:

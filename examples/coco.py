@@ -360,7 +360,7 @@ def main() -> int:
             training, size.space, epochs=size.epochs, metric="bleu4", mode="max", seed=1
         )
         test = experiment.run_test(split="valid")
-        predictions = experiment.run_predict() if "predict" in etl.kept else None
+        predictions = experiment.run_predict() if "predict" in etl.kept_rows else None
     except (CerebroError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -264,7 +264,7 @@ def main() -> int:
             synthesize(source, arguments.rows or size.rows)
         experiment = Experiment(arguments.name, locators=lay_out(source, folder))
         etl = experiment.run_etl(CriteoETL(size.buckets), seed=1)
-        print(f"preprocessed {sum(etl.kept.values()):,} rows in {etl.seconds:.1f} s")
+        print(f"preprocessed {sum(etl.kept_rows.values()):,} rows in {etl.seconds:.1f} s")
         training: SubEpochSpec = CriteoTraining(size.buckets, size.hidden)
         if arguments.keras:
             training = KerasCriteoTraining(size.buckets, size.hidden, arguments.keras)

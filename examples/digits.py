@@ -214,7 +214,7 @@ def run(
         experiment.stop(open_run.id)
         experiment.watch(open_run.id)
     etl = experiment.run_etl(DigitsETL(), fraction=1.0, seed=1)
-    print(f"preprocessed {etl.kept} rows in {etl.seconds:.1f} s, {sum(etl.failed.values())} failed")
+    print(f"preprocessed {etl.kept_rows} rows in {etl.seconds:.1f} s, {sum(etl.failed.values())} failed")
     spec = training or DigitsTraining()
     result = experiment.run_fit(spec, SEARCH_SPACE, epochs=epochs, metric="accuracy", mode="max", seed=1)
     print(f"\nleaderboard of {result.run} (validation)\n{result.leaderboard().to_string()}\n")

@@ -361,7 +361,7 @@ def main() -> int:
             mode="max",
             seed=1,
         )
-        predictions = experiment.run_predict() if "predict" in etl.kept else None
+        predictions = experiment.run_predict() if "predict" in etl.kept_rows else None
     except (CerebroError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -46,7 +46,7 @@ def read_image(folder: str, column: str, name: str, side: int) -> Any:
 
 def say_preprocessed(etl: EtlResult) -> None:
     """Print how many rows there are, and the first of those that were left out."""
-    print(f"preprocessed {sum(etl.kept.values()):,} rows in {etl.seconds:.1f} s")
+    print(f"preprocessed {sum(etl.kept_rows.values()):,} rows in {etl.seconds:.1f} s")
     if any(etl.failed.values()):
         left_out = etl.failed_rows()
         print(f"{len(left_out)} rows were left out, such as {left_out['id'][0]!r}: {left_out['error'][0]}")

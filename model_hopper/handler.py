@@ -419,7 +419,7 @@ class Handler(BaseHandler):
             sub_epoch=body.sub_epoch,
             epoch=body.epoch,
             partition=body.partition,
-            others=body.others,
+            other_partitions=body.other_partitions,
             attempt=attempt,
         )
         return f"{folder.relative_to(self._volumes.checkpoints)}/{name}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from cerebro.contract.tasks import MAX_DIFFERENCES, AuditOutcome
-from cerebro.state.tasks.verifications import apart
+from cerebro.state.tasks.verifications import differing_metrics
 from cerebro.worker.training.checkpoints import comparison
 from cerebro.worker.training.checkpoints.checkpoint import State
 
@@ -27,7 +27,7 @@ def compare_metrics(metrics: Mapping[str, float], committed: Mapping[str, float]
     """Compare metrics within a tolerance."""
     differences = [
         f"{name}: committed {committed.get(name, 'nothing')}, re-executed {metrics.get(name, 'nothing')}"
-        for name in apart(metrics, committed)
+        for name in differing_metrics(metrics, committed)
     ]
     return AuditOutcome(
         is_exact=False, differences=tuple(name[:_MAX_NAME] for name in differences[:MAX_DIFFERENCES])

@@ -93,7 +93,7 @@ def run(
 
 
 def _require_live(problem: Problem) -> None:
-    is_fresh = all(mask == problem.all_partitions for mask in problem.left)
+    is_fresh = all(mask == problem.all_partitions for mask in problem.remaining_partitions)
     parallel_plans = [
         parallel_plan for row in problem.parallel_plans for cell in row for parallel_plan in cell
     ]

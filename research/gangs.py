@@ -105,7 +105,7 @@ def _on(problem: Problem, model: int, group: Sequence[int], start: float, epoch:
         end=start + _sub_epoch_s(problem, model, group),
         epoch=epoch,
         technique="ddp" if len(group) > 1 else "",
-        others=tuple((worker, worker) for worker in group[1:]),
+        other_members=tuple((worker, worker) for worker in group[1:]),
     )
 
 

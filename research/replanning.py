@@ -97,7 +97,7 @@ def _again(told: Problem, factors: dict[_Key, float], times: int, seconds: float
 
 def rest(problem: Problem, schedule: Schedule, at: float) -> Problem:
     """Return the remaining problem of one epoch at a time, after following the schedule until then."""
-    left = list(problem.left)
+    left = list(problem.remaining_partitions)
     models = [max(0.0, ready - at) for ready in problem.model_ready]
     busy = [[ready - at for ready in gpus if ready > at] for gpus in problem.gpu_ready]
     for sub_epoch in schedule.sub_epochs:
@@ -109,7 +109,9 @@ def rest(problem: Problem, schedule: Schedule, at: float) -> Problem:
     ready = (
         tuple([0.0] * (count - len(ends)) + ends) for count, ends in zip(problem.gpus, busy, strict=True)
     )
-    return replace(problem, left=tuple(left), model_ready=tuple(models), gpu_ready=tuple(ready))
+    return replace(
+        problem, remaining_partitions=tuple(left), model_ready=tuple(models), gpu_ready=tuple(ready)
+    )
 
 
 def _scaled(problem: Problem, factors: dict[_Key, float]) -> Problem:

@@ -50,9 +50,9 @@ from cerebro.state import (
     lost_because,
     queue_position_of,
     reason_to_wait,
+    repair_state,
     schedule_lines,
     waiting_for,
-    whole,
 )
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter, TimeLeft
@@ -140,7 +140,7 @@ class Session:
 
     def _repair(self) -> None:
         """Reload the state if an event was applied only in part."""
-        self._state = whole(
+        self._state = repair_state(
             self._state,
             lambda after: self._kvs.events(self.name, after),
             None if self._is_whole else lambda name: restored(self._kvs, name),
@@ -380,7 +380,7 @@ class Session:
 
     def time_left(self, run: Run) -> TimeLeft | None:
         """Estimate the time left of an open run; `None` while unknown."""
-        return self._meter.throughput(run, self._clock()).left if run.is_open else None
+        return self._meter.throughput(run, self._clock()).time_left if run.is_open else None
 
     def _missing_worker_reason(self, run: Run) -> str:
         """Explain why a queued run cannot be planned: no worker has registered."""

@@ -186,7 +186,7 @@ def _event_of(
         return RunStopRequested(run=run.id, by=by)
     if kind is CommandKind.RESUME_RUN:
         _check_procedure(command, run)
-        return RunResumed(run=run.id, by=by, beside=True, procedure=command.procedure)
+        return RunResumed(run=run.id, by=by, can_reopen=True, procedure=command.procedure)
     if kind is CommandKind.PRIORITIZE:
         return PriorityChanged(run=run.id, priority=priority, by=by)
     return SchedulerChanged(run=run.id, scheduler=command.scheduler, planner=command.planner, by=by)
@@ -202,8 +202,8 @@ def _model_event(
     if kind is CommandKind.STOP_MODEL:
         return ModelStopRequested(run=run.id, model=model.id, by=by)
     if kind is CommandKind.RESUME_MODEL:
-        return ModelResumed(run=run.id, model=model.id, by=by, beside=True)
-    return ModelRetried(run=run.id, model=model.id, by=by, beside=True)
+        return ModelResumed(run=run.id, model=model.id, by=by, can_reopen=True)
+    return ModelRetried(run=run.id, model=model.id, by=by, can_reopen=True)
 
 
 def _check_procedure(command: Command, run: Run) -> None:

@@ -78,17 +78,17 @@ def event_of(
         raise problem.error
     match command.kind, model:
         case CommandKind.CLONE_MODEL, Model():
-            return ModelsAdded(run=run.id, models=(_clone(command, model),), by=by, beside=True)
+            return ModelsAdded(run=run.id, models=(_clone(command, model),), by=by, can_reopen=True)
         case CommandKind.CHANGE_MODEL, Model():
             return ModelChanged(run=run.id, model=model.id, hyperparams=_plain(command.hyperparams), by=by)
         case CommandKind.EXTEND_MODEL, Model():
             epochs = command.epochs or model.epochs
-            return ModelExtended(run=run.id, model=model.id, epochs=epochs, by=by, beside=True)
+            return ModelExtended(run=run.id, model=model.id, epochs=epochs, by=by, can_reopen=True)
         case CommandKind.PRIORITIZE, Model():
             return PriorityChanged(run=run.id, model=model.id, priority=parse(command.priority), by=by)
         case CommandKind.STOP_SEARCH, _:
             return SearchStopRequested(run=run.id, by=by)
-    return ModelsAdded(run=run.id, models=tuple(_added(command, run)), by=by, beside=True)
+    return ModelsAdded(run=run.id, models=tuple(_added(command, run)), by=by, can_reopen=True)
 
 
 def problems(command: Command, state: ExperimentState, run: Run, model: Model | None) -> list[Problem]:

@@ -73,7 +73,7 @@ class RunResumed(_Event):
     type: Literal["RunResumed"] = "RunResumed"
     run: Name
     by: str = "controller"
-    beside: bool = False
+    can_reopen: bool = False
     """True to reopen an ended run while other runs are open, if no obstacle exists."""
     procedure: OwnProcedure | None = Field(None, exclude_if=lambda value: value is None)
     """New code of the search's own procedure. `None`: it keeps its code."""
@@ -103,7 +103,7 @@ class ModelResumed(_Event):
     run: Name
     model: str
     by: str = ""
-    beside: bool = False
+    can_reopen: bool = False
     """As in `RunResumed`."""
 
 
@@ -115,7 +115,7 @@ class ModelRetried(_Event):
     run: Name
     model: str
     by: str = ""
-    beside: bool = False
+    can_reopen: bool = False
     """As in `RunResumed`."""
 
 
@@ -148,7 +148,7 @@ class ModelsAdded(_Event):
     run: Name
     models: tuple[NewModel, ...] = Field(min_length=1)
     by: str = ""
-    beside: bool = False
+    can_reopen: bool = False
     """As in `RunResumed`."""
 
 
@@ -161,7 +161,7 @@ class ModelExtended(_Event):
     model: str
     epochs: int = Field(ge=1)
     by: str = ""
-    beside: bool = False
+    can_reopen: bool = False
     """As in `RunResumed`."""
 
 
@@ -450,7 +450,7 @@ class TaskAssigned(_Event):
     """Devices of the attempt; ETL takes no device. (In older versions a worker had one device.)"""
     parallel_plan: ParallelPlan | None = Field(None, exclude_if=lambda parallel_plan: parallel_plan is None)
     """How it uses the devices. Absent: one device, as user code is written."""
-    others: tuple[Member, ...] = Field((), exclude_if=lambda others: not others)
+    other_members: tuple[Member, ...] = Field((), exclude_if=lambda members: not members)
     """Other workers of the gang, by ascending partition; `worker` leads and reads the first partition."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """Number of the model's training config at assignment, from 0. The order of the log does not determine

@@ -38,7 +38,7 @@ class Assign(LateContract):
     incarnation: str
     devices: Devices = (0,)
     """The worker's devices for the attempt. Without devices it waits in the queue for such tasks."""
-    others: tuple[AssignedMember, ...] = Field((), exclude_if=lambda others: not others)
+    other_members: tuple[AssignedMember, ...] = Field((), exclude_if=lambda members: not members)
     """Other workers of a gang. The store assigns the attempt to all workers or to no worker."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
     """As in `TaskAssigned`."""
@@ -48,7 +48,7 @@ class Assign(LateContract):
     def depth(self) -> int:
         """Open attempts that each of the devices may have, with this one. A gang begins at once at all of its workers,
         or is not given to them."""
-        return 1 if self.others else QUEUE_DEPTH
+        return 1 if self.other_members else QUEUE_DEPTH
 
     @property
     def parallel_plan(self) -> ParallelPlan | None:

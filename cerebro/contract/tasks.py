@@ -439,7 +439,7 @@ class TrainTask(ModelTask):
     """The gang, for a sub-epoch on several partitions; `partition` is its first. Absent otherwise."""
 
     @property
-    def others(self) -> tuple[int, ...]:
+    def other_partitions(self) -> tuple[int, ...]:
         """Partitions of the gang after the first."""
         return () if self.gang is None else tuple(member.partition for member in self.gang.members[1:])
 

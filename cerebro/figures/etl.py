@@ -18,13 +18,13 @@ class SplitProgress:
 
     Attributes:
         rows: input rows.
-        kept, failed: output rows and failed rows of complete partitions.
-        done: `kept`, `failed`, and processed rows of partitions in progress.
+        kept_rows, failed: output rows and failed rows of complete partitions.
+        done: `kept_rows`, `failed`, and processed rows of partitions in progress.
     """
 
     split: Split
     rows: int
-    kept: int
+    kept_rows: int
     failed: int
     done: int
 
@@ -51,7 +51,7 @@ def etl_progress(
                 in_progress += min((live or {}).get(key, 0), part.rows)
         rows = sum(part.rows for part in parts)
         done = kept_rows + failed + in_progress
-        found.append(SplitProgress(split=split, rows=rows, kept=kept_rows, failed=failed, done=done))
+        found.append(SplitProgress(split=split, rows=rows, kept_rows=kept_rows, failed=failed, done=done))
     return tuple(found)
 
 
@@ -67,11 +67,11 @@ def etl(splits: Sequence[SplitProgress], *, theme: Theme = "light") -> Figure:
         return empty("etl", "nothing is planned yet", theme=theme, title=title)
     colors = THEME_COLORS[theme]
     parts = (
-        ("preprocessed", [split.kept for split in splits], {"color": colour(2, theme)}),
+        ("preprocessed", [split.kept_rows for split in splits], {"color": colour(2, theme)}),
         ("failed", [split.failed for split in splits], _hatched(colors.bad, colors.ground, "x")),
         (
             "under way",
-            [split.done - split.kept - split.failed for split in splits],
+            [split.done - split.kept_rows - split.failed for split in splits],
             _hatched(colour(0, theme), colors.ground, "/"),
         ),
         (
@@ -107,7 +107,7 @@ def etl(splits: Sequence[SplitProgress], *, theme: Theme = "light") -> Figure:
         title=title,
         description=" ".join(f"{split.split}: {_equation(split)}." for split in splits),
         table=cut(
-            ((s.split, s.rows, s.kept, s.failed, s.rows - s.kept - s.failed) for s in splits),
+            ((s.split, s.rows, s.kept_rows, s.failed, s.rows - s.kept_rows - s.failed) for s in splits),
             ("split", "rows in", "preprocessed", "failed", "to do"),
         ),
         layout={
@@ -127,8 +127,8 @@ def etl(splits: Sequence[SplitProgress], *, theme: Theme = "light") -> Figure:
 
 
 def _equation(split: SplitProgress) -> str:
-    to_do = split.rows - split.kept - split.failed
-    return f"{split.rows:,} in = {split.kept:,} out + {split.failed:,} failed" + (
+    to_do = split.rows - split.kept_rows - split.failed
+    return f"{split.rows:,} in = {split.kept_rows:,} out + {split.failed:,} failed" + (
         f" + {to_do:,} to do" if to_do else ""
     )
 

@@ -154,15 +154,15 @@ def failed_rows_file(dataset: str, split: str, partition: int) -> str:
 
 
 def checkpoint_file(
-    *, sub_epoch: int, epoch: int, partition: int, attempt: int, others: Sequence[int] = ()
+    *, sub_epoch: int, epoch: int, partition: int, attempt: int, other_partitions: Sequence[int] = ()
 ) -> str:
     """Name of a sub-epoch's checkpoint, written by an attempt in its model's folder. `sub_epoch_of` parses
     it.
 
     Args:
-        others: partitions of a gang after the first; attempts are counted per set of partitions.
+        other_partitions: partitions of a gang after the first; attempts are counted per set of partitions.
     """
-    partitions = "+".join(f"{number:04d}" for number in (partition, *others))
+    partitions = "+".join(f"{number:04d}" for number in (partition, *other_partitions))
     return f"u{sub_epoch:05d}-e{epoch:03d}-p{partitions}-a{attempt}.pt"
 
 

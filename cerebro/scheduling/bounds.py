@@ -129,7 +129,7 @@ def _chain(problem: Problem, model: int) -> float:
 
 
 def _epochs(problem: Problem, model: int) -> Iterator[int]:
-    yield problem.left[model]
+    yield problem.remaining_partitions[model]
     for _ in range(problem.epochs - 1):
         yield problem.all_partitions
 
@@ -149,7 +149,7 @@ def _fastest(problem: Problem, model: int, partition: int) -> tuple[float, float
 
 def _visits(problem: Problem, model: int, mask: int) -> int:
     """Count the model's remaining sub-epochs on the partitions of the mask."""
-    first = (problem.left[model] & mask).bit_count()
+    first = (problem.remaining_partitions[model] & mask).bit_count()
     return first + (problem.epochs - 1) * (problem.all_partitions & mask).bit_count()
 
 

@@ -185,7 +185,7 @@ class Reality:
 
     def _sub_epochs(self) -> Iterator[tuple[int, int, int]]:
         problem = self._problem
-        for model, remaining_partitions in enumerate(problem.left):
+        for model, remaining_partitions in enumerate(problem.remaining_partitions):
             for partition in range(problem.num_partitions):
                 first = 1 if remaining_partitions >> partition & 1 else 2
                 yield from ((model, partition, epoch) for epoch in range(first, problem.epochs + 1))

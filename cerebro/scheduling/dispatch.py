@@ -69,7 +69,7 @@ class _Run:
         self._expect()
 
     def _count(self, partition: int) -> int:
-        first = sum(mask >> partition & 1 for mask in self._problem.left)
+        first = sum(mask >> partition & 1 for mask in self._problem.remaining_partitions)
         return first + (self._problem.epochs - 1) * self._problem.num_models
 
     def _expect(self) -> None:

@@ -79,7 +79,7 @@ class DispatchState:
             [parallel_plans[0].fixed if parallel_plans else 0.0 for parallel_plans in row]
             for row in problem.parallel_plans
         ]
-        self.open = list(problem.left)
+        self.open = list(problem.remaining_partitions)
         self._is_narrow = all(count == 1 for row in self.need for count in row)
         for m, mask in enumerate(self.open):
             if not mask and problem.epochs > 1:
@@ -205,9 +205,15 @@ class DispatchState:
         worker, model, partition, *_ = chosen
         assert model not in self.running, f"model {model} is at {self.running[model]}"
         self.now = self.now if at is None else at
-        need = chosen.gpus if chosen.others else self.need[model][worker]
+        need = chosen.gpus if chosen.other_members else self.need[model][worker]
         started = Placement(
-            worker, model, partition, self.epoch[model], self.now, gpus=need, others=chosen.others
+            worker,
+            model,
+            partition,
+            self.epoch[model],
+            self.now,
+            gpus=need,
+            other_members=chosen.other_members,
         )
         for each, member in started.places:
             assert self.open[model] >> each & 1, f"model {model} does not need partition {each}"
@@ -247,9 +253,9 @@ class DispatchState:
         self.open[model] = 0
         self.epoch[model] = self.epochs[model]
 
-    def restore(self, model: int, epoch: int, left: int) -> None:
-        """Restore a dropped model at `epoch`, with the partitions of mask `left` open."""
-        self.epoch[model], self.open[model] = epoch, left
+    def restore(self, model: int, epoch: int, open_mask: int) -> None:
+        """Restore a dropped model at `epoch`, with the partitions of mask `open_mask` open."""
+        self.epoch[model], self.open[model] = epoch, open_mask
         for partition in range(len(self.sizes)):
             self._count(model, partition, self._visits_left(model, partition))
 
@@ -258,19 +264,19 @@ class DispatchState:
         self.priority[model] = priority
         self._had_priorities = self._had_priorities or priority != 0
 
-    def set_epochs(self, model: int, epochs: int, epoch: int, left: int) -> None:
+    def set_epochs(self, model: int, epochs: int, epoch: int, open_mask: int) -> None:
         """Set the model's number of epochs and its present position.
 
         Args:
             epochs: number of epochs in all.
             epoch: present epoch.
-            left: mask of the open partitions.
+            open_mask: mask of the open partitions.
         """
         for sign in (-1, +1):
             for partition in range(len(self.sizes)):
                 self._count(model, partition, sign * self._visits_left(model, partition))
             if sign < 0:
-                self.epochs[model], self.epoch[model], self.open[model] = epochs, epoch, left
+                self.epochs[model], self.epoch[model], self.open[model] = epochs, epoch, open_mask
 
     def add_model(self, seconds: Sequence[float]) -> int:
         """Add a model without work and return its number; `set_epochs` adds the work.

@@ -60,8 +60,8 @@ class Problem:
             plan.fixed``.
         epochs: number of epochs. Each model trains once on every partition in each; its epochs are in
             sequence, without a barrier between models.
-        left: ``left[m]``, mask of the partitions that model `m` still needs in its first epoch; 0 if it needs
-            none. Default: all.
+        remaining_partitions: ``remaining_partitions[m]``, mask of the partitions that model `m` still needs in
+            its first epoch; 0 if it needs none. Default: all.
         model_ready: seconds from now until a model is idle.
         gpu_ready: ``gpu_ready[w]``, seconds until each GPU of the worker is free, ascending; GPUs are
             interchangeable.
@@ -81,7 +81,7 @@ class Problem:
     holders: tuple[tuple[int, ...], ...]
     sizes: tuple[float, ...] = ()
     epochs: int = 1
-    left: tuple[int, ...] = ()
+    remaining_partitions: tuple[int, ...] = ()
     model_ready: tuple[float, ...] = ()
     gpu_ready: tuple[tuple[float, ...], ...] = ()
     gangs: tuple[tuple[TimedPlan, ...], ...] = ()
@@ -89,7 +89,7 @@ class Problem:
     def __post_init__(self) -> None:
         defaults = {
             "sizes": (1.0,) * len(self.holders),
-            "left": (self.all_partitions,) * len(self.models),
+            "remaining_partitions": (self.all_partitions,) * len(self.models),
             "model_ready": (0.0,) * len(self.models),
             "gpu_ready": tuple((0.0,) * count for count in self.gpus),
             "gangs": ((),) * len(self.models),
@@ -123,7 +123,7 @@ class Problem:
     @property
     def num_sub_epochs(self) -> int:
         """Number of sub-epochs to run in all epochs."""
-        first = sum(mask.bit_count() for mask in self.left)
+        first = sum(mask.bit_count() for mask in self.remaining_partitions)
         return first + (self.epochs - 1) * self.num_models * self.num_partitions
 
     @property
@@ -139,7 +139,7 @@ class Problem:
             and self.epochs == 1
             and all(count == 1 for count in self.gpus)
             and sorted(held for (held, *more) in self.holders if not more) == list(range(self.num_workers))
-            and all(mask == self.all_partitions for mask in self.left)
+            and all(mask == self.all_partitions for mask in self.remaining_partitions)
             and not any(self.model_ready)
             and not any(map(any, self.gpu_ready))
         )
@@ -173,7 +173,9 @@ class Problem:
         """Group models that differ only in name."""
         alike: dict[object, list[int]] = {}
         for m in range(self.num_models):
-            alike.setdefault((self.parallel_plans[m], self.left[m], self.model_ready[m]), []).append(m)
+            alike.setdefault(
+                (self.parallel_plans[m], self.remaining_partitions[m], self.model_ready[m]), []
+            ).append(m)
         return list(alike.values())
 
     def with_parallel_plans(self, chosen: Sequence[Sequence[int]]) -> Problem:
@@ -345,7 +347,7 @@ def _check_lengths(problem: Problem) -> None:
         ("gpus", len(problem.gpus), problem.num_workers),
         ("parallel_plans", len(problem.parallel_plans), problem.num_models),
         ("sizes", len(problem.sizes), problem.num_partitions),
-        ("left", len(problem.left), problem.num_models),
+        ("remaining_partitions", len(problem.remaining_partitions), problem.num_models),
         ("model_ready", len(problem.model_ready), problem.num_models),
         ("gangs", len(problem.gangs), problem.num_models),
         ("gpu_ready", len(problem.gpu_ready), problem.num_workers),

@@ -21,7 +21,7 @@ class Placement(NamedTuple):
         start, end: seconds; infinite if unknown.
         gpus: GPUs of the worker, or of each worker of a gang.
         technique: name of the parallel plan's technique.
-        others: (partition, worker) of each further member of a gang.
+        other_members: (partition, worker) of each further member of a gang.
     """
 
     worker: int
@@ -32,7 +32,7 @@ class Placement(NamedTuple):
     end: float = math.inf
     gpus: int = 1
     technique: str = ""
-    others: tuple[tuple[int, int], ...] = ()
+    other_members: tuple[tuple[int, int], ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -42,7 +42,7 @@ class Placement(NamedTuple):
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
         """All (partition, worker) pairs."""
-        return ((self.partition, self.worker), *self.others)
+        return ((self.partition, self.worker), *self.other_members)
 
 
 @dataclass(frozen=True)

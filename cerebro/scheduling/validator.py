@@ -135,7 +135,7 @@ def _place(problem: Problem, sub_epoch: Placement, slack: float, actual: bool) -
         yield f"{name} runs on {where}, expected another worker for each partition"
     known = (
         problem.gangs[sub_epoch.model]
-        if sub_epoch.others
+        if sub_epoch.other_members
         else problem.parallel_plans[sub_epoch.model][sub_epoch.worker]
     )
     parallel_plans = [
@@ -180,7 +180,7 @@ def _visits(problem: Problem, sub_epochs: Iterable[Placement]) -> Iterator[str]:
     for model in range(problem.num_models):
         for epoch in range(1, problem.epochs + 1):
             for partition in range(problem.num_partitions):
-                is_due = epoch > 1 or problem.left[model] >> partition & 1
+                is_due = epoch > 1 or problem.remaining_partitions[model] >> partition & 1
                 expected, found = int(is_due), counts.pop((model, epoch, partition), 0)
                 if found != expected:
                     name = _name_of(problem, model, partition, epoch)

@@ -75,7 +75,7 @@ class Search:
         seed: int,
         workers: int,
         largest_batch: int | None = None,
-        own: Procedure | None = None,
+        user_procedure: Procedure | None = None,
     ) -> None:
         self.request = request
         self.facts = Facts(
@@ -90,8 +90,8 @@ class Search:
         self.models = SearchedModels()
         self.is_finished = False
         """True if the search only stops models from here. The run ends when every resource is used up."""
-        self._procedure = procedure_of(request.procedure, own)
-        self._is_own, self._largest_batch = own is not None, largest_batch
+        self._procedure = procedure_of(request.procedure, user_procedure)
+        self._is_own, self._largest_batch = user_procedure is not None, largest_batch
         self._drawn_batches: set[str] = set()
         self._search_set: set[str] = set()
         """Models whose resource only the procedure has set."""

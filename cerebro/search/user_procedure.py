@@ -99,7 +99,7 @@ def search_of(question: OrdersQuestion, procedure: Procedure) -> Search:
         seed=question.seed,
         workers=question.workers,
         largest_batch=question.largest_batch,
-        own=procedure,
+        user_procedure=procedure,
     )
 
 

@@ -8,7 +8,7 @@ from cerebro.state.experiment import ExperimentState
 from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.models.positions import position_of
-from cerebro.state.repair import whole
+from cerebro.state.repair import repair_state
 from cerebro.state.reports.schedule_report import (
     ScheduleNow,
     epoch_report,
@@ -51,9 +51,9 @@ __all__ = [
     "queue_position_of",
     "queue_positions",
     "reason_to_wait",
+    "repair_state",
     "schedule_lines",
     "schedule_now",
     "schedule_of",
     "waiting_for",
-    "whole",
 ]

@@ -20,7 +20,7 @@ _REMEMBERED_S = 30 * 24 * 3600.0
 _AWAY_S = 3600.0
 """Longest absence that counts as a return; after longer ones a person intervened."""
 
-_LAST, _STAYS = 20, 2000
+_LAST, _MAX_PRESENCES = 20, 2000
 """Number of returns and of stays to remember."""
 
 
@@ -43,9 +43,11 @@ class Absences:
     _there: dict[str, float] = field(default_factory=dict)
     """Worker -> start of its presence."""
     _gone: dict[str, float] = field(default_factory=dict)
-    _stays: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_STAYS))
+    _lost_presences: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MAX_PRESENCES))
     """(from, until) of stays that ended in a loss."""
-    _given_back: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_STAYS))
+    _removed_presences: deque[tuple[float, float]] = field(
+        default_factory=lambda: deque(maxlen=_MAX_PRESENCES)
+    )
     """Stays that ended in a removal, which is no loss."""
     _returns: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_LAST))
     """(time, seconds away) of returns."""
@@ -59,13 +61,13 @@ class Absences:
                 if away_s <= _AWAY_S:
                     self._returns.append((event.time, away_s))
             case WorkerLost() if event.worker in self._there:
-                self._stays.append((self._there.pop(event.worker), event.time))
+                self._lost_presences.append((self._there.pop(event.worker), event.time))
                 self._gone[event.worker] = event.time
             case WorkerRemoved() if event.worker in self._gone:
                 at = self._gone.pop(event.worker)
-                for presence in [presence for presence in self._stays if presence[1] == at][:1]:
-                    self._stays.remove(presence)
-                    self._given_back.append(presence)
+                for presence in [presence for presence in self._lost_presences if presence[1] == at][:1]:
+                    self._lost_presences.remove(presence)
+                    self._removed_presences.append(presence)
 
     def frequency(self, now: float, join_s: float) -> Frequency:
         """Estimate future losses.
@@ -75,9 +77,13 @@ class Absences:
             join_s: assumed seconds of a first return.
         """
         began = now - _REMEMBERED_S
-        presences = [*self._stays, *self._given_back, *((since, now) for since in self._there.values())]
+        presences = [
+            *self._lost_presences,
+            *self._removed_presences,
+            *((since, now) for since in self._there.values()),
+        ]
         there_s = sum(max(0.0, until - max(began, since)) for since, until in presences)
-        lost = sum(until >= began for _, until in self._stays)
+        lost = sum(until >= began for _, until in self._lost_presences)
         returns = [away_s for at, away_s in self._returns if at >= began]
         losses_per_s = (1 + lost) / (3600 * _PRIOR_H + there_s)
         return Frequency(losses_per_s, (join_s + sum(returns)) / (1 + len(returns)))

@@ -197,8 +197,8 @@ class ExperimentState:
                 | LocatorsChanged()
                 | DeletionRequested()
             ):
-                previous_value = self._before(event)
-                had_effect = self._ask(event)
+                previous_value = self._previous_value(event)
+                had_effect = self._apply_command(event)
                 if self.unseen is not None and self.open_runs():
                     self._catch_up(self.unseen)
                 added: tuple[str, ...] = ()
@@ -206,7 +206,11 @@ class ExperimentState:
                     added = tuple(self.runs[event.run].models)[-len(event.models) :]
                 self.commands.append(
                     commands.command_record(
-                        event, self.seq + 1, is_late=not had_effect, added=added, before=previous_value
+                        event,
+                        self.seq + 1,
+                        is_late=not had_effect,
+                        added=added,
+                        previous_value=previous_value,
                     )
                 )
             case RunStarted():
@@ -244,7 +248,7 @@ class ExperimentState:
 
     # --- runs ------------------------------------------------------------------------------------
 
-    def _ask(self, event: ClientEvent) -> bool:
+    def _apply_command(self, event: ClientEvent) -> bool:
         """Apply a user command; return True if it has an effect."""
         match event:
             case RunRequested():
@@ -266,18 +270,18 @@ class ExperimentState:
                 return has_effect
         return True
 
-    def _before(self, event: ClientEvent) -> str:
+    def _previous_value(self, event: ClientEvent) -> str:
         """Describe the value that the command is about to change in a model."""
         run = self.runs.get(getattr(event, "run", ""))
         model = run.models.get(getattr(event, "model", "")) if run else None
-        return commands.before(event, model) if model else ""
+        return commands.previous_value(event, model) if model else ""
 
     def _may_be_reopened(self, run: Run, event: RunCommand) -> bool:
         if self.deletion is not None:
             return False
         if isinstance(event, RunResumed) and pruning.lost_text(self.runs, run):
             return False
-        if isinstance(event, Reopening) and event.beside:
+        if isinstance(event, Reopening) and event.can_reopen:
             return concurrent_runs.obstacle(self.runs, run) is None
         return not self.open_runs()
 

@@ -29,7 +29,7 @@ PAGE = 1000
 MOST = 20_000
 """Maximum number of events in a window."""
 
-_KEPT = 64
+_CACHE_SIZE = 64
 """Cached pages, about 300 kB each."""
 _BEYOND = 8
 """Maximum number of pages after a window to search for ends of attempts."""
@@ -106,11 +106,11 @@ class LogPages:
 
     Args:
         store: source; called without holding the lock.
-        kept: number of cached pages.
+        cache_size: number of cached pages.
     """
 
-    def __init__(self, store: EventStore, *, kept: int = _KEPT) -> None:
-        self._store, self._kept = store, kept
+    def __init__(self, store: EventStore, *, cache_size: int = _CACHE_SIZE) -> None:
+        self._store, self._cache_size = store, cache_size
         self._lock = threading.Lock()
         self._pages: OrderedDict[tuple[str, float, int], Page] = OrderedDict()
         self._segments: OrderedDict[tuple[str, float], tuple[Segment, ...]] = OrderedDict()
@@ -232,7 +232,7 @@ class LogPages:
         if page.count == PAGE and not page.problem:
             with self._lock:
                 self._pages[key] = page
-                while len(self._pages) > self._kept:
+                while len(self._pages) > self._cache_size:
                     self._pages.popitem(last=False)
         return page
 
@@ -244,7 +244,7 @@ class LogPages:
             try:
                 events = self._store.events(log.experiment, cursor)
             except UnreadableError as error:
-                events, problem = error.readable, _told(error, first, last)
+                events, problem = error.readable, _problem_text(error, first, last)
             found += (event for event in events if event.seq <= last)
             if not events or problem:
                 break
@@ -276,7 +276,7 @@ def _assemble(run: str, chosen: Callable[[TaskKey], bool], pages: Sequence[Page]
     return past
 
 
-def _told(error: UnreadableError, first: int, last: int) -> str:
+def _problem_text(error: UnreadableError, first: int, last: int) -> str:
     """The problem's text, equal for all pages of a segment."""
     if isinstance(error, LostEventsError):
         return error.reason or str(error)

@@ -334,7 +334,7 @@ def paced(
     return Change(changed, incident)
 
 
-def told(request: IncidentRequest, health: HealthAnswer, now: float) -> Incident | None:
+def new_incident(request: IncidentRequest, health: HealthAnswer, now: float) -> Incident | None:
     """Return the incident to keep; `None` if it repeats the worker's newest one."""
     newest = next((each for each in reversed(health.incidents) if each.worker == request.worker), None)
     if newest is not None and (newest.what, newest.evidence) == (request.what, request.evidence):

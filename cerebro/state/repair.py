@@ -9,7 +9,7 @@ from cerebro.errors import UnreadableError
 from cerebro.state.experiment import ExperimentState
 
 
-def whole(
+def repair_state(
     state: ExperimentState,
     read: Callable[[int], Sequence[Event]],
     begin: Callable[[str], ExperimentState] | None = None,

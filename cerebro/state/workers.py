@@ -88,7 +88,7 @@ class Worker:
     Revoked and released ones are not listed."""
     has_failures: bool = False
     """True if an attempt ever failed here."""
-    left: set[str] = field(default_factory=set)
+    stale_tasks: set[str] = field(default_factory=set)
     """Open tasks of an earlier incarnation, which the controller must revoke."""
 
     @property
@@ -187,7 +187,7 @@ def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
         open_tasks=known.open_tasks if known else {},
         ended=known.ended if known else deque(maxlen=LAST),
         has_failures=known.has_failures if known else False,
-        left=(known.left if is_same else {*known.open_tasks}) if known else set(),
+        stale_tasks=(known.stale_tasks if is_same else {*known.open_tasks}) if known else set(),
     )
 
 

@@ -193,7 +193,7 @@ class _SubEpochs:
 
     def propose(self, offer: Offer, choose: _Choose) -> Iterator[Proposal]:
         """Yield sub-epochs for the offered devices."""
-        depth, offered_devices = offer.depth, offer.among
+        depth, offered_devices = offer.depth, offer.offered_devices
         dispatch_state, places = self._fit.dispatch_state, self._draft.places
         room = {
             self._fit.worker(w.name): count
@@ -238,7 +238,9 @@ class _SubEpochs:
             return room
         return max(room, len(self._draft.places.reachable(self._fit.workers[worker], self._depth)))
 
-    def _devices(self, choice: Placement, depth: int, among: Sequence[int] | None) -> tuple[int, ...] | None:
+    def _devices(
+        self, choice: Placement, depth: int, allowed_devices: Sequence[int] | None
+    ) -> tuple[int, ...] | None:
         """Return the chosen sub-epoch's devices, ascending; `None` if there are too few.
 
         Free devices come first, then the first to finish.
@@ -246,7 +248,7 @@ class _SubEpochs:
         name, places = self._fit.workers[choice.worker], self._draft.places
         size = self._fit.dispatch_state.need[choice.model][choice.worker]
         if size == 1:
-            return (places.free(name, depth, among),)
+            return (places.free(name, depth, allowed_devices),)
         reachable = places.reachable(name, self._depth)
         worker = self._draft.worker(name)
         ends = {device: end_of(self._fit, worker, device) or 0.0 for device in reachable}
@@ -413,7 +415,11 @@ class _SubEpochs:
             if priority >= highest:
                 return None
             worker, devices = task.worker or "", task.attempts[-1].devices
-            if task.key.kind != "train" or task.key.others or self._draft.exclusions.stops_all(worker):
+            if (
+                task.key.kind != "train"
+                or task.key.other_partitions
+                or self._draft.exclusions.stops_all(worker)
+            ):
                 continue
             if any(Place(worker, device) in self._draft.exclusions.slots for device in devices):
                 continue

@@ -126,7 +126,7 @@ class AssignmentDraft:
                 incarnation=self._state.workers[first.worker].incarnation,
                 devices=first.devices,
                 terms=self._terms(key),
-                others=tuple(
+                other_members=tuple(
                     AssignedMember(
                         worker=member.worker,
                         incarnation=self._state.workers[member.worker].incarnation,

@@ -160,7 +160,11 @@ class Core:
 
     def _revoke_in_s(self, now: float) -> float:
         """Return the seconds until a requested release may be revoked; infinity without requests."""
-        requests = (task.attempts[-1].asked for run in self.state.open_runs() for task in run.open.values())
+        requests = (
+            task.attempts[-1].release_requested_at
+            for run in self.state.open_runs()
+            for task in run.open.values()
+        )
         return min((max(_SOON_S, at + YIELD_S - now) for at in requests if at is not None), default=math.inf)
 
     def open_runs(self) -> list[Run]:

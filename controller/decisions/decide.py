@@ -243,8 +243,8 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
             yield from _ask_for(state, known, f"{name}: {exclusion.reason}", snapshot.now)
         elif loss is not None:
             yield from _take_back(state, known, loss.exit, loss.how)
-        elif known.left and view is not None:
-            yield from _take_back(state, known, view.before, Liveness.GONE, known.left)
+        elif known.stale_tasks and view is not None:
+            yield from _take_back(state, known, view.previous_exit, Liveness.GONE, known.stale_tasks)
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 120.0
@@ -254,21 +254,21 @@ _NAMED = 5
 """Maximum number of models named per cause of failure."""
 
 
-def _loss(known: Worker, seen: WorkerView | None) -> Absence | None:
+def _loss(known: Worker, view: WorkerView | None) -> Absence | None:
     """Return the reason and certainty of a worker's absence; `None` if it is present."""
-    if seen is None:
+    if view is None:
         return Absence(how=Liveness.GONE, exit=REMOVED)
-    if known.incarnation != seen.incarnation:
-        return Absence(how=Liveness.GONE, exit=seen.before)
-    if seen.absence is not None:
-        return seen.absence
+    if known.incarnation != view.incarnation:
+        return Absence(how=Liveness.GONE, exit=view.previous_exit)
+    if view.absence is not None:
+        return view.absence
     if known.is_ending:
         return Absence(how=Liveness.LEAVING, exit=ENDING)
     return None if known.is_alive else Absence(how=Liveness.SILENT, exit=SILENT)
 
 
 def _take_back(
-    state: ExperimentState, worker: Worker, exit: Exit, how: Liveness, among: Collection[str] | None = None
+    state: ExperimentState, worker: Worker, exit: Exit, how: Liveness, tasks: Collection[str] | None = None
 ) -> Iterator[Step]:
     """Revoke a worker's tasks where allowed.
 
@@ -276,9 +276,9 @@ def _take_back(
     finishes its running tasks itself.
 
     Args:
-        among: keys of its tasks; all by default.
+        tasks: keys of its tasks; all by default.
     """
-    for key in worker.open_tasks if among is None else sorted(among):
+    for key in worker.open_tasks if tasks is None else sorted(tasks):
         task = state.runs[TaskKey.parse(key).run].tasks[key]
         if how is not Liveness.LEAVING or task.state is TaskState.ASSIGNED:
             yield api.Revoke(

@@ -36,12 +36,12 @@ def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
     if sub_epoch is None:
         return math.inf
     parallel_plan = (
-        fit.parallel_plans.gang_parallel_plan(index) if sub_epoch.others else None
+        fit.parallel_plans.gang_parallel_plan(index) if sub_epoch.other_members else None
     ) or fit.parallel_plans.of(index, sub_epoch.worker)
     technique, estimates = technique_of(parallel_plan), fit.times.estimates
     if not estimates.knows(fit.models[index], technique):
         return math.inf
-    if not sub_epoch.others:
+    if not sub_epoch.other_members:
         return sub_epoch.start + dispatch_state.seconds(index, sub_epoch.partition, sub_epoch.worker)
     rows = fit.mean_rows * sum(dispatch_state.sizes[partition] for partition, _ in sub_epoch.places)
     return sub_epoch.start + estimates.seconds(

@@ -171,27 +171,27 @@ class FitDispatch:
 
     # --- caches ----------------------------------------------------------------------------------
 
-    def again(self, question: str, of: Hashable, ask: Callable[[], _Answer]) -> _Answer:
+    def again(self, question: str, of: Hashable, compute: Callable[[], _Answer]) -> _Answer:
         """Return a cached answer, recomputed when `of` changes.
 
         For questions that cost a pass over all models. A new dispatch state starts with an empty cache.
         """
         known = self._answers.get(question)
         if known is None or known[0] != of:
-            known = self._answers[question] = of, ask()
+            known = self._answers[question] = of, compute()
         return cast(_Answer, known[1])
 
     def of_doubtful(
-        self, run: Run, ask: Callable[[Iterable[str]], Sequence[ParallelPlansRuledOut]]
+        self, run: Run, compute: Callable[[Iterable[str]], Sequence[ParallelPlansRuledOut]]
     ) -> Sequence[ParallelPlansRuledOut]:
-        """Return the answer of `ask` for models whose parallel plans may be out of reach.
+        """Return the answer of `compute` for models whose parallel plans may be out of reach.
 
         A model is checked after its parallel plans, the workers or its remaining partitions have changed; a
         busy model is checked again once idle.
         """
         if not self._doubtful:
             return ()
-        found = ask(self._doubtful)
+        found = compute(self._doubtful)
         reported = {event.model for event in found}
         for name in [n for n in self._doubtful if run.models[n].busy is None and n not in reported]:
             del self._doubtful[name]
@@ -347,7 +347,7 @@ class FitDispatch:
 
         Gangs are excluded: their possible workers are computed each time.
         """
-        if task.key.others:
+        if task.key.other_partitions:
             return
         model, partition = self._model[task.key.model or ""], self._partition[task.key.partition or 0]
         sub_epoch = (model, task.key.epoch or 0, partition)
@@ -367,14 +367,16 @@ class FitDispatch:
                 if not partitions_of[model]:
                     del partitions_of[model]
 
-    def _start(self, key: TaskKey, given: TaskAssigned | Attempt, at: float) -> None:
-        dispatch_state, devices = self.dispatch_state, len(given.devices)
+    def _start(self, key: TaskKey, assignment: TaskAssigned | Attempt, at: float) -> None:
+        dispatch_state, devices = self.dispatch_state, len(assignment.devices)
         placement = Placement(
-            self._worker[given.worker],
+            self._worker[assignment.worker],
             self._model[key.model or ""],
             self._partition[key.partition or 0],
             gpus=devices,
-            others=tuple((self._partition[m.partition], self._worker[m.worker]) for m in given.others),
+            other_members=tuple(
+                (self._partition[m.partition], self._worker[m.worker]) for m in assignment.other_members
+            ),
         )
         dispatch_state.start(placement, at=at)
         started = dispatch_state.running[placement.model]

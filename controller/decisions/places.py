@@ -20,9 +20,9 @@ class Places:
 
     def __init__(self, workers: Iterable[Worker]) -> None:
         self._devices: dict[str, list[int]] = {}
-        self._beside: dict[str, int] = {}
+        self._deviceless: dict[str, int] = {}
         for worker in workers:
-            self._devices[worker.name], self._beside[worker.name] = [0] * worker.devices, 0
+            self._devices[worker.name], self._deviceless[worker.name] = [0] * worker.devices, 0
             for devices in worker.open_tasks.values():
                 self.take(worker.name, devices)
 
@@ -30,13 +30,13 @@ class Places:
         """Return an independent copy."""
         duplicate = Places(())
         duplicate._devices = {worker: [*counts] for worker, counts in self._devices.items()}
-        duplicate._beside = dict(self._beside)
+        duplicate._deviceless = dict(self._deviceless)
         return duplicate
 
     def close(self, worker: str, lane: int) -> None:
         """Accept no more tasks in this slot."""
-        if lane == NO_DEVICE and worker in self._beside:
-            self._beside[worker] = QUEUE_DEPTH
+        if lane == NO_DEVICE and worker in self._deviceless:
+            self._deviceless[worker] = QUEUE_DEPTH
         elif 0 <= lane < len(self._devices.get(worker, ())):
             self._devices[worker][lane] = QUEUE_DEPTH
 
@@ -44,21 +44,21 @@ class Places:
         """Count a task that takes these devices."""
         for device in devices:
             self._devices[worker][device] += 1
-        self._beside[worker] += not devices
+        self._deviceless[worker] += not devices
 
-    def beside(self, worker: str) -> int:
+    def num_deviceless(self, worker: str) -> int:
         """Return the number of open tasks that take no device."""
-        return self._beside[worker]
+        return self._deviceless[worker]
 
     def load(self, worker: str) -> int:
         """Return a worker's open tasks; a task of several devices counts once for each."""
-        return sum(self._devices[worker]) + self._beside[worker]
+        return sum(self._devices[worker]) + self._deviceless[worker]
 
-    def num_free(self, worker: str, depth: int, among: Sequence[int] | None = None) -> int:
-        """Return the number of devices, within `among`, with fewer than `depth` open tasks."""
+    def num_free(self, worker: str, depth: int, allowed_devices: Sequence[int] | None = None) -> int:
+        """Return the number of devices, within `allowed_devices`, with fewer than `depth` open tasks."""
         counts = self._devices[worker]
-        if among is not None:
-            return sum([counts[device] < depth for device in among])
+        if allowed_devices is not None:
+            return sum([counts[device] < depth for device in allowed_devices])
         return (counts[0] < depth) if len(counts) == 1 else sum([count < depth for count in counts])
 
     def reachable(self, worker: str, depth: int) -> list[int]:
@@ -70,11 +70,11 @@ class Places:
         """Return the number of open tasks of a device."""
         return self._devices[worker][device]
 
-    def free(self, worker: str, depth: int, among: Sequence[int] | None = None) -> int:
+    def free(self, worker: str, depth: int, allowed_devices: Sequence[int] | None = None) -> int:
         """Return the least loaded device with fewer than `depth` open tasks.
 
-        Ties go by the order of `among`, else by number. At least one device must qualify.
+        Ties go by the order of `allowed_devices`, else by number. At least one device must qualify.
         """
         counts = self._devices[worker]
-        numbered = range(len(counts)) if among is None else among
+        numbered = range(len(counts)) if allowed_devices is None else allowed_devices
         return min((device for device in numbered if counts[device] < depth), key=counts.__getitem__)

@@ -40,7 +40,7 @@ def release(task: Task, reason: str, now: float) -> Iterator[api.Preempt | api.R
     A worker that does not release the sub-epoch in time loses it.
     """
     if task.state is TaskState.RUNNING and task.key.kind == "train":
-        requested = task.attempts[-1].asked
+        requested = task.attempts[-1].release_requested_at
         if requested is None:
             yield api.Preempt(
                 task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason
@@ -74,7 +74,7 @@ def for_better_model(
     """
     if not fit.preempts:
         return
-    requested = [task for task in run.open.values() if task.attempts[-1].asked is not None]
+    requested = [task for task in run.open.values() if task.attempts[-1].release_requested_at is not None]
     for task in requested:
         yield from release(task, _REASON, now)
     candidates = [] if requested or not is_alone else list(_preemptible(run, fit, workers, now))
@@ -117,7 +117,12 @@ def _preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: flo
             continue
         saved, model = run.models[task.key.model or ""].saved, fit.model(task.key.model or "")
         has_saved = saved is not None and (saved.task, saved.attempt) == (key, task.attempt)
-        if not has_saved or len(attempt.devices) != 1 or task.key.others or model in fit.memory_retries:
+        if (
+            not has_saved
+            or len(attempt.devices) != 1
+            or task.key.other_partitions
+            or model in fit.memory_retries
+        ):
             continue
         (device,) = attempt.devices
         end = end_of(fit, worker, device)

@@ -143,7 +143,7 @@ def audit(
         partition=visit.partition,
         sub_epoch=found.number,
         position=position_of(model, run.plan.partitions, found.number),
-        checkpoint=found.before,
+        checkpoint=found.start_checkpoint,
         validation=_validation(model, visit.validated),
         expected=visit.checkpoint,
         metrics=visit.metrics,

@@ -74,17 +74,17 @@ Action = Quarantined | Spared | Checked | Released
 
 
 def act(
-    statuses: Sequence[WorkerStatus], health: HealthAnswer, seen: Evidence, now: float
+    statuses: Sequence[WorkerStatus], health: HealthAnswer, evidence: Evidence, now: float
 ) -> Iterator[Action]:
     """Yield the actions due now.
 
     Args:
         now: seconds since the epoch, as in events.
     """
-    known, wandering = dict(health.workers), _wandering(seen)
+    known, wandering = dict(health.workers), _wandering(evidence)
     for status in statuses:
         name = status.record.worker
-        if name not in seen and name not in known and not status.record.gpus:
+        if name not in evidence and name not in known and not status.record.gpus:
             continue
         of_it = known.get(name) or WorkerHealth()
         if status.is_lost:
@@ -94,11 +94,11 @@ def act(
                 yield Released(worker=name)
                 known[name] = _marked(of_it, now, is_on=False)
             continue
-        ended = [each for each in seen.get(name, ()) if each.time > of_it.since]
+        ended = [each for each in evidence.get(name, ()) if each.time > of_it.since]
         is_own = _is_fresh(of_it.check, status, now)
         reason = broken(of_it, (each for each in ended if each.key not in wandering), is_fresh=is_own)
         if reason:
-            why = refusal(name, statuses, known) or _everywhere(seen, wandering) or _shared(name, known)
+            why = refusal(name, statuses, known) or _everywhere(evidence, wandering) or _shared(name, known)
             if why:
                 yield Spared(worker=name, reason=reason, why=why)
                 continue
@@ -116,10 +116,10 @@ def _marked(health: WorkerHealth, now: float, *, is_on: bool = True, reason: str
     return health.model_copy(update={"quarantine": mark})
 
 
-def _wandering(seen: Evidence) -> set[tuple[str, str]]:
+def _wandering(evidence: Evidence) -> set[tuple[str, str]]:
     """Return (experiment, task) of tasks with machine failures on more than one worker."""
     places: dict[tuple[str, str], set[str]] = {}
-    for worker, attempts in seen.items():
+    for worker, attempts in evidence.items():
         for each in attempts:
             if each.is_device:
                 places.setdefault(each.key, set()).add(worker)
@@ -267,10 +267,12 @@ def _is_new(check: WorkerCheck | None, status: WorkerStatus, now: float) -> str:
     return "" if checked_incarnation == status.record.incarnation else _REGISTERED
 
 
-def _everywhere(seen: Evidence, wandering: set[tuple[str, str]]) -> str:
+def _everywhere(evidence: Evidence, wandering: set[tuple[str, str]]) -> str:
     """Return why no worker is the cause, or "": most workers that ran attempts failed this way."""
-    failing = [w for w, ended in seen.items() if any(e.is_device and e.key not in wandering for e in ended)]
-    trying = [w for w, ended in seen.items() if ended]
+    failing = [
+        w for w, ended in evidence.items() if any(e.is_device and e.key not in wandering for e in ended)
+    ]
+    trying = [w for w, ended in evidence.items() if ended]
     if len(failing) <= max(1, len(trying) / 2):
         return ""
     return (

@@ -75,7 +75,7 @@ class Machines:
 
     def __init__(self, store: MachineStore) -> None:
         self._store = store
-        self._told: dict[str, str] = {}
+        self._reported_reasons: dict[str, str] = {}
         """Worker -> why it is broken by the rule but not quarantined."""
         self._looked: HealthAnswer | None = None
         self._compared = -math.inf
@@ -87,14 +87,14 @@ class Machines:
         statuses: Sequence[WorkerStatus],
         health: HealthAnswer,
         *,
-        seen: Evidence,
+        evidence: Evidence,
         open_runs: Iterable[tuple[ExperimentState, Run]],
         now: float,
     ) -> bool:
         """Act on the workers' health; return True if anything was done.
 
         Args:
-            seen: results of attempts by worker.
+            evidence: results of attempts by worker.
             open_runs: runs with models that may be retried.
             now: as for `controller.exclusions.health.act`.
 
@@ -103,7 +103,7 @@ class Machines:
             RetryableError: the store is unavailable.
         """
         has_acted = False
-        for action in act(statuses, health, seen, now):
+        for action in act(statuses, health, evidence, now):
             try:
                 has_acted |= self._do(action, term)
             except NotFoundError:
@@ -164,9 +164,9 @@ class Machines:
                 )
                 log.info("%s is to check its machine: %s", worker, action.reason, extra={"worker": worker})
             case Spared():
-                if self._told.get(worker) == action.why:
+                if self._reported_reasons.get(worker) == action.why:
                     return False
-                self._told[worker] = action.why
+                self._reported_reasons[worker] = action.why
                 self._store.report_incident(
                     IncidentRequest(
                         worker=worker,

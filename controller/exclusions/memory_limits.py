@@ -47,7 +47,7 @@ class _Container(NamedTuple):
     """Limit reported by the worker."""
 
 
-class _Asked(NamedTuple):
+class _PendingLimit(NamedTuple):
     limit: int
     at: float
 
@@ -65,13 +65,13 @@ class MemoryLimits:
     ) -> None:
         self._manager, self._most, self._clock = manager, most_bytes, clock
         self._containers: dict[str, _Container] = {}
-        self._asked: dict[str, _Asked] = {}
+        self._pending: dict[str, _PendingLimit] = {}
         """Pod uid -> requested limit, until it takes effect."""
         self._refused: dict[str, str] = {}
         """Pod uid -> why it gets no more."""
         self._not_before = float("-inf")
 
-    def look(self, statuses: Collection[WorkerStatus], fleet: Fleet | None) -> Growth:
+    def update(self, statuses: Collection[WorkerStatus], fleet: Fleet | None) -> Growth:
         """Return which workers may get more memory.
 
         Args:
@@ -84,7 +84,7 @@ class MemoryLimits:
             for each in self._containers.values():
                 self._see(each, fleet)
         uids = {status.record.pod.uid for status in statuses if status.record.pod is not None}
-        self._asked = {uid: each for uid, each in self._asked.items() if uid in uids}
+        self._pending = {uid: each for uid, each in self._pending.items() if uid in uids}
         self._refused = {uid: why for uid, why in self._refused.items() if uid in uids}
         workers = frozenset(status.record.worker for status in statuses if self._may_grow(status, fleet))
         problem = next(iter(self._refused.values()), "")
@@ -102,11 +102,11 @@ class MemoryLimits:
     def _see(self, each: _Container, fleet: Fleet) -> None:
         """Check the result of a pod's request."""
         uid = each.pod.uid
-        request = self._asked.get(uid)
+        request = self._pending.get(uid)
         if request is None:
             return
         if each.has_bytes >= _NEARLY * request.limit:
-            del self._asked[uid]
+            del self._pending[uid]
             log.info("%s has %.4g GiB of memory now", each.pod.name, each.has_bytes / 2**30)
         elif self._clock() - request.at > WAIT_S:
             why = fleet.pods[each.pod.name].unresized or f"it has not got it within {WAIT_S:.0f} s"
@@ -119,7 +119,7 @@ class MemoryLimits:
         """
         for name in workers:
             each = self._containers.get(name)
-            is_due = each is not None and each.pod.uid not in self._asked | self._refused
+            is_due = each is not None and each.pod.uid not in self._pending | self._refused
             if each is None or not is_due or self._manager is None or self._clock() < self._not_before:
                 continue
             limit = min(2 * each.has_bytes, self._most)
@@ -132,11 +132,11 @@ class MemoryLimits:
             except ClusterError as error:
                 self._refuse(each, str(error))
             else:
-                self._asked[each.pod.uid] = _Asked(limit, self._clock())
+                self._pending[each.pod.uid] = _PendingLimit(limit, self._clock())
                 log.info("asked for %.4g GiB of memory for %s", limit / 2**30, each.pod.name)
 
     def _refuse(self, each: _Container, why: str) -> None:
-        self._asked.pop(each.pod.uid, None)
+        self._pending.pop(each.pod.uid, None)
         self._refused[each.pod.uid] = why
         log.warning("%s. Raise worker.resources.worker.limits.memory in the chart's values instead", why)
 

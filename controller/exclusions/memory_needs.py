@@ -116,7 +116,7 @@ def _judged(run: Run) -> Iterator[Task]:
     for key in run.exhausted:
         task = run.tasks[key]
         model = run.models.get(task.key.model or "")
-        is_told = task.lacks and task.key.kind in _JUDGED and not task.key.others
+        is_told = task.lacks and task.key.kind in _JUDGED and not task.key.other_partitions
         if is_told and task.state is TaskState.PENDING and not (model is not None and model.is_cut_short):
             yield task
 

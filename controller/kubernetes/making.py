@@ -60,9 +60,9 @@ def unmade(missing: Set[str], tries: Iterable[Making]) -> dict[str, str]:
         known = newest.get(each.pod)
         if each.pod in missing and (known is None or each.time >= known.time):
             newest[each.pod] = each
-    return {pod: _told(each.problem) for pod, each in sorted(newest.items()) if each.problem}
+    return {pod: _problem_text(each.problem) for pod, each in sorted(newest.items()) if each.problem}
 
 
-def _told(problem: str) -> str:
+def _problem_text(problem: str) -> str:
     cures = [cure for part, cure in reasons.REFUSED.items() if part.lower() in problem.lower()]
     return f"Kubernetes does not make it: {'; '.join((problem, *cures))}"

@@ -33,7 +33,7 @@ _OF_SETS = "statefulset.kubernetes.io/pod-name"
 """A label of every pod of a StatefulSet, for selection by the API server; the owner names the set."""
 
 
-_TOLD = "cerebro/replicas"
+_SIZE_ANNOTATION = "cerebro/replicas"
 
 
 class WorkerSet(NamedTuple):
@@ -41,17 +41,17 @@ class WorkerSet(NamedTuple):
 
     size: int
     uid: str
-    told: int | None
+    annotated_size: int | None
 
     @classmethod
     def read(cls, content: Object) -> WorkerSet:
         """Read a set from the API server, which writes a size even if the manifest has none."""
         metadata = content["metadata"]
-        annotated_size = str((metadata.get("annotations") or {}).get(_TOLD, ""))
+        annotated_size = str((metadata.get("annotations") or {}).get(_SIZE_ANNOTATION, ""))
         return cls(
             size=int(content["spec"].get("replicas", 1)),
             uid=str(metadata.get("uid", "")),
-            told=int(annotated_size) if annotated_size.isdecimal() else None,
+            annotated_size=int(annotated_size) if annotated_size.isdecimal() else None,
         )
 
 
@@ -173,7 +173,7 @@ class KubernetesOrchestrator:
             pods=pods,
             size=size,
             set_uid=uid,
-            told=annotated_size,
+            annotated_size=annotated_size,
             unmade=unmade(missing, (self._events.items() or {}).values()),
             expected=expected(pods, (self._nodes.items() or {}).values()),
         )
@@ -181,7 +181,7 @@ class KubernetesOrchestrator:
     def scale(self, workers: int) -> None:
         """Request a number of workers. Idempotent."""
 
-        def ask() -> None:
+        def send_patch() -> None:
             self._scale.patch(
                 name=self._name,
                 namespace=self._namespace,
@@ -191,7 +191,7 @@ class KubernetesOrchestrator:
             )
 
         try:
-            retry_on_conflict(ask)
+            retry_on_conflict(send_patch)
         except (ApiException, ConfigException, HTTPError, OSError, ValueError) as error:
             cause = translated(error)
             said = f"cannot scale StatefulSet {self._name} to {workers}: the API server {cause}"
@@ -207,7 +207,7 @@ class KubernetesOrchestrator:
         requests = {"requests": {"memory": str(memory.request)}} if memory.request else {}
         body = {"spec": {"containers": [{"name": container, "resources": limits | requests}]}}
 
-        def ask() -> None:
+        def send_patch() -> None:
             self._resize.patch(
                 name=pod,
                 namespace=self._namespace,
@@ -217,7 +217,7 @@ class KubernetesOrchestrator:
             )
 
         try:
-            retry_on_conflict(ask)
+            retry_on_conflict(send_patch)
         except (ApiException, ConfigException, HTTPError, OSError, ValueError) as error:
             cause = resize_refused(error)
             size = f"{memory.limit / 2**30:.4g}Gi"

@@ -14,7 +14,7 @@ from cerebro.contract.records import Unreadable
 from cerebro.contract.rest import api
 from cerebro.errors import ConflictError, RetryableError, UnreadableClusterLogError, UnreadableError
 from cerebro.runtime.kvs.client import KvsClient
-from cerebro.state import ExperimentState, whole
+from cerebro.state import ExperimentState, repair_state
 from cerebro.state.snapshots import restored
 from controller.decisions.preemption import revoke_task
 from controller.loop.log_reading import LogReading
@@ -76,7 +76,9 @@ class Isolation:
         if each is not None:
             with contextlib.suppress(UnreadableError):
                 self._reading.apply(each.core, error.readable, is_news=False)
-            state = whole(each.core.state, partial(self._events, experiment), partial(restored, self._kvs))
+            state = repair_state(
+                each.core.state, partial(self._events, experiment), partial(restored, self._kvs)
+            )
             self._take_back(state)
         why = Unreadable(seq=error.seq, reason=error.reason or str(error), by=self._holder, time=time.time())
         self._kvs.quarantine(experiment, why, self._term())

@@ -53,7 +53,7 @@ class Progress:
     live_before: float = 0.0
 
 
-class _Kept(NamedTuple):
+class _NewestSnapshot(NamedTuple):
     """Event number of a log's newest snapshot, and its `live_before`."""
 
     seq: int
@@ -132,8 +132,8 @@ class LogKeeper:
     show: Callable[[str], None]
     question: SnapshotQuestion
     rule: Rule = Rule()
-    _told: dict[str, Progress] = field(default_factory=dict)
-    _snapshots: dict[tuple[str, float], _Kept] = field(default_factory=dict)
+    _progress: dict[str, Progress] = field(default_factory=dict)
+    _snapshots: dict[tuple[str, float], _NewestSnapshot] = field(default_factory=dict)
     """By experiment and its creation time."""
     _cut: dict[tuple[str, float], Progress] = field(default_factory=dict)
     """Progress of logs at their last complete cut."""
@@ -148,20 +148,20 @@ class LogKeeper:
         """Start the thread, which lives as long as the process."""
         threading.Thread(target=self._run, name="log-keeper", daemon=True).start()
 
-    def tell(self, experiment: str, progress: Progress) -> None:
+    def report(self, experiment: str, progress: Progress) -> None:
         """Report a log's progress; the cluster log has the name "". Returns at once; thread-safe."""
         with self._lock:
-            self._told[experiment] = progress
+            self._progress[experiment] = progress
 
     def known(self, experiment: str) -> int:
         """Return the newest reported event number of a log; negative without a report."""
-        progress = self._told.get(experiment)
+        progress = self._progress.get(experiment)
         return progress.seq if progress is not None else -self.rule.every
 
     def forget(self, experiment: str) -> None:
         """Forget a deleted experiment; its name may be used again."""
         with self._lock:
-            self._told.pop(experiment, None)
+            self._progress.pop(experiment, None)
 
     def _run(self) -> None:
         while True:
@@ -183,7 +183,7 @@ class LogKeeper:
             self._swept = now
             self._sweep()
         with self._lock:
-            progress_by_log = dict(self._told)
+            progress_by_log = dict(self._progress)
         # Growing logs first: after an upgrade there may be thousands of inactive ones.
         for name, progress in sorted(progress_by_log.items(), key=lambda each: not each[1].grows):
             if now >= self._rests.get(name, (now, 0.0))[0] and self.leadership() == term:
@@ -193,7 +193,7 @@ class LogKeeper:
         """Process the logs of inactive experiments."""
         for summary in self.kvs.experiments():
             if not summary.open_runs and not summary.is_deleting and summary.unreadable is None:
-                self.tell(
+                self.report(
                     summary.experiment.name,
                     Progress(
                         seq=summary.last_seq,
@@ -205,7 +205,7 @@ class LogKeeper:
 
     def _keep(self, name: str, progress: Progress, term: int, now: float) -> None:
         try:
-            snapshot = self._kept(name, progress, term)
+            snapshot = self._ensure_snapshot(name, progress, term)
             if snapshot.seq and self._cut.get((name, progress.created)) != progress:
                 request = self.rule.cut(progress, snapshot.seq, term, live_before=snapshot.live_before)
                 while self.leadership() == term and self.kvs.cut(name, request).moved:
@@ -226,19 +226,19 @@ class LogKeeper:
         self._rests.pop(name, None)
         if not progress.grows:
             with self._lock:
-                if self._told.get(name) == progress:
-                    del self._told[name]
+                if self._progress.get(name) == progress:
+                    del self._progress[name]
 
     def _rest(self, name: str, now: float) -> None:
         pause_s = min(2 * self._rests.get(name, (0.0, _TRY_AGAIN_S / 2))[1], _LONGEST_S)
         self._rests[name] = now + pause_s, pause_s
 
-    def _kept(self, name: str, progress: Progress, term: int) -> _Kept:
+    def _ensure_snapshot(self, name: str, progress: Progress, term: int) -> _NewestSnapshot:
         """Return the newest snapshot of a log, making one if due."""
         known = self._snapshots.get((name, progress.created))
         if known is None:
             found = [each for each in self.kvs.segments(name).snapshots if each.format == snapshot_format()]
-            known = _Kept(max((each.seq for each in found), default=0))
+            known = _NewestSnapshot(max((each.seq for each in found), default=0))
         least = self.rule.least(progress)
         if progress.seq - known.seq >= least and self._is_settled(name, progress):
             request_fields = {
@@ -249,7 +249,7 @@ class LogKeeper:
                 "term": term,
             }
             seq = self.make(self.question.model_copy(update=request_fields))
-            known = _Kept(seq, progress.live_before)
+            known = _NewestSnapshot(seq, progress.live_before)
         self._snapshots[name, progress.created] = known
         return known
 

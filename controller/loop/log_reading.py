@@ -61,13 +61,13 @@ class LogReading:
                 log.exception("the schedule of %s is made anew at event %d", core.state.name, event.seq)
                 core.start_over()
             if is_news:
-                self._tell(core, event)
+                self._log_event(core, event)
             self._projections.apply(core.state, event)
         if events and not is_news:
             # After the wall clock was set back, the log's times are ahead.
             self._store_ahead_s = max(self._store_ahead_s, events[-1].time - time.monotonic())
 
-    def _tell(self, core: Core, event: Event) -> None:
+    def _log_event(self, core: Core, event: Event) -> None:
         self._store_ahead_s = event.time - time.monotonic()
         if isinstance(event, WorkerJoined | WorkerLost | WorkerRemoved | ReplicasChanged):
             return  # cluster events are reported once, when written (`controller.scaling.cluster_log`)

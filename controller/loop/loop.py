@@ -107,9 +107,9 @@ class Controller:
         self._trials, self._history = TrialCache(kvs), RunHistory(kvs)
         self._cluster = 0
         self._term = 0
-        self._told: dict[str, tuple[str, ...]] | None = None
+        self._published_runs: dict[str, tuple[str, ...]] | None = None
         """Admitted runs as published; `None` before the first admission."""
-        self._told_before = api.Attended()
+        self._published_attended = api.Attended()
         self._waiting: tuple[api.QueueEntry, ...] = ()
         """Runs that wait for another one of their experiment."""
         self._led_until = 0.0
@@ -206,7 +206,7 @@ class Controller:
             return
         self._queue_read = now
         opened, queue = self._experiments.opened, self._kvs.queued()
-        self._told_before = queue.attended
+        self._published_attended = queue.attended
         self._queued = len(queue.runs)
         waiting = set[RunRef]()
         for name, each in [*opened.items()]:
@@ -232,9 +232,9 @@ class Controller:
         self._plans.keep(self._experiments.unplanned())
         attended = self._experiments.attended()
         self._pruned.keep({RunRef(name, run) for name, runs in attended.items() for run in runs})
-        if attended != self._told:
+        if attended != self._published_runs:
             # Publish first: the next leader must continue these runs after a crash.
-            self._told = attended
+            self._published_runs = attended
             self._renew()
 
     def _opened(self, name: str) -> Core:
@@ -282,7 +282,7 @@ class Controller:
         self._cluster_log.read_on()  # first, so that its errors are not attributed to an experiment
         is_reading = self._read_on()
         overviews = self._look_over()
-        snapshot = self._look(overviews)
+        snapshot = self._observe(overviews)
         if self._tend_machines(overviews):
             self._membership.look_again()
             self._experiments.look_again()
@@ -292,7 +292,7 @@ class Controller:
             self._experiments.look_again()
             return
         if self._keeper is not None:
-            self._keeper.tell("", Progress(seq=self._cluster_log.state.seq, grows=True))
+            self._keeper.report("", Progress(seq=self._cluster_log.state.seq, grows=True))
         unready = self._experiments.unready()
         self._rest(is_known=not (unready or is_reading))
         if unready or sum(len(each.runs) for each in overviews) != 1:
@@ -348,7 +348,7 @@ class Controller:
             self._term,
             statuses,
             health,
-            seen=evidence(each.ended for each in overviews),
+            evidence=evidence(each.ended for each in overviews),
             open_runs=[(core.state, run) for core, run in self._experiments.open_runs()],
             now=self._reading.now(),
         )
@@ -378,7 +378,7 @@ class Controller:
         has_changed = False
         taken = self._experiments.taken(snapshot.workers, time.monotonic())
         offers = self._sharing.round(
-            self._experiments.ready(), self._reading.now(), taken=taken, others=not is_whole
+            self._experiments.ready(), self._reading.now(), taken=taken, has_others=not is_whole
         )
         try:
             for offer in offers:
@@ -400,7 +400,7 @@ class Controller:
             )
             live_before = min(open_since, default=self._reading.now())
             progress = Progress(seq=state.seq, created=created, grows=grows, live_before=live_before)
-            self._keeper.tell(state.name, progress)
+            self._keeper.report(state.name, progress)
 
     def _wakes(self, cores: Mapping[str, Core]) -> list[float]:
         now = self._reading.now()
@@ -444,7 +444,7 @@ class Controller:
         """Return a forecast event, if any; request another number of workers if advised."""
         if self._autoscaler is None:
             return None
-        ahead = self._autoscaler.look(core, self._reading.now(), self._membership.seen)
+        ahead = self._autoscaler.update(core, self._reading.now(), self._membership.size_history)
         if ahead is not None and ahead.asked_for is not None:
             reason = f"by the forecast of {core.state.name}/{ahead.run}"
             has_asked = self._membership.ask_for(ahead.asked_for, reason)
@@ -481,11 +481,11 @@ class Controller:
 
     # --- the snapshot -------------------------------------------------------------------------------
 
-    def _look(self, overviews: Collection[Overview]) -> ClusterSnapshot:
+    def _observe(self, overviews: Collection[Overview]) -> ClusterSnapshot:
         snapshot = self._membership.snapshot(self._reading.now())
         if self._metrics.is_due():
             held = {place for each in overviews for place in each.held}
-            self._metrics.look(held, max((each.gap for each in overviews), default=0.0), snapshot)
+            self._metrics.update(held, max((each.gap for each in overviews), default=0.0), snapshot)
         return snapshot
 
     def _watch(self, cores: Mapping[str, Core], wait_s: float) -> None:
@@ -536,12 +536,12 @@ class Controller:
         """Renew the lease; return the term, or 0 if another controller leads."""
         now = self.turned = time.monotonic()
         attended = None
-        if self._told is not None:
+        if self._published_runs is not None:
             overviews = self._experiments.overviews()
             runs = {RunRef(name, run.id): run for name, each in overviews.items() for run in each.runs}
             devices = {place for each in overviews.values() for place in each.to_train}
             attended_runs = self._sharing.attended(
-                self._told, runs, len(devices), self._waiting, self._told_before
+                self._published_runs, runs, len(devices), self._waiting, self._published_attended
             )
             attended = attended_runs.model_copy(update={"most_workers": self._settings.most_workers})
         settings = self._settings
@@ -559,7 +559,7 @@ class Controller:
             self._plans.keep(())
             return 0
         if answer.term != self._term:
-            self._told = None
+            self._published_runs = None
             self._membership.take_over()
             self._plans.take_over()
             self._deletion.look_again()

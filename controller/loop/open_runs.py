@@ -250,13 +250,13 @@ class Experiments:
         return fault is None or now >= fault.until
 
 
-def _said_to_run(experiment: str, worker: str, seen: WorkerView) -> set[Place]:
+def _said_to_run(experiment: str, worker: str, view: WorkerView) -> set[Place]:
     """Return slots that an experiment's tasks may take on a worker, by the worker's report."""
     found: set[Place] = set()
-    for name, _, key in (task.partition("/") for task in seen.tasks):
+    for name, _, key in (task.partition("/") for task in view.tasks):
         if name == experiment:
             # The text comes from a worker of possibly another version.
             takes_none = key.split("/")[1:2] in (["etl"], ["search"], ["fitting"])
-            lanes = (NO_DEVICE,) if takes_none else range(seen.devices)
+            lanes = (NO_DEVICE,) if takes_none else range(view.devices)
             found.update(Place(worker, lane) for lane in lanes)
     return found

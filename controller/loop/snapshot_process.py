@@ -50,7 +50,7 @@ class _Answer(Contract):
     problem: str = ""
 
 
-def made(question: SnapshotQuestion) -> int:
+def make_snapshot(question: SnapshotQuestion) -> int:
     """Make a snapshot; return the event number of the newest one, or 0 without any.
 
     Blocks: for a thread that lives as long as this process.
@@ -69,7 +69,7 @@ def made(question: SnapshotQuestion) -> int:
     return answer.seq
 
 
-def _made(question: SnapshotQuestion) -> _Answer:
+def _answer(question: SnapshotQuestion) -> _Answer:
     kvs = KvsClient(question.server, question.token, retry_for_s=10.0)
     name = question.experiment
     state = restored(kvs, name) if name else restored_cluster(kvs)
@@ -96,7 +96,7 @@ def main() -> None:
     gc.disable()  # folds have no cycles, and this process ends soon
     question = SnapshotQuestion.model_validate_json(sys.stdin.buffer.read())
     try:
-        answer = _made(question)
+        answer = _answer(question)
     except CerebroError as error:
         answer = _Answer(problem=f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - told to the controller, and in full in its log

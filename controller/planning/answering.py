@@ -34,7 +34,7 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
 
     Args:
         plan_s, solve_s: time limits of the planner and of the exact solver.
-        message: for the autoscaler, see `controller.scaling.autoscaler.forecast`. Else ``ask`` (`plan`,
+        message: for the autoscaler, see `controller.scaling.autoscaler.forecast`. Else ``request`` (`plan`,
             `solve`, `judge`), ``problem``, ``sigma``, the ``present`` parallel plans, the ``followed`` order,
             if any, and ``order`` and ``parallel_plans`` to judge.
 
@@ -44,15 +44,15 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
             ``parallel_plans``, ``source``, ``seconds`` of computation, and ``is_last``: True if nothing
             better can be found this way.
     """
-    if message["ask"] == "forecast":
+    if message["request"] == "forecast":
         return forecast.answer(message)
     problem = from_json(message["problem"])
     followed = order_from_json(message["followed"]) if "followed" in message else None
     sigma, present = float(message["sigma"]), message["present"]
-    if message["ask"] == "judge":
+    if message["request"] == "judge":
         proposal = _Proposal(order_from_json(message["order"]), message["parallel_plans"])
         return _compared(problem, {"planned_s": proposal}, present, followed, sigma)
-    if message["ask"] == "plan":
+    if message["request"] == "plan":
         found = planner.plan(problem, time_limit_s=plan_s)
         schedule, is_last = found.schedule, not found.gap or problem.num_sub_epochs > _SOLVABLE
         details = {"source": f"planner/{found.source}", "seconds": found.seconds, "is_last": is_last}

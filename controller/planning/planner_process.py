@@ -42,7 +42,7 @@ ParallelPlans = dict[str, dict[str, ParallelPlan]]
 class Helper(Protocol):
     """Answers one request at a time in the background. Used by one thread; no method waits."""
 
-    def ask(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Send a request; drop an unanswered one."""
         ...
 
@@ -72,7 +72,7 @@ class _Found:
     seconds: float
     order: tuple[PlannedSubEpoch, ...]
     parallel_plans: ParallelPlans
-    asked: float
+    requested_at: float
     """Time of the dispatch state that is zero in the order."""
     is_last: bool
     """True if this round looks for nothing better."""
@@ -122,7 +122,7 @@ class PlannerProcess:
         self._stage = Stage.NONE
         self._round: _Occasion | None = None
         """Facts at the start of the latest round."""
-        self._asked: PlannerQuery | None = None
+        self._query: PlannerQuery | None = None
         """The request for a plan in progress."""
         self._found: _Found | None = None
 
@@ -145,18 +145,18 @@ class PlannerProcess:
             known = fit.parallel_plans.known()
             if all(known[m] for m, is_left in enumerate(fit.dispatch_state.open) if is_left):
                 self._round, self._found = occasion, None
-                self._ask(Stage.PLAN, fit, run)
+                self._send_query(Stage.PLAN, fit, run)
             return None
         answer = self._helper.answer() if self._stage is not Stage.NONE else None
         return self._take(fit, run, answer) if answer is not None else None
 
-    def _ask(self, stage: Stage, fit: FitDispatch, run: Run) -> None:
+    def _send_query(self, stage: Stage, fit: FitDispatch, run: Run) -> None:
         query = planner_query(fit)
         if query is None:
             self._finish()
             return
         message = {
-            "ask": stage,
+            "request": stage,
             "problem": to_json(query.problem),
             "present": query.present,
             "sigma": fit.times.estimates.sigma,
@@ -164,13 +164,13 @@ class PlannerProcess:
         if run.planned is not None and run.planned.order:
             message["followed"] = query.order(run.planned.order, since=run.planned.time)
         if stage is Stage.JUDGE and self._found is not None:
-            message["order"] = query.order(self._found.order, since=self._found.asked)
+            message["order"] = query.order(self._found.order, since=self._found.requested_at)
             message["parallel_plans"] = query.table(self._found.parallel_plans)
-        self._stage, self._asked = stage, query
-        self._helper.ask(message)
+        self._stage, self._query = stage, query
+        self._helper.send(message)
 
     def _finish(self) -> None:
-        self._stage, self._asked, self._found = Stage.NONE, None, None
+        self._stage, self._query, self._found = Stage.NONE, None, None
         self._helper.rest()
 
     def _take(self, fit: FitDispatch, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
@@ -181,17 +181,17 @@ class PlannerProcess:
         if self._stage is Stage.JUDGE:
             return self._judged(fit, run, answer)
         if _is_better(answer["planned_s"], answer):
-            assert self._asked is not None
-            order = self._asked.planned(order_from_json(answer["order"]))
+            assert self._query is not None
+            order = self._query.planned(order_from_json(answer["order"]))
             self._found = _Found(
                 source=answer["source"],
                 seconds=answer["seconds"],
                 order=order,
-                parallel_plans=self._asked.named(answer["parallel_plans"]),
-                asked=self._asked.now,
+                parallel_plans=self._query.named(answer["parallel_plans"]),
+                requested_at=self._query.now,
                 is_last=answer["is_last"],
             )
-            self._ask(Stage.JUDGE, fit, run)
+            self._send_query(Stage.JUDGE, fit, run)
             return None
         self._go_on(fit, run, is_last=answer["is_last"])
         if answer["followed_s"] is not None and answer["followed_s"] > answer["dispatch_s"]:
@@ -219,7 +219,7 @@ class PlannerProcess:
             source=found.source,
             order=tuple(
                 sub_epoch._replace(
-                    start_s=round(sub_epoch.start_s - (fit.dispatch_state.now - found.asked), 3)
+                    start_s=round(sub_epoch.start_s - (fit.dispatch_state.now - found.requested_at), 3)
                 )
                 for sub_epoch in found.order
             ),
@@ -232,7 +232,7 @@ class PlannerProcess:
         if is_last:
             self._finish()
         else:
-            self._ask(Stage.SOLVE, fit, run)
+            self._send_query(Stage.SOLVE, fit, run)
 
 
 def without_plan(run: Run) -> SchedulePlanned | None:

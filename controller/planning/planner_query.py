@@ -112,7 +112,7 @@ class PlannerQuery:
             ):
                 m, p = models[sub_epoch.model], partitions[sub_epoch.partition]
                 epoch = sub_epoch.epoch - self.first_epochs[m] + 1
-                if epoch > 1 or (epoch == 1 and self.problem.left[m] >> p & 1):
+                if epoch > 1 or (epoch == 1 and self.problem.remaining_partitions[m] >> p & 1):
                     found.append(
                         Placement(
                             workers[sub_epoch.worker], m, p, epoch, sub_epoch.start_s - (self.now - since)
@@ -131,11 +131,11 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     models = tuple(
         m
         for m, mask in enumerate(dispatch_state.open)
-        if mask and (dispatch_state.epoch[m] < dispatch_state.epochs[m] or _left(fit, m, partitions))
+        if mask and (dispatch_state.epoch[m] < dispatch_state.epochs[m] or _num_remaining(fit, m, partitions))
     )
     if not models or not partitions or len(models) * len(partitions) > MAX_SUB_EPOCHS:
         return None
-    remaining_masks = tuple(_left(fit, m, partitions) for m in models)
+    remaining_masks = tuple(_num_remaining(fit, m, partitions) for m in models)
     epochs = min(dispatch_state.epochs[m] - dispatch_state.epoch[m] + 1 for m in models)
     if len(partitions) < len(dispatch_state.sizes):
         epochs = 1  # no model can complete its epoch before the lost partition is back
@@ -164,7 +164,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         holders=tuple(dispatch_state.holders(p) for p in partitions),
         sizes=tuple(dispatch_state.sizes[p] for p in partitions),
         epochs=epochs,
-        left=remaining_masks,
+        remaining_partitions=remaining_masks,
         model_ready=tuple(models_ready.get(m, 0.0) for m in models),
         gpu_ready=gpus_ready,
     )
@@ -203,7 +203,7 @@ def _parallel_plans_on(
     return tuple(found), present
 
 
-def _left(fit: FitDispatch, model: int, partitions: Sequence[int]) -> int:
+def _num_remaining(fit: FitDispatch, model: int, partitions: Sequence[int]) -> int:
     mask = fit.dispatch_state.open[model]
     running = fit.dispatch_state.running.get(model)
     if running:
@@ -250,7 +250,7 @@ def to_json(problem: Problem) -> dict[str, Any]:
         "holders": problem.holders,
         "sizes": problem.sizes,
         "epochs": problem.epochs,
-        "left": problem.left,
+        "remaining_partitions": problem.remaining_partitions,
         "model_ready": problem.model_ready,
         "gpu_ready": problem.gpu_ready,
     }
@@ -273,12 +273,12 @@ def from_json(value: Mapping[str, Any]) -> Problem:
         holders=tuple(map(tuple, value["holders"])),
         sizes=tuple(value["sizes"]),
         epochs=value["epochs"],
-        left=tuple(value["left"]),
+        remaining_partitions=tuple(value["remaining_partitions"]),
         model_ready=tuple(value["model_ready"]),
         gpu_ready=tuple(map(tuple, value["gpu_ready"])),
     )
 
 
 def order_from_json(value: Sequence[Sequence[Any]]) -> tuple[Placement, ...]:
-    """Return a plan from JSON lists, without `others`: plans have no gangs."""
-    return tuple(Placement(*fields[: Placement._fields.index("others")]) for fields in value)
+    """Return a plan from JSON lists, without `other_members`: plans have no gangs."""
+    return tuple(Placement(*fields[: Placement._fields.index("other_members")]) for fields in value)

@@ -51,7 +51,7 @@ class ChildHelper:
         self._child: _Child | None = None
         self._is_busy = False
 
-    def ask(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Send a request. A busy child is ended: an exact solver cannot be interrupted."""
         if self._is_busy or (self._child is not None and self._child.process.poll() is not None):
             self.rest()

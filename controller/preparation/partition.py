@@ -27,7 +27,7 @@ def row_keys(ids: Sequence[bytes], *, seed: int, split: str) -> Keys:
     return np.fromiter(map(xxhash.xxh3_64_intdigest, ids, repeat(seeded)), np.uint64, len(ids))
 
 
-def kept(rows: int, fraction: float) -> int:
+def rows_in_use(rows: int, fraction: float) -> int:
     """Return the number of a split's rows in use: the first ones in order; at least one."""
     return max(1, round(rows * fraction))
 

@@ -23,7 +23,7 @@ from cerebro.data.misc import versions
 from cerebro.data.tables.table_files import TableFiles, table_files
 from cerebro.errors import ConflictError, LocatorError, MetadataError
 from cerebro.runtime.volumes import Volumes
-from controller.preparation.partition import kept, shares
+from controller.preparation.partition import rows_in_use, shares
 from controller.storage.scratch import began, scratch_folder
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _cut(
     with SortedMetadata(table.split, table.locator, stream, request.seed, folder) as rows:
         if table.files.versions() != table.versions:
             raise LocatorError(f"{table.locator.metadata} was changed while it was read: run it again")
-        most = kept(rows.total, request.fraction)
+        most = rows_in_use(rows.total, request.fraction)
         if table.split == "train" and most < len(weights):
             raise MetadataError(
                 f"'train' has {most} rows (of {rows.total}, fraction {request.fraction:g}) for {len(weights)} workers: "

@@ -128,7 +128,7 @@ def priors(
 
 
 def _parallel_plan(visit: Visit) -> str:
-    workers = f" on {1 + len(visit.others)} workers" if visit.others else ""
+    workers = f" on {1 + len(visit.other_members)} workers" if visit.other_members else ""
     return f"{technique_of(visit.parallel_plan)}{workers}"
 
 

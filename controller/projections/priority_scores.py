@@ -209,7 +209,7 @@ def _all_shown(model: Model, since: int = 0) -> list[Visit]:
         return model.visits[since:]
     return [
         *(_together(epoch, known) for epoch, known in enumerate(model.summaries, start=1)),
-        *model.visits.kept,
+        *model.visits.recent_visits,
     ]
 
 

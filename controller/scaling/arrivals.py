@@ -83,7 +83,7 @@ class Arrivals:
         return self._now - self._raised_at < WAITED_S
 
     @property
-    def told(self) -> str:
+    def progress_text(self) -> str:
         """Progress of starting workers, for people; "" without any."""
         if self._fleet is None:
             return ""

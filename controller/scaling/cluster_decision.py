@@ -85,25 +85,25 @@ def busy(state: ExperimentState) -> set[str]:
     return {w.name for w in state.workers.values() if w.open_tasks}
 
 
-def _loss(known: Worker, seen: WorkerView, is_ending: bool) -> Exit | None:
+def _loss(known: Worker, view: WorkerView, is_ending: bool) -> Exit | None:
     """Return why a worker is lost, or `None`."""
-    if known.incarnation != seen.incarnation:
-        return seen.before
-    if seen.absence is not None:
-        return seen.absence.exit
+    if known.incarnation != view.incarnation:
+        return view.previous_exit
+    if view.absence is not None:
+        return view.absence.exit
     return ENDING if is_ending else None
 
 
-def _joined(name: str, seen: WorkerView) -> WorkerJoined:
+def _joined(name: str, view: WorkerView) -> WorkerJoined:
     return WorkerJoined(
         worker=name,
-        incarnation=seen.incarnation,
-        weight=seen.weight,
-        kinds=seen.kinds,
-        replicas=seen.replicas,
-        volume=seen.volume,
-        devices=seen.devices,
-        device=seen.device,
+        incarnation=view.incarnation,
+        weight=view.weight,
+        kinds=view.kinds,
+        replicas=view.replicas,
+        volume=view.volume,
+        devices=view.devices,
+        device=view.device,
     )
 
 

@@ -61,7 +61,7 @@ class WorkerView:
     """As in `WorkerRecord`."""
     absence: Absence | None = None
     """`None` if it can get tasks."""
-    before: Exit = STARTED_ANEW
+    previous_exit: Exit = STARTED_ANEW
     """End of the process before this incarnation."""
     free_bytes: int | None = None
     has_room: bool = True
@@ -189,7 +189,7 @@ def worker_view(
         device=DeviceKind.of(record),
         address=record.address,
         absence=absence,
-        before=_before(record.pod, fleet) if record.pod and fleet else STARTED_ANEW,
+        previous_exit=_previous_exit(record.pod, fleet) if record.pod and fleet else STARTED_ANEW,
         free_bytes=status.checkpoint_free_bytes,
         has_room=_has_room(status),
         tasks=status.tasks,
@@ -256,7 +256,7 @@ def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:
     return None
 
 
-def _before(ref: PodRef, fleet: Fleet) -> Exit:
+def _previous_exit(ref: PodRef, fleet: Fleet) -> Exit:
     """Return how the previous process ended. A pod without an ended process is new: the worker ran in another one."""
     pod = fleet.pods.get(ref.name)
     known = pod.exits.get(ref.container) if pod and pod.uid == ref.uid else None

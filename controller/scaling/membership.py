@@ -20,8 +20,8 @@ from cerebro.state.exclusions import excluded_workers
 from cerebro.state.quarantine import machine_exclusions
 from controller.exclusions.memory_limits import MemoryLimits
 from controller.scaling.arrivals import Arrivals
-from controller.scaling.autoscaler.autoscaler import Seen
-from controller.scaling.autoscaler.rest import Rest, RestRules, Wish
+from controller.scaling.autoscaler.autoscaler import SizeHistory
+from controller.scaling.autoscaler.rest import DesiredSize, Rest, RestRules
 from controller.scaling.autoscaler.use import Use
 from controller.scaling.cluster_snapshot import ClusterSnapshot, are_coming, trained_on, worker_view
 from controller.scaling.orchestrator import Fleet, Orchestrator
@@ -70,16 +70,16 @@ class Membership:
         self._health = HealthAnswer()
         self._read_at = self._tended_at = -tick_s
         self._reachable_since = time.monotonic()
-        self._told: Troubles | None = None
+        self._published_troubles: Troubles | None = None
         self._may_have_request = True
         self._arrivals = Arrivals()
         self._rest_rules = rest or RestRules()
         self._rest, self._is_recalled = Rest(self._rest_rules), False
         """True after the state left by the previous controller has been loaded."""
         self._is_pausing = False
-        self._wished: tuple[Wish | None, float] = (None, -math.inf)
+        self._requested_size: tuple[DesiredSize | None, float] = (None, -math.inf)
         """The newest request because of use or disuse, and its time."""
-        self._fell: tuple[int, str] | None = None
+        self._capacity_limit: tuple[int, str] | None = None
         """The number after a reduction for lack of nodes, and its message."""
         self._now = 0.0
         self._is_used = False
@@ -89,7 +89,7 @@ class Membership:
         """The set and number applied last, as in `Troubles.installed`."""
         self._chosen_at, self._changed_at = -math.inf, -math.inf
         """Times of the last changes by a person and by the autoscaler."""
-        self._own: int | None = None
+        self._autoscaler_size: int | None = None
         """The autoscaler's last request, until another author changes the number."""
         self._emptying_since: float | None = None
         self._emptied_at = -math.inf
@@ -97,14 +97,14 @@ class Membership:
 
     def take_over(self) -> None:
         """Reset after a change of leader: another controller may have published, or a person chosen a size."""
-        self._told, self._size, self._own = None, None, None
+        self._published_troubles, self._size, self._autoscaler_size = None, None, None
         self._arrivals, self._is_recalled = Arrivals(), False
         self.hear()
 
     def _recall(self) -> None:
         if not self._is_recalled:
             troubles = self._kvs.troubles()
-            self._rest = Rest(self._rest_rules, before=troubles.before_rest)
+            self._rest = Rest(self._rest_rules, previous_size=troubles.before_rest)
             self._size, self._installed_for = troubles.size, troubles.installed
             self._chosen_at = -math.inf if troubles.chosen_at is None else troubles.chosen_at
             self._emptied_at = -math.inf
@@ -160,7 +160,7 @@ class Membership:
             exclusions=exclusions,
             is_filling=self._arrivals.is_filling,
             is_awaited=self._arrivals.is_awaited,
-            growth=self.limits.look(self._workers, fleet),
+            growth=self.limits.update(self._workers, fleet),
         )
 
     @property
@@ -182,19 +182,19 @@ class Membership:
         if fleet is None or fleet.size == self._size:
             return
         self._emptied_at = -math.inf
-        if fleet.size != self._own:
+        if fleet.size != self._autoscaler_size:
             if self._size is not None:
                 self._chosen_at = self._now
             is_known = self._size is not None and self._size > 0
             if not fleet.size and (is_known or self._emptying_since is not None):
                 self._emptied_at = self._now if self._emptying_since is None else self._emptying_since
-            self._own = None
+            self._autoscaler_size = None
         self._emptying_since = None
-        if self._fell is not None and self._fell[0] == self._size:
-            self._fell = None
+        if self._capacity_limit is not None and self._capacity_limit[0] == self._size:
+            self._capacity_limit = None
         self._size = fleet.size
 
-    def seen(self) -> Seen:
+    def size_history(self) -> SizeHistory:
         """Return the history of the number of workers."""
         fleet = self._fleet()
         if fleet is None:
@@ -208,7 +208,7 @@ class Membership:
                 or any(not fleet.is_wanted(name) for name in fleet.pods)
                 or fleet.size != self._at_work(fleet)
             )
-        return Seen(changed_at=self._changed_at, chosen_at=self._chosen_at, is_changing=is_changing)
+        return SizeHistory(changed_at=self._changed_at, chosen_at=self._chosen_at, is_changing=is_changing)
 
     def _at_work(self, fleet: Fleet) -> int:
         """Return the number of training pods that may get tasks."""
@@ -237,7 +237,7 @@ class Membership:
         if fleet is None:
             return
         stalled = self._arrivals.stalled()
-        request = self._rest.look(
+        request = self._rest.update(
             self._now,
             size=fleet.size,
             use=use,
@@ -248,16 +248,18 @@ class Membership:
             stalled=stalled,
         )
         self._is_used = use.is_used or use.is_full
-        if request is None or (request == self._wished[0] and self._now - self._wished[1] < _AGAIN_S):
+        if request is None or (
+            request == self._requested_size[0] and self._now - self._requested_size[1] < _AGAIN_S
+        ):
             return
-        self._wished = request, self._now
+        self._requested_size = request, self._now
         if (
             self.ask_for(request.workers, request.reason)
             and stalled is not None
             and request.reason == stalled[1]
         ):
             self._chosen_at = self._now  # no immediate new request for a worker that found no node
-            self._fell = (
+            self._capacity_limit = (
                 request.workers,
                 f"{request.workers} of {fleet.size} workers are wanted now: {request.reason}",
             )
@@ -272,7 +274,7 @@ class Membership:
         if waiting is not None and not waiting.problem and waiting.by != AUTOSCALER:
             log.info("no %s workers are asked for: %s has asked for %s", workers, waiting.by, waiting.workers)
             return False
-        self._own, self._changed_at = workers, self._now
+        self._autoscaler_size, self._changed_at = workers, self._now
         self._kvs.request_size(SizeRequest(workers=workers, by=AUTOSCALER, reason=reason))
         self._may_have_request = True
         return True
@@ -305,7 +307,7 @@ class Membership:
             self._see_size(fleet)
             self._read()
             self._remove_gone(fleet)
-            self._tell_troubles(fleet)
+            self._publish_troubles(fleet)
 
     def _read(self) -> None:
         now = time.monotonic()
@@ -325,7 +327,7 @@ class Membership:
         if self._installed_for == wanted:
             return
         uid, _, number = self._installed_for.rpartition(":")
-        previous_size = int(number) if number and uid == fleet.set_uid else fleet.told
+        previous_size = int(number) if number and uid == fleet.set_uid else fleet.annotated_size
         self._see_size(fleet)
         if self._installed not in (previous_size, fleet.size):
             try:
@@ -335,7 +337,7 @@ class Membership:
                 return
             log.info("asked the cluster manager for %s workers, as the chart's values say", self._installed)
             if previous_size is None:
-                self._own = self._installed  # the installation's number is not a person's choice
+                self._autoscaler_size = self._installed  # the installation's number is not a person's choice
         self._installed_for = wanted
 
     def _resize(self, is_running: bool) -> None:
@@ -374,8 +376,10 @@ class Membership:
                 self._kvs.request_size(request.model_copy(update={"problem": problem}))
             else:
                 # Store the choice before the request is withdrawn: the next leader needs one of the two.
-                self._tell(
-                    (self._told or self._kvs.troubles()).model_copy(update=self._choice(request.workers))
+                self._publish(
+                    (self._published_troubles or self._kvs.troubles()).model_copy(
+                        update=self._choice(request.workers)
+                    )
                 )
                 self._kvs.withdraw_size_request(request.workers)
         except ConflictError:
@@ -390,7 +394,7 @@ class Membership:
         except PermanentError as error:
             log.warning("%s workers cannot be had: %s", request.workers, error)
             return str(error)
-        self._own = request.workers if request.by == AUTOSCALER else None
+        self._autoscaler_size = request.workers if request.by == AUTOSCALER else None
         if request.by != AUTOSCALER:
             self._chosen_at = self._now
         why = f" ({request.reason})" if request.reason else ""
@@ -416,18 +420,24 @@ class Membership:
                 log.info("removed %s: its pod %s is no longer wanted", status.record.worker, pod.name)
             self._read_at = -self._tick_s
 
-    def _told_of_fall(self, size: int) -> str:
+    def _capacity_text(self, size: int) -> str:
         """Return why there are fewer workers than requested, until another number is chosen."""
-        return self._fell[1] if self._fell is not None and self._fell[0] == size else ""
+        return (
+            self._capacity_limit[1]
+            if self._capacity_limit is not None and self._capacity_limit[0] == size
+            else ""
+        )
 
-    def _tell_troubles(self, fleet: Fleet) -> None:
+    def _publish_troubles(self, fleet: Fleet) -> None:
         troubles = Troubles(
             pods=fleet.troubles(),
-            note=self._arrivals.told or self._rest.told(fleet.size) or self._told_of_fall(fleet.size),
-            before_rest=self._rest.before,
+            note=self._arrivals.progress_text
+            or self._rest.status_text(fleet.size)
+            or self._capacity_text(fleet.size),
+            before_rest=self._rest.previous_size,
             **self._choice(fleet.size),
         )
-        self._tell(troubles)
+        self._publish(troubles)
 
     def _choice(self, size: int) -> dict[str, Any]:
         """Return the fields of `Troubles` that say who chose the number of workers."""
@@ -443,7 +453,7 @@ class Membership:
         """Time when a person chose zero workers, if that still holds."""
         return self._emptying_since if self._emptied_at == -math.inf else self._emptied_at
 
-    def _tell(self, troubles: Troubles) -> None:
-        if troubles != self._told:
+    def _publish(self, troubles: Troubles) -> None:
+        if troubles != self._published_troubles:
             self._kvs.set_troubles(troubles)
-            self._told = troubles
+            self._published_troubles = troubles

@@ -70,7 +70,7 @@ class Fleet:
     """All pods of the worker set by name, and the requested number. Unlisted pods do not exist.
 
     `size` counts from ordinal 0: a pod ``NAME-K`` with K >= size will not return. `set_uid`: UID of the
-    worker set. `told`: number in the annotation of charts before 0.3; `None` without it. `unmade`: requested
+    worker set. `annotated_size`: number in the annotation of charts before 0.3; `None` without it. `unmade`: requested
     pods that do not exist -> reason, if known. `expected`: pods without a node for which one is starting, if
     known.
     """
@@ -78,7 +78,7 @@ class Fleet:
     pods: Mapping[str, Pod]
     size: int
     set_uid: str = ""
-    told: int | None = None
+    annotated_size: int | None = None
     unmade: Mapping[str, str] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
 

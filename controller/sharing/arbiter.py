@@ -99,7 +99,7 @@ class Turn:
 
 
 @dataclass(kw_only=True)
-class _Stay:
+class _Hold:
     """The experiment of a slot's child process, and its start.
 
     Attributes:
@@ -202,7 +202,7 @@ class Arbiter:
     _runs: dict[RunRef, float] = field(default_factory=dict)
     _claims: dict[RunRef, Claim] = field(default_factory=dict)
     """Claims of the last `see`."""
-    _stays: dict[Place, _Stay] = field(default_factory=dict)
+    _holds: dict[Place, _Hold] = field(default_factory=dict)
     _let_in: dict[Place, RunRef] = field(default_factory=dict)
     """Slots of early starts of the newest `turns`."""
 
@@ -219,9 +219,9 @@ class Arbiter:
         self._runs = {ref: service for ref, service in self._runs.items() if ref in self._claims}
         for claim in self._claims.values():
             for place in claim.holds:
-                hold = self._stays.get(place)
+                hold = self._holds.get(place)
                 if hold is None or hold.experiment != claim.ref.experiment:
-                    self._stays[place] = self._begun(place, claim, hold)
+                    self._holds[place] = self._begun(place, claim, hold)
 
     def order(self) -> list[Claim]:
         """Return the current claims, the next to be served first."""
@@ -319,7 +319,7 @@ class Arbiter:
             by_experiment.setdefault(claim.ref.experiment, []).append(claim)
         found: dict[tuple[str, bool, bool, tuple[RunRef, ...]], _Alike] = {}
         for place in sorted(unserved, reverse=True):
-            hold = self._stays.get(place)
+            hold = self._holds.get(place)
             there = by_experiment.get(hold.experiment, []) if hold is not None else []
             stayers = tuple(claim for claim in there if place in claim.wants)
             is_short = hold is not None and any(self._is_short(hold, each) for each in stayers)
@@ -352,11 +352,11 @@ class Arbiter:
     def _has_little(self, claim: Claim) -> bool:
         return not claim.holds and claim.whole_s <= self.stay_s / _LITTLE
 
-    def _is_short(self, stay: _Stay, stayer: Claim) -> bool:
-        return self._now - stay.since < self._length_s(stayer) + stay.longer_s
+    def _is_short(self, hold: _Hold, stayer: Claim) -> bool:
+        return self._now - hold.since < self._length_s(stayer) + hold.longer_s
 
     def _kept_s(self, place: Place, claim: Claim) -> float:
-        hold = self._stays.get(place)
+        hold = self._holds.get(place)
         if hold is None or hold.experiment == claim.ref.experiment:
             return 0.0
         if self._has_little(claim) and not hold.longer_s and not hold.owed_s:
@@ -369,13 +369,13 @@ class Arbiter:
         """Return the minimum hold time of a slot."""
         return max(self.stay_s, self.stay_starts * claim.start_s)
 
-    def _begun(self, place: Place, claim: Claim, before: _Stay | None) -> _Stay:
+    def _begun(self, place: Place, claim: Claim, previous: _Hold | None) -> _Hold:
         """Return a new hold. It inherits the extra time owed if the previous hold ended early."""
-        hold = _Stay(experiment=claim.ref.experiment, since=self._now)
+        hold = _Hold(experiment=claim.ref.experiment, since=self._now)
         if self._let_in.get(place) == claim.ref:
             hold.owed_s = self._length_s(claim)
-        elif before is not None and self._now - before.since < self._length_s(claim) + before.longer_s:
-            hold.longer_s = before.longer_s or before.owed_s
+        elif previous is not None and self._now - previous.since < self._length_s(claim) + previous.longer_s:
+            hold.longer_s = previous.longer_s or previous.owed_s
         return hold
 
 

@@ -151,7 +151,9 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
     able = {worker.name for worker in alive if not kinds.isdisjoint(worker.kinds)}
     count = len(waiting)
     if fit is not None and fit.run == run.id:
-        remaining_masks = _left(fit, {fit.model(key.model or "") for key in queued if key.kind == "train"})
+        remaining_masks = _remaining_masks(
+            fit, {fit.model(key.model or "") for key in queued if key.kind == "train"}
+        )
         wanted = functools.reduce(operator.or_, remaining_masks.values(), 0)
         able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
         count += (
@@ -171,7 +173,7 @@ def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:
             yield task
 
 
-def _left(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
+def _remaining_masks(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
     """Return the models an idle device could train now -> mask of remaining partitions.
 
     Includes models with a sub-epoch in `queued`.

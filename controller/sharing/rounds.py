@@ -120,14 +120,14 @@ class Sharing:
         now: float,
         *,
         taken: frozenset[Place] = frozenset(),
-        others: bool = False,
+        has_others: bool = False,
     ) -> Iterator[RunOffer]:
         """Offer slots to each open run in the arbiter's order, and again if other runs left slots free.
 
         Args:
             now: time of a new event.
             taken: slots that no run may use.
-            others: True if other runs are open.
+            has_others: True if other runs are open.
 
         Raises:
             CoreFaultError: a core failed to describe its runs. This ends the round, because the free slots are
@@ -135,7 +135,7 @@ class Sharing:
         """
         self._skipped.clear()
         runs = [(core, run) for core in cores.values() for run in _guard(core, core.open_runs)]
-        if len(runs) < 2 and not others and not taken:
+        if len(runs) < 2 and not has_others and not taken:
             self._waits.clear()
             self._rest(runs, now)
             yield from (RunOffer(core, run, is_alone=True) for core, run in runs)
@@ -277,9 +277,9 @@ class _RoundView:
         return claims.claim(core.state, run, core.fit_of(run), self._now, weigh=self._weigh)
 
 
-def _guard(core: Core, ask: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T:
+def _guard(core: Core, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
     try:
-        return ask(*given, **named)
+        return function(*args, **named)
     except Exception as error:
         raise CoreFaultError(core) from error
 

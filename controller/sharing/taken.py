@@ -47,7 +47,7 @@ class TakenTime:
     def __init__(self) -> None:
         self._next: dict[RunRef, float] = {}
         """Time of each run's next regular note."""
-        self._told: dict[RunRef, tuple[tuple[int, ...], float]] = {}
+        self._noted_causes: dict[RunRef, tuple[tuple[int, ...], float]] = {}
         """The epochs, or end, that caused a run's last note, and its time."""
 
     def noted(
@@ -104,10 +104,10 @@ class TakenTime:
         """
         ref = RunRef(core.state.name, run.id)
         what = tuple(event.epoch if isinstance(event, EpochCompleted) else 0 for event in judged)
-        told_for, at = self._told.get(ref, ((), 0.0))
+        told_for, at = self._noted_causes.get(ref, ((), 0.0))
         if told_for == what and now - at < EVERY_S:
             return False
-        self._told[ref] = what, now
+        self._noted_causes[ref] = what, now
         return True
 
     def _is_due(self, core: Core, run: Run, now: float) -> bool:
@@ -135,16 +135,16 @@ def _since(run: Run) -> float:
     return max(run.taken_until, run.zero)
 
 
-def _note(core: Core, run: Run, others: Iterable[Run], now: float) -> Step | None:
-    spans = taken(run, others, _places(core, run), _since(run), now)
+def _note(core: Core, run: Run, other_runs: Iterable[Run], now: float) -> Step | None:
+    spans = taken(run, other_runs, _places(core, run), _since(run), now)
     return api.Note(event=DevicesTaken(run=run.id, until=now, spans=tuple(spans))) if spans else None
 
 
 def taken(
-    run: Run, others: Iterable[Run], places: frozenset[Place], since: float, until: float
+    run: Run, other_runs: Iterable[Run], places: frozenset[Place], since: float, until: float
 ) -> list[TakenSpan]:
     """Return other runs' use of these devices between two times, sorted by end."""
-    own_spans, theirs = _busy([run], places, since, until), _busy(others, places, since, until)
+    own_spans, theirs = _busy([run], places, since, until), _busy(other_runs, places, since, until)
     found = [
         TakenSpan(place.worker, place.device, *span)
         for place, spans in theirs.items()
@@ -185,11 +185,11 @@ def _merged(spans: Iterable[_Span]) -> list[_Span]:
     return found
 
 
-def _without(spans: Iterable[_Span], own: Sequence[_Span]) -> Iterator[_Span]:
+def _without(spans: Iterable[_Span], own_spans: Sequence[_Span]) -> Iterator[_Span]:
     """Yield the spans without the run's own time, which merging may have included."""
     for begin, end in spans:
         at = begin
-        for since, until in own:
+        for since, until in own_spans:
             if until <= at or since >= end:
                 continue
             if at < since:

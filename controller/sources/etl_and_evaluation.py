@@ -69,7 +69,7 @@ class EtlAndEvaluation:
         if view.exclusions.stops_all(worker.name):
             return False
         if self._run.kind == "etl":
-            return view.places.beside(worker.name) < offer.depth
+            return view.places.num_deviceless(worker.name) < offer.depth
         return view.places.num_free(worker.name, offer.depth, offer.devices(worker.name)) > 0
 
     def _devices(self, view: AssignmentDraft, worker: Worker, offer: Offer) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Gang, Member
 from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, ModelState, Run, Task
-from cerebro.state.models.parallel_plans import left
+from cerebro.state.models.parallel_plans import allowed_plans
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.sources.task_source import Offer, Proposal
 
@@ -82,11 +82,11 @@ class Gangs:
                 places = max(ready, key=lambda places: sum(left_at[worker] for _, worker in places))
                 (partition, worker), *other_places = places
                 placement = Placement(
-                    worker, model, partition, gpus=parallel_plan.size, others=tuple(other_places)
+                    worker, model, partition, gpus=parallel_plan.size, other_members=tuple(other_places)
                 )
                 gang = _gang(fit, view, addresses[fit.workers[worker]], places, parallel_plan)
                 key = fit.key(placement)._replace(
-                    others=tuple(member.partition for member in gang.members[1:])
+                    other_partitions=tuple(member.partition for member in gang.members[1:])
                 )
                 self._dispatch_draft.start(placement)
                 yield Proposal(key, gang.members[0].worker, gang.members[0].devices, parallel_plan, gang=gang)
@@ -115,7 +115,7 @@ def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
     covered = {partition for each in sets for partition, _ in each}
     for name in models:
         model = run.models[name]
-        parallel_plans = tuple(left(run, model))
+        parallel_plans = tuple(allowed_plans(run, model))
         if (
             not parallel_plans
             or any(parallel_plan.workers == 1 for parallel_plan in parallel_plans)
@@ -134,10 +134,10 @@ def _sets(fit: FitDispatch) -> list[list[tuple[int, int]]]:
     """Return the run's sets of (partition, worker), by the present replicas."""
     dispatch_state = fit.dispatch_state
 
-    def made() -> list[list[tuple[int, int]]]:
+    def find_sets() -> list[list[tuple[int, int]]]:
         return _in_sets(((p, dispatch_state.holders(p)) for p in range(len(fit.partitions))), fit.gang_size)
 
-    return fit.again("sets of gangs", tuple(dispatch_state.held), made)
+    return fit.again("sets of gangs", tuple(dispatch_state.held), find_sets)
 
 
 def _in_sets(holders: Iterable[tuple[int, Iterable[_Holder]]], size: int) -> list[list[tuple[int, _Holder]]]:

@@ -122,7 +122,7 @@ class _Maker(NamedTuple):
     def inspection(self) -> Iterator[Proposal]:
         """Propose the inspection to a worker without such a task, preferably one with data, to see the row layout."""
         run, request, places = self.run, self.run.fit_request, self.draft.places
-        able = [w for w in self.workers if "inspect" in w.kinds and places.beside(w.name) == 0]
+        able = [w for w in self.workers if "inspect" in w.kinds and places.num_deviceless(w.name) == 0]
         worker = min(able, key=lambda w: (not _held(run, w), w.name), default=None)
         kinds = _kinds(self.workers)
         if worker is None or not kinds:

@@ -13,7 +13,7 @@ from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.runs import FitPlan
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import ExperimentState, Model, ModelState, Run
-from cerebro.state.models.parallel_plans import left
+from cerebro.state.models.parallel_plans import allowed_plans
 from controller.projections.sub_epoch_times import SubEpochTimes, technique_of
 from controller.sources.trials.known import situation, totals
 from controller.sources.trials.parallel_plan_choice import measured_plans
@@ -21,7 +21,7 @@ from controller.sources.trials.parallel_plan_choice import measured_plans
 
 def options(run: Run, model: Model) -> tuple[ParallelPlan, ...]:
     """Return a model's remaining parallel plans in order of preference, then verified plans of trials."""
-    listed = tuple(left(run, model))
+    listed = tuple(allowed_plans(run, model))
     return (*listed, *_measured(run, model, {parallel_plan.label for parallel_plan in listed}))
 
 
@@ -109,7 +109,7 @@ class ParallelPlans:
         """
         found = tuple(parallel_plan for parallel_plan in options(run, model) if parallel_plan.workers == 1)
         gang_parallel_plan = next(
-            (parallel_plan for parallel_plan in left(run, model) if parallel_plan.workers > 1), None
+            (parallel_plan for parallel_plan in allowed_plans(run, model) if parallel_plan.workers > 1), None
         )
         self._gang_parallel_plans |= {index: gang_parallel_plan} if gang_parallel_plan is not None else {}
         if gang_parallel_plan is None:
@@ -262,7 +262,7 @@ def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
         if not model.struck or model.busy or model.state is not ModelState.ACTIVE:
             continue
         parallel_plans = tuple(
-            parallel_plan for parallel_plan in left(run, model) if parallel_plan.workers == 1
+            parallel_plan for parallel_plan in allowed_plans(run, model) if parallel_plan.workers == 1
         )
         least = min((parallel_plan.size for parallel_plan in parallel_plans), default=0)
         for partition in model.partitions if model.epoch < model.epochs else model.remaining:

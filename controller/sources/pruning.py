@@ -46,7 +46,7 @@ class Pruning:
         few = 0 if is_last else len(run.models) // _SHARE
         if len(self._waiting) <= few and not (is_last and self._held):
             return None
-        return self._look(runs, run)
+        return self._find_prunable(runs, run)
 
     def _see(self, run: Run) -> None:
         log = run.search
@@ -62,7 +62,7 @@ class Pruning:
             self._waiting |= _not_active(run)
         self._is_over = is_over
 
-    def _look(self, runs: Mapping[str, Run], run: Run) -> CheckpointsPruned | None:
+    def _find_prunable(self, runs: Mapping[str, Run], run: Run) -> CheckpointsPruned | None:
         best = {model.id for model in run.best_models(run.keep or 0)}
         looked_at, files = self._waiting | self._held, {}
         self._waiting, self._held = set(), set()

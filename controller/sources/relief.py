@@ -39,7 +39,7 @@ class Copy(NamedTuple):
     gain_s: float
 
 
-class Left(NamedTuple):
+class RemainingWork(NamedTuple):
     """Remaining work of a fit run for `Balance`, in seconds of an average worker.
 
     Per partition; per model and sub-epoch; and of a mean sub-epoch.
@@ -73,7 +73,7 @@ def paces(fit: FitDispatch) -> list[float]:
     return [math.exp(proven) / gpus for (_, proven), gpus in pairs]
 
 
-def left(state: DispatchState) -> Left:
+def remaining_work(state: DispatchState) -> RemainingWork:
     """Return the remaining work. Costs a pass over all models, workers and partitions."""
     sizes, cost = state.sizes, []
     for row, fixed in zip(state.time, state.fixed, strict=True):
@@ -84,7 +84,7 @@ def left(state: DispatchState) -> Left:
         ahead = epochs - epoch
         for partition, size in enumerate(sizes):
             work[partition] += (ahead + (mask >> partition & 1)) * size * seconds
-    return Left(work, cost, statistics.fmean(cost) if cost else 0.0)
+    return RemainingWork(work, cost, statistics.fmean(cost) if cost else 0.0)
 
 
 def relief(
@@ -109,7 +109,7 @@ def relief(
     gap_s = busiest - min(state.worker_left[worker] for worker in helpers)
     if chain < busiest and gap_s < max(_GAIN * busiest, _WORTH * made_s):
         return None  # a cheap check that nothing can be saved
-    pace, what = paces(fit), left(state)
+    pace, what = paces(fit), remaining_work(state)
     holders = [state.holders(partition) for partition in range(len(what.work))]
     for partition, worker in coming.items():
         holders[partition] = (*holders[partition], worker)
@@ -138,7 +138,9 @@ def relief(
     return best
 
 
-def _chain(state: DispatchState, what: Left, pace: list[float], partition: int, worker: int) -> float:
+def _chain(
+    state: DispatchState, what: RemainingWork, pace: list[float], partition: int, worker: int
+) -> float:
     """Return the longest remaining chain of a model's sub-epochs if the worker held the partition too."""
     sooner = max(0.0, min(pace[w] for w in state.holders(partition)) - pace[worker]) * state.sizes[partition]
     if not sooner:

@@ -248,7 +248,7 @@ class _Replicas:
     def make_parting(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
         """Assign partitions of leaving workers, only to makers without another task: they still exist."""
         for partition in partitions:
-            makers = [w for w in self._makers(is_idle=False) if not self._places.beside(w.name)]
+            makers = [w for w in self._makers(is_idle=False) if not self._places.num_deviceless(w.name)]
             if makers and self._is_makable(partition):
                 maker = min(makers, key=lambda w: (self._held(w), self._places.load(w.name), w.name))
                 yield self._give(maker, _key(self._run, partition), partition)
@@ -273,7 +273,7 @@ class _Replicas:
         """
         if fit.gang_size > 1 or any(w.volume in self._coming.values() for w in newcomers):
             return None  # wait for the new worker's copy first
-        making = {w.volume for w in self._alive if "etl" in w.kinds and self._places.beside(w.name)}
+        making = {w.volume for w in self._alive if "etl" in w.kinds and self._places.num_deviceless(w.name)}
         full = (self._state.workers[name].volume for name in self._exclusions.workers(Scope.COPIES))
         able = {w.volume for w in self._able()} - making.union(self._coming.values(), full)
         helpers = {fit.worker(w.name): w for w in self._alive if w.trains and w.volume in able}
@@ -288,7 +288,7 @@ class _Replicas:
             if w.trains and w.volume == volume and partition in fit.rows
         }
 
-        def ask() -> tuple[str, int] | None:
+        def find_relief() -> tuple[str, int] | None:
             found = relief(
                 fit,
                 coming,
@@ -299,7 +299,7 @@ class _Replicas:
             return (helpers[found.worker].volume, fit.partitions[found.partition]) if found else None
 
         known = fit.times.settled, (*fit.dispatch_state.held,), (*helpers,), (*coming.items(),)
-        return fit.again("copies", known, ask)
+        return fit.again("copies", known, find_relief)
 
     def make_copy(self, volume: str, partition: int) -> Iterator[tuple[str, TaskKey]]:
         """Assign the copy to an ETL worker on that volume."""
@@ -311,7 +311,7 @@ class _Replicas:
         able = self._able()
         if is_idle:
             return [w for w in able if not self._places.load(w.name)]
-        return [w for w in able if self._places.beside(w.name) < QUEUE_DEPTH]
+        return [w for w in able if self._places.num_deviceless(w.name) < QUEUE_DEPTH]
 
     def _able(self) -> Iterator[Worker]:
         leaving = self._exclusions.workers(Scope.REPLICAS)

@@ -51,18 +51,18 @@ class Searching:
         assert run.search is not None
         self.run = run.id
         self._problem = ""
-        self._told = -2
+        self._newest_report = -2
         """Number of the newest processed report; -1 after the start, -2 before."""
         self._decisions: deque[SearchDecided] = deque()
         """Decisions not yet found in the log, the oldest first."""
-        self._made = 0
+        self._num_decisions = 0
         """Total number of decisions."""
         self._ordered = 0
         self._wanted: deque[tuple[range, tuple[Past, ...]]] = deque()
         """Requested suggestions: their numbers, and the history for the sampler."""
         self._request, self._first_workers = request, run.search.first_workers
         self._largest_batch = min(run.fit_rows.values())
-        self._own = Answered() if isinstance(request.search.procedure, OwnProcedure) else None
+        self._procedure_answers = Answered() if isinstance(request.search.procedure, OwnProcedure) else None
         self._lines: tuple[list[str], list[str]] = [], []
         """Serialized reports and answers up to now."""
         sampler = request.search.sampler.kind
@@ -78,7 +78,7 @@ class Searching:
                 seed=request.seed,
                 workers=run.search.first_workers,
                 largest_batch=self._largest_batch,
-                own=self._own,
+                user_procedure=self._procedure_answers,
             )
         except CerebroError as error:
             self._problem = str(error)
@@ -87,7 +87,7 @@ class Searching:
         """Return the events to write now; none while the run waits for results."""
         log = run.search
         assert log is not None
-        self._tell(run)
+        self._process_reports(run)
         problem = self._problem or self._difference(run)
         if problem:
             return self._given_up(run, problem)
@@ -101,7 +101,7 @@ class Searching:
             return [drawn]
         if log.failures:
             return self._given_up(run, "; ".join(failure.text for failure in log.failures.values()))
-        if self._told < len(log.reports) - 1:
+        if self._newest_report < len(log.reports) - 1:
             return []  # a worker has the request
         if log.finish is None and not log.open_draws and not run.counts.active and self._search.is_stuck:
             reason = (
@@ -119,7 +119,12 @@ class Searching:
         """Return the next request to a user's own procedure, if it has unanswered reports."""
         log = run.search
         assert log is not None
-        if self._own is None or self._problem or self._told >= len(log.reports) - 1 or self._may_be_told(log):
+        if (
+            self._procedure_answers is None
+            or self._problem
+            or self._newest_report >= len(log.reports) - 1
+            or self._can_process_next(log)
+        ):
             return None
         assert self._request.search is not None
         reports, orders = self._lines
@@ -160,20 +165,20 @@ class Searching:
         if not self._wanted or not self._search.open_draws:
             return None  # the search has ended since
         numbers, history = self._wanted[0]
-        wanted = range(max(numbers.start, log.drawn), min(numbers.stop, log.asked))
+        wanted = range(max(numbers.start, log.drawn), min(numbers.stop, log.num_requested))
         return draw_question(request.sampler, request.space, history, wanted, seed) if wanted else None
 
     def is_behind(self, run: Run) -> bool:
         """True if it can process more reports now; there are many after a change of leader."""
         log = run.search
-        if log is None or self._problem or self._told + 1 >= len(log.reports):
+        if log is None or self._problem or self._newest_report + 1 >= len(log.reports):
             return False
-        return self._may_be_told(log)
+        return self._can_process_next(log)
 
-    def _may_be_told(self, log: SearchLog) -> bool:
+    def _can_process_next(self, log: SearchLog) -> bool:
         """True if the procedure's answer to the next report is known, or it has finished."""
-        is_over = self._told >= -1 and self._search.is_finished
-        return self._own is None or is_over or self._told + 2 < len(log.answers)
+        is_over = self._newest_report >= -1 and self._search.is_finished
+        return self._procedure_answers is None or is_over or self._newest_report + 2 < len(log.answers)
 
     def _given_up(self, run: Run, problem: str) -> list[ControllerEvent]:
         """Return the events for a search that cannot continue. A search that a user has ended need not."""
@@ -188,21 +193,21 @@ class Searching:
 
     # --- mechanism -------------------------------------------------------------------------------
 
-    def _tell(self, run: Run) -> None:
+    def _process_reports(self, run: Run) -> None:
         log = run.search
         assert log is not None
         for _ in range(_AT_ONCE):
             if not self.is_behind(run):
                 return
-            if self._own is not None and self._told + 2 < len(log.answers):
-                self._own.give(log.answers[self._told + 2])
+            if self._procedure_answers is not None and self._newest_report + 2 < len(log.answers):
+                self._procedure_answers.give(log.answers[self._newest_report + 2])
             try:
-                report = self._told + 1
+                report = self._newest_report + 1
                 orders = self._search.begin() if report < 0 else self._search.on_report(log.reports[report])
             except CerebroError as error:
                 self._problem = str(error)
                 return
-            self._told += 1
+            self._newest_report += 1
             self._keep(orders)
             self._want(log.drawn)
 
@@ -216,14 +221,14 @@ class Searching:
     def _keep(self, orders: Iterable[Order]) -> None:
         orders = list(orders)
         if orders:
-            self._decisions.append(_event(self.run, self._made, self._told, orders))
-            self._made += 1
+            self._decisions.append(_event(self.run, self._num_decisions, self._newest_report, orders))
+            self._num_decisions += 1
 
     def _difference(self, run: Run) -> str:
         """Return how the logged decisions differ from the replayed ones, or ""."""
         log = run.search
         assert log is not None
-        while (number := self._made - len(self._decisions)) < len(log.decisions):
+        while (number := self._num_decisions - len(self._decisions)) < len(log.decisions):
             if not self._decisions and self.is_behind(run):
                 return ""
             logged = log.decisions[number].model_copy(update={"seq": 0, "time": 0.0})

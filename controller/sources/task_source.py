@@ -38,17 +38,17 @@ class Offer(NamedTuple):
 
     Attributes:
         depth: slots with fewer open tasks than this get one.
-        among: worker -> devices that may get a task; all by default.
+        offered_devices: worker -> devices that may get a task; all by default.
         order: workers, the preferred first; all alive ones by default.
     """
 
     depth: int = 1
-    among: Mapping[str, Sequence[int]] | None = None
+    offered_devices: Mapping[str, Sequence[int]] | None = None
     order: Sequence[Worker] | None = None
 
     def devices(self, worker: str) -> Sequence[int] | None:
         """Return the devices of a worker that may get a task; `None` for all."""
-        return None if self.among is None else self.among.get(worker, ())
+        return None if self.offered_devices is None else self.offered_devices.get(worker, ())
 
 
 class TaskSource(Protocol):

@@ -37,7 +37,7 @@ class TrialCache:
 
     def __init__(self, store: TrialStore) -> None:
         self._store = store
-        self._kept: set[tuple[str, str, str, str]] = set()
+        self._stored: set[tuple[str, str, str, str]] = set()
         """(experiment, run, group, parallel plan) of outcomes stored by this controller."""
 
     def recalled(self, run: Run) -> TrialsRecalled | None:
@@ -77,9 +77,9 @@ class TrialCache:
             return
         for group, known in _parallel_plans(run.inspection):
             outcome, name = run.trials.get((group.id, known.id)), (experiment, run.id, group.id, known.id)
-            if outcome is None or name in self._kept or not known.cache_key or not _lasts(outcome):
+            if outcome is None or name in self._stored or not known.cache_key or not _lasts(outcome):
                 continue
-            self._kept.add(name)
+            self._stored.add(name)
             record = TrialRecord(
                 key=known.cache_key,
                 outcome=outcome,

@@ -102,7 +102,7 @@ def _worker_for(
         for worker in draft.alive
         if _may(worker, run, audit, draft.views)
         and not draft.exclusions.stops_all(worker.name)
-        and (offer.among is None or worker.name in offer.among)
+        and (offer.offered_devices is None or worker.name in offer.offered_devices)
         and not _is_auditing(worker, draft)
         and draft.places.num_free(worker.name, offer.depth, offer.devices(worker.name))
     ]

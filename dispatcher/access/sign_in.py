@@ -20,13 +20,13 @@ from dispatcher.services import Services
 _log = logging.getLogger(__name__)
 
 
-def _verify(guard: Guard, given: str) -> tuple[Known | None, str]:
+def _verify(guard: Guard, token: str) -> tuple[Known | None, str]:
     """Return the user of a typed token (`None` without users mode), or an error message."""
     if guard.identities is None:
         wrong = "This is not the cluster's token. The connection works: check the token and try again."
-        return None, "" if guard.is_token(given) else wrong
+        return None, "" if guard.is_token(token) else wrong
     try:
-        known = guard.identities.from_token(given)
+        known = guard.identities.from_token(token)
     except UnauthorizedError as error:
         return None, f"{str(error)[:1].upper()}{str(error)[1:]}."
     try:

@@ -133,7 +133,7 @@ class Cluster:
                         troubles=troubles,
                         begin=begin,
                         now=now,
-                        time_left=lambda run: read_model.throughput(now, run).left,
+                        time_left=lambda run: read_model.throughput(now, run).time_left,
                     ),
                     timeout_s=READING_S if name in at_work else PAGE_READ_S,
                 )

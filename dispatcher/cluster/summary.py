@@ -34,7 +34,7 @@ class RunSummary:
     Attributes:
         requested: time of the request, seconds since the epoch.
         reason: why the run waits, according to its log.
-        left: estimated remaining time, if known.
+        time_left: estimated remaining time, if known.
     """
 
     state: str = "queued"
@@ -44,7 +44,7 @@ class RunSummary:
     requested: float | None = None
     reason: str = ""
     is_queued: bool = False
-    left: TimeLeft | None = None
+    time_left: TimeLeft | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def summary(
     """
     open_runs = state.open_runs()
     return Summary(
-        runs={run.id: replace(_run(state, run, troubles), left=time_left(run)) for run in open_runs},
+        runs={run.id: replace(_run(state, run, troubles), time_left=time_left(run)) for run in open_runs},
         workers={
             name: WorkerSummary(
                 lost=worker.lost,

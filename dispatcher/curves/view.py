@@ -159,7 +159,7 @@ class _Positions:
         self._per_epoch = sum(rows.values()) or 1
         self._rows_before: dict[tuple[int, int], int] = {}
         done = model.archived_epochs * sum(rows.values())
-        for visit in model.visits.kept:
+        for visit in model.visits.recent_visits:
             self._rows_before[visit.epoch, visit.partition] = done
             done += sum(rows.get(partition, 0) for partition in visit.partitions) or visit.rows
         self._done = done

@@ -69,7 +69,7 @@ class ExperimentRow:
         started: start of the first run.
         begun: start of the first run, plus the time without a run in progress. So `ended - begun` is the working time.
         ended: end of the last run; `None` while a run is open.
-        left: estimated remaining time of `run` at its newest event.
+        time_left: estimated remaining time of `run` at its newest event.
         problem: why `run` failed or waits, which later run failed or was stopped, or why the log is unreadable.
         is_read: True if the log is read; otherwise only the record's fields are known.
     """
@@ -93,7 +93,7 @@ class ExperimentRow:
     started: float | None = None
     begun: float | None = None
     ended: float | None = None
-    left: TimeLeft | None = None
+    time_left: TimeLeft | None = None
     problem: str = ""
     is_archived: bool = False
     is_deleting: bool = False
@@ -130,7 +130,7 @@ SORTS: dict[str, Callable[[ExperimentRow], Any]] = {
     "last_event": lambda row: row.last_event,
     "state": lambda row: row.state,
     "progress": lambda row: row.done / row.total if row.total else None,
-    "left": lambda row: row.left.ends_at if row.left else None,
+    "left": lambda row: row.time_left.ends_at if row.time_left else None,
     "best": lambda row: row.best.value if row.best else None,
     "models": lambda row: row.models or None,
     "started": lambda row: row.started,
@@ -198,7 +198,7 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
         started=min((each.started for each in state.runs.values() if each.started), default=None),
         begun=begun,
         ended=ended,
-        left=read_model.throughput(now).left,
+        time_left=read_model.throughput(now).time_left,
         problem=_problem(read_model, run) if run else "",
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,

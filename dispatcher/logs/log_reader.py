@@ -67,14 +67,14 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """A matching line: `hit` between `before` and `after`. Long lines are shortened."""
+    """A matching line: `hit` between `text_before` and `text_after`. Long lines are shortened."""
 
     source: Source
     offset: int
     level: str
-    before: str
+    text_before: str
     hit: str
-    after: str
+    text_after: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +265,12 @@ def _hits(searched: Sequence[Source], output: bytes) -> Iterator[Hit]:
         except ValueError:
             return  # the process was killed while writing this line
         yield Hit(
-            source=searched[index], offset=offset, level=level, before=text_before, hit=hit, after=text_after
+            source=searched[index],
+            offset=offset,
+            level=level,
+            text_before=text_before,
+            hit=hit,
+            text_after=text_after,
         )
 
 

@@ -51,12 +51,12 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One changed value as typed. `before` is empty for a new value."""
+    """One changed value as typed. `old_value` is empty for a new value."""
 
     model: str
     name: str
-    before: str
-    after: str
+    old_value: str
+    new_value: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,10 +254,13 @@ def _lines(run: Run, models: Sequence[Model], command: Command, invalid: Collect
     for configuration in command.configurations:
         for name, value in configuration.items():
             if name not in invalid:
-                yield Line(model="", name=name, before="", after=text_of(value))
+                yield Line(model="", name=name, old_value="", new_value=text_of(value))
         if "epochs" not in invalid:
             yield Line(
-                model="", name="epochs", before="", after=text_of(command.epochs or run.fit_request.epochs)
+                model="",
+                name="epochs",
+                old_value="",
+                new_value=text_of(command.epochs or run.fit_request.epochs),
             )
     for model in models:
         for name, value in command.hyperparams.items():
@@ -267,19 +270,21 @@ def _lines(run: Run, models: Sequence[Model], command: Command, invalid: Collect
                 and name not in invalid
                 and not is_same({name: old_value}, {name: value})
             ):
-                yield Line(model=model.id, name=name, before=text_of(old_value), after=text_of(value))
+                yield Line(model=model.id, name=name, old_value=text_of(old_value), new_value=text_of(value))
         if command.epochs is not None and command.epochs != model.epochs and "epochs" not in invalid:
-            yield Line(model=model.id, name="epochs", before=str(model.epochs), after=text_of(command.epochs))
+            yield Line(
+                model=model.id, name="epochs", old_value=str(model.epochs), new_value=text_of(command.epochs)
+            )
         if command.priority and "priority" not in invalid:
             old, new = shown(model.priority), shown(parse(command.priority))
             if old != new:
-                yield Line(model=model.id, name="priority", before=old, after=new)
+                yield Line(model=model.id, name="priority", old_value=old, new_value=new)
         if command.kind is CommandKind.CLONE_MODEL and "start" not in invalid:
             at = {"last": "its last state", "best": "its best epoch"}.get(
                 str(command.at), f"epoch {command.at}"
             )
             start = f"the weights of {model.id}: {at}" if command.warm else "new weights"
-            yield Line(model=model.id, name="starts with", before="", after=start)
+            yield Line(model=model.id, name="starts with", old_value="", new_value=start)
 
 
 def _difference_hash(form: ModelForm, run: Run, models: Sequence[Model], lines: Sequence[Line]) -> str:

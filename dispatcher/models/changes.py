@@ -12,13 +12,13 @@ from cerebro.state.models.model import is_same
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeRow:
-    """A hyperparameter that changed from `before` to `after`. `since`: first sub-epoch with the new value, in
+    """A hyperparameter that changed from `old_value` to `new_value`. `since`: first sub-epoch with the new value, in
     words.
     """
 
     name: str
-    before: Any
-    after: Any
+    old_value: Any
+    new_value: Any
     since: str
 
 
@@ -35,7 +35,7 @@ def _changes(model: Model) -> Iterator[ChangeRow]:
         old, new = model.terms[previous].hyperparams, model.terms[config].hyperparams
         for name in new:
             if not is_same({name: old.get(name)}, {name: new[name]}):
-                yield ChangeRow(name=name, before=old.get(name), after=new[name], since=since)
+                yield ChangeRow(name=name, old_value=old.get(name), new_value=new[name], since=since)
         previous = config
 
 
@@ -44,7 +44,7 @@ def _config_starts(model: Model) -> Iterator[tuple[int, str]]:
     for sub_epoch, config in model.begun:
         yield config, _sub_epoch_text(model, sub_epoch)
     if model.busy:
-        yield model.given, f"{_sub_epoch_text(model, len(model.visits))}, the current one"
+        yield model.active_version, f"{_sub_epoch_text(model, len(model.visits))}, the current one"
     yield len(model.terms) - 1, "the next sub-epoch"
 
 

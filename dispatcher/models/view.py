@@ -250,7 +250,9 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
 
 
 def _parallel_plans(run: Run, model: Model) -> Iterator[ParallelPlanRow]:
-    for found in parallel_plans.told(run, model) if parallel_plans.has_more_than_one(run, model) else ():
+    for found in (
+        parallel_plans.describe_plans(run, model) if parallel_plans.has_more_than_one(run, model) else ()
+    ):
         yield ParallelPlanRow(
             parallel_plan=found.parallel_plan.label,
             devices=found.parallel_plan.size,
@@ -295,7 +297,7 @@ def _row(
         failed_at=failed_at,
         may=tuple(sorted(allowed_commands(read_model.state, run, run.models[row.id]))),
         changed="; ".join(
-            f"{each.name} is {each.after!r} since {each.since}" for each in changes(run.models[row.id])
+            f"{each.name} is {each.new_value!r} since {each.since}" for each in changes(run.models[row.id])
         ),
         warning=run.models[row.id].warning,
     )

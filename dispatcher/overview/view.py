@@ -148,14 +148,16 @@ def overview(
         search=(rungs.procedure(run), rungs.progress(run, read_model.table(run).trained_epochs()))
         if run and run.search
         else None,
-        forecast=_forecast(run, read_model.throughput(now, run).left, now) if run and run.forecasts else None,
+        forecast=_forecast(run, read_model.throughput(now, run).time_left, now)
+        if run and run.forecasts
+        else None,
         audits=tuple(verification_texts.lines(run.audits)) if run else (),
     )
 
 
-def _forecast(run: Run, left: TimeLeft | None, now: float) -> tuple[str, tuple[str, ...]]:
+def _forecast(run: Run, time_left: TimeLeft | None, now: float) -> tuple[str, tuple[str, ...]]:
     first = run.forecasts[0]
-    expected = left.ends_at if run.is_open and left else first.time + first.end.p50_s
+    expected = time_left.ends_at if run.is_open and time_left else first.time + first.end.p50_s
     return clock(expected, now), tuple(forecast_lines(run, now))
 
 

@@ -35,7 +35,7 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, Model, Run, ScheduleNow, TaskKey, schedule_now
 from cerebro.state.reports.throughput import IDLE, Throughput, ThroughputMeter
-from cerebro.state.runs.rungs import Rung, Told
+from cerebro.state.runs.rungs import Rung, SearchReports
 from cerebro.state.runs.rungs import rungs as rungs_of
 from cerebro.state.tasks.task import OPEN
 from dispatcher.read_models.live_series import LiveSeries
@@ -104,7 +104,7 @@ class ReadModel:
         self.is_complete = False
         self.is_open = False
         self._tables: dict[str, ModelTable] = {}
-        self._rung_states: dict[str, Told] = {}
+        self._rung_states: dict[str, SearchReports] = {}
         self._throughput = ThroughputMeter()
         self._throughput.recall(self.state)
         self._schedules: dict[str, _Schedule] = {}
@@ -184,7 +184,7 @@ class ReadModel:
 
     def rungs(self, run: Run) -> list[Rung]:
         """Return the rungs of a fit run's search, highest first; an empty list without a search."""
-        return rungs_of(run, self._rung_states.setdefault(run.id, Told()))
+        return rungs_of(run, self._rung_states.setdefault(run.id, SearchReports()))
 
     def progress(self, run: Run) -> tuple[int, int]:
         """Return committed and total tasks (see `Run.progress`). A total of 0 means unknown."""

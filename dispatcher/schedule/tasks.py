@@ -152,7 +152,7 @@ def _visits(run: Run, query: TaskQuery) -> Iterator[_Entry]:
     keys, worker = _task_keys(run), query.worker
     for name in (query.model,) if query.model else run.models:
         for visit in run.models[name].kept_visits if name in run.models else ():
-            if worker in ("", visit.worker, *(member.worker for member in visit.others)) and (
+            if worker in ("", visit.worker, *(member.worker for member in visit.other_members)) and (
                 not keys or (name, visit.epoch, visit.partitions) not in keys
             ):
                 yield visit.started, run.id, None, name, visit

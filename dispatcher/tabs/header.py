@@ -33,7 +33,7 @@ class Header:
         fits: ids of planned fit runs.
         fit: id of the fit run whose models are shown, or an empty text.
         searches: True if that fit run has a search.
-        left: estimated remaining time of the run in progress, if known.
+        time_left: estimated remaining time of the run in progress, if known.
         best: best model over all fits with the metric, split and data set of `fit`.
         queue_position: queue position of `run`; None after its end.
         priority: priority of an open `run`.
@@ -61,7 +61,7 @@ class Header:
     fit: str
     searches: bool
     project: str
-    left: TimeLeft | None
+    time_left: TimeLeft | None
     best: Best | None
     queue_position: QueuePosition | None
     priority: str
@@ -110,7 +110,7 @@ def header(
         fits=read_model.fits(),
         fit=chosen.id if chosen else "",
         searches=chosen is not None and chosen.search is not None,
-        left=read_model.throughput(now).left,
+        time_left=read_model.throughput(now).time_left,
         best=best(read_model, chosen),
         queue_position=queue_position,
         priority=shown(run.priority) if run and run.is_open else "",

@@ -85,7 +85,7 @@ class HealthStore(QuarantineStore):
         """See `KvsClient.report_incident`."""
         for _ in range(_TRIES):
             known, seq, now = self._health()
-            incident = quarantine.told(request, known, now)
+            incident = quarantine.new_incident(request, known, now)
             if incident is None or self._write(request.worker, seq, None, incident, term=request.term):
                 return
 

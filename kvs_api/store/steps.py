@@ -62,10 +62,15 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
     }
     if isinstance(step, api.Assign):
         members = tuple(
-            Member(worker=each.worker, partition=each.partition, devices=each.devices) for each in step.others
+            Member(worker=each.worker, partition=each.partition, devices=each.devices)
+            for each in step.other_members
         )
         event = TaskAssigned(
-            **named, devices=step.devices, parallel_plan=step.parallel_plan, others=members, terms=step.terms
+            **named,
+            devices=step.devices,
+            parallel_plan=step.parallel_plan,
+            other_members=members,
+            terms=step.terms,
         )
         return table | {
             "incarnation": step.incarnation,
@@ -73,7 +78,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             "depth": step.depth,
             **_model(step.task),
             "body": step.body.model_dump_json(),
-            "others": [_other(experiment, step, number) for number in range(1, len(step.others) + 1)],
+            "others": [_other(experiment, step, number) for number in range(1, len(step.other_members) + 1)],
             "event": _json(event),
         }
     if isinstance(step, api.Preempt):
@@ -109,7 +114,7 @@ def report(worker: str, step: api.Report) -> dict[str, Any]:
 
 def _other(experiment: str, step: api.Assign, number: int) -> dict[str, Any]:
     """Convert member `number` of a gang."""
-    other = step.others[number - 1]
+    other = step.other_members[number - 1]
     return {
         "worker": other.worker,
         "incarnation": other.incarnation,

@@ -38,7 +38,7 @@ from controller.planning.planner_process import Helper, PlannerProcess, without_
 from controller.projections.history import priors
 from controller.scaling import cluster_decision
 from controller.scaling.arrivals import Arrivals
-from controller.scaling.autoscaler.autoscaler import Autoscaler, Seen
+from controller.scaling.autoscaler.autoscaler import Autoscaler, SizeHistory
 from controller.scaling.autoscaler.rest import Rest
 from controller.scaling.autoscaler.use import use_of
 from controller.scaling.cluster_log import ClusterLog
@@ -85,7 +85,7 @@ class Simulation:
         sharing: Callable[[], Sharing] = Sharing,
     ) -> None:
         self._scenario, self._plan, self._autoscaler = scenario, plan, autoscaler
-        self.seen = Seen()
+        self.size_history = SizeHistory()
         self.asked_for: Callable[[int], None] = lambda _: None
         """Callback that gets the number of workers the autoscaler requests."""
         asked = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
@@ -201,7 +201,7 @@ class Simulation:
         self.machines = Machines(self.store)
         self.sharing, self.taken = self._new_sharing(), TakenTime()
         self.arrivals = Arrivals()
-        self.rest = Rest(self._scenario.rest, before=self.store.troubles().before_rest)
+        self.rest = Rest(self._scenario.rest, previous_size=self.store.troubles().before_rest)
         most = self._scenario.most_memory
         self.limits = MemoryLimits(_Resizes(self._workers), most, clock=lambda: self.now)
         self.planner_process = PlannerProcess(self._helper) if self._helper else None
@@ -266,8 +266,8 @@ class Simulation:
         open_runs = [run for core in cores.values() for run in core.open_runs()]
         use = use_of((core.state for core in cores.values()), open_runs, len(self.store.queue()))
         size = self._workers.fleet().size
-        wish = self.rest.look(self.now, size=size, use=use, is_awaited=snapshot.is_awaited)
-        self.store.set_troubles(Troubles(before_rest=self.rest.before))
+        wish = self.rest.update(self.now, size=size, use=use, is_awaited=snapshot.is_awaited)
+        self.store.set_troubles(Troubles(before_rest=self.rest.previous_size))
         if wish is None:
             return False
         self.sizes.append((self.now, wish.workers))
@@ -282,7 +282,7 @@ class Simulation:
             self._term,
             statuses,
             health,
-            seen=evidence(ended(core.state) for core in cores.values()),
+            evidence=evidence(ended(core.state) for core in cores.values()),
             open_runs=[(core.state, run) for core in cores.values() for run in core.open_runs()],
             now=self.now,
         )
@@ -360,7 +360,7 @@ class Simulation:
     def _look_ahead(self, offer: RunOffer) -> ForecastMade | None:
         if self._autoscaler is None or offer.core is not self.core:
             return None
-        ahead = self._autoscaler.look(offer.core, self.now, lambda: self.seen)
+        ahead = self._autoscaler.update(offer.core, self.now, lambda: self.size_history)
         if ahead is not None and ahead.asked_for is not None:
             self.asked_for(ahead.asked_for)
         return ahead
@@ -413,7 +413,7 @@ class Simulation:
             exclusions=exclusions,
             is_filling=self.arrivals.is_filling,
             is_awaited=self.arrivals.is_awaited,
-            growth=self.limits.look(statuses, self._workers.fleet()),
+            growth=self.limits.update(statuses, self._workers.fleet()),
         )
 
     def _etl_started(self) -> RunStarted:

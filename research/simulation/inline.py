@@ -22,9 +22,9 @@ class InlineHelper:
         """Requests in order."""
         self._answer: dict[str, Any] | None = None
 
-    def ask(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Compute the answer."""
-        self.asked.append(message["ask"])
+        self.asked.append(message["request"])
         self._answer = json.loads(json.dumps(answer(json.loads(json.dumps(message)), **self._limits)))
 
     def answer(self) -> dict[str, Any] | None:
@@ -43,7 +43,7 @@ class InlineSampler:
     def __init__(self) -> None:
         self._answer: dict[str, Any] | None = None
 
-    def ask(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Draw the values."""
         self._answer = json.loads(json.dumps(reply(json.dumps(message))))
 

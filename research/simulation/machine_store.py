@@ -73,7 +73,7 @@ class VirtualMachineStore(VirtualWorkerStore):
     def report_incident(self, request: IncidentRequest) -> None:
         """Store an incident."""
         self._require_term(request.term)
-        self._tell(quarantine.told(request, self._health, self._now()))
+        self._tell(quarantine.new_incident(request, self._health, self._now()))
 
     def _require_term(self, term: int | None) -> None:
         if term is not None and term != self._leader.term:

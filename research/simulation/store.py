@@ -333,7 +333,7 @@ class VirtualStore(VirtualSegmentStore):
             step.worker,
             step.incarnation,
             devices=step.devices,
-            others=step.others,
+            other_members=step.other_members,
         )
         problems = (self._unfit(*place, step.depth) for place in row.places)
         if problem := next(filter(None, problems), ""):
@@ -348,9 +348,12 @@ class VirtualStore(VirtualSegmentStore):
             self._post(worker, experiment, step.model_copy(update={"devices": devices}), number)
         named = step.model_dump(include={"task", "attempt", "worker", "devices", "terms"})
         members = tuple(
-            Member(worker=each.worker, partition=each.partition, devices=each.devices) for each in step.others
+            Member(worker=each.worker, partition=each.partition, devices=each.devices)
+            for each in step.other_members
         )
-        self._append(experiment, TaskAssigned(**named, parallel_plan=step.parallel_plan, others=members))
+        self._append(
+            experiment, TaskAssigned(**named, parallel_plan=step.parallel_plan, other_members=members)
+        )
         return DONE
 
     def _unfit(self, name: str, incarnation: str, devices: tuple[int, ...], depth: int) -> str:

@@ -55,7 +55,7 @@ class TaskRow:
     incarnation: str = ""
     lease_until: float = 0.0
     devices: tuple[int, ...] = ()
-    others: tuple[AssignedMember, ...] = ()
+    other_members: tuple[AssignedMember, ...] = ()
     """The workers of a gang besides the leader."""
     saved_batch: int = 0
     """Batch of this attempt's newest savepoint."""
@@ -64,7 +64,7 @@ class TaskRow:
     @property
     def places(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """Return (worker, incarnation, devices) of all workers with the attempt."""
-        others = ((each.worker, each.incarnation, each.devices) for each in self.others)
+        others = ((each.worker, each.incarnation, each.devices) for each in self.other_members)
         return ((self.worker, self.incarnation, self.devices), *others)
 
     def __str__(self) -> str:

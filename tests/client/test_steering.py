@@ -81,7 +81,7 @@ def test_a_model_is_stopped_and_resumed(story: Story) -> None:
         "it is not possible to stop the model: model m00 of fit-1 is stopped; possible now: resume the model"
     )
     assert event(story, CommandKind.RESUME_MODEL, "m00") == ModelResumed(
-        run="fit-1", model="m00", by="ann", beside=True
+        run="fit-1", model="m00", by="ann", can_reopen=True
     )
     assert "possible now: stop the model" in refusal(story, CommandKind.RESUME_MODEL, "m00")
 
@@ -94,7 +94,7 @@ def test_a_failed_model_is_retried(story: Story) -> None:
     story.tell(ModelStopRequested(run="fit-1", model="m01"))
     story.tell(STOPPED)
     assert event(story, CommandKind.RETRY_MODEL, "m00") == ModelRetried(
-        run="fit-1", model="m00", by="ann", beside=True
+        run="fit-1", model="m00", by="ann", can_reopen=True
     )
 
 
@@ -106,7 +106,7 @@ def test_a_run_is_stopped_and_resumed(story: Story) -> None:
         assert "fit-1 is stopping" in refusal(story, kind, scheduler="fifo")
     assert "fit-1 is stopping" in refusal(story, CommandKind.STOP_MODEL, "m00")
     story.tell(STOPPED)
-    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", beside=True)
+    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", can_reopen=True)
     story.tell(FINISHED)
     assert "fit-1 is finished" in refusal(story, CommandKind.RESUME_RUN)
 
@@ -119,9 +119,9 @@ def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> N
     assert "etl-9 is queued" in refusal(story, CommandKind.RESUME_RUN)
     story.tell(RunFinished(run="etl-9", outcome="finished"))
     assert resumable(story.state) is story.run
-    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", beside=True)
+    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", can_reopen=True)
     story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
-    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", beside=True)
+    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", can_reopen=True)
 
 
 @pytest.mark.parametrize("kind", [CommandKind.STOP_RUN, CommandKind.PRIORITIZE])
@@ -223,11 +223,11 @@ def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.Mo
     experiment.delete(confirm=story.state.name)
     assert sent == [
         ModelStopRequested(run="fit-1", model="m00", by="ann"),
-        ModelResumed(run="fit-1", model="m00", by="ann", beside=True),
+        ModelResumed(run="fit-1", model="m00", by="ann", can_reopen=True),
         SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann"),
         RunStopRequested(run="fit-1", by="ann"),
-        RunResumed(run="fit-1", by="ann", beside=True),
-        ModelRetried(run="fit-1", model="m00", by="ann", beside=True),
+        RunResumed(run="fit-1", by="ann", can_reopen=True),
+        ModelRetried(run="fit-1", model="m00", by="ann", can_reopen=True),
         ExperimentArchived(is_archived=True, by="ann"),
         ExperimentArchived(is_archived=False, by="ann"),
         DeletionRequested(by="ann"),

@@ -27,7 +27,7 @@ def outlook(
         pace=pace,
         sizes=(1.0,) * partitions,
         holders=tuple((p % count,) for p in range(partitions)),
-        left=((1 << partitions) - 1,) * models,
+        remaining_partitions=((1 << partitions) - 1,) * models,
         ahead=(epochs - 1,) * models,
         model_ready=(0.0,) * models,
         gpu_ready=((0.0,),) * count,

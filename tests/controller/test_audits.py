@@ -10,7 +10,7 @@ from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed
 from cerebro.contract.tasks import AuditTask, Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
 from cerebro.state.experiment import fold
-from cerebro.state.tasks.verification_texts import told
+from cerebro.state.tasks.verification_texts import result_text
 from cerebro.state.tasks.verifications import AuditState
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
@@ -73,7 +73,7 @@ def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() ->
     for audit in run.audits.known.values():
         assert audit.state is AuditState.EQUAL
         assert audit.redos[0].worker != audit.visit.worker
-        assert told(audit) == f"equal to the bit on {audit.redos[0].worker}"
+        assert result_text(audit) == f"equal to the bit on {audit.redos[0].worker}"
     for body in given:
         visits = run.models[body.model].visits
         assert body.expected == visits[body.sub_epoch].checkpoint
@@ -92,7 +92,7 @@ def test_a_worker_that_computes_wrongly_is_found_and_quarantined() -> None:
     assert health.quarantined() == {"worker-1"}
     found = [audit for audit in run.audits.known.values() if audit.wrong]
     assert {audit.wrong for audit in found} == {"worker-1"}
-    assert all("worker-1 computed wrongly" in told(audit) for audit in found)
+    assert all("worker-1 computed wrongly" in result_text(audit) for audit in found)
     assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
     mark = health.of("worker-1").quarantine
     assert mark is not None
@@ -115,7 +115,7 @@ def test_of_two_workers_nobody_is_blamed_but_both_check_their_machines() -> None
     run, health = fitted(simulation), simulation.store.workers_health()
     differing = [audit for audit in run.audits.known.values() if audit.state is AuditState.DIFFERS]
     assert differing
-    assert all("no third worker has told" in told(audit) for audit in differing)
+    assert all("no third worker has told" in result_text(audit) for audit in differing)
     checked = {each.worker for each in health.incidents if each.what.startswith("check ")}
     assert checked == {"worker-0", "worker-1"}
     assert health.quarantined() == {"worker-1"}  # by its check
@@ -132,7 +132,7 @@ def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_audited_on
     assert simulation.store.workers_health().quarantined() == set()
     judged = [audit for audit in run.audits.known.values() if audit.state is AuditState.JUDGED]
     assert judged
-    assert all("the code does not repeat itself" in told(audit) for audit in judged)
+    assert all("the code does not repeat itself" in result_text(audit) for audit in judged)
     assert run.audits.is_hopeless
     assert len(redos(simulation)) <= 12
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
@@ -172,7 +172,9 @@ def test_a_redo_that_fails_harms_nobody() -> None:
         run = fitted(simulation)
         assert run.state is RunState.FINISHED
         assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
-        assert {told(audit) for audit in run.audits.known.values()} == {"could not be done again: injected"}
+        assert {result_text(audit) for audit in run.audits.known.values()} == {
+            "could not be done again: injected"
+        }
 
 
 @pytest.mark.parametrize("is_measured", [True, False])

@@ -14,7 +14,7 @@ from cerebro.contract.runs import FitRequest, Goal
 from cerebro.state import RunState
 from cerebro.state.experiment import fold
 from cerebro.state.runs.goals import forecast_lines, worker_hours
-from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, Seen
+from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, SizeHistory
 from research.simulation.cluster import Simulation
 from research.simulation.inline import InlineHelper
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
@@ -138,7 +138,7 @@ class Answering:
         self.ends, self.asked = ends, 0
         self._is_asked = False
 
-    def ask(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         json.dumps(message)
         self.asked += 1
         self._is_asked = True
@@ -168,10 +168,14 @@ def half_way(workers: int = 4) -> Simulation:
     return simulation
 
 
-def look(simulation: Simulation, autoscaler: Autoscaler, seen: Seen = Seen()) -> ForecastMade | None:  # noqa: B008
+def look(
+    simulation: Simulation,
+    autoscaler: Autoscaler,
+    size_history: SizeHistory = SizeHistory(),  # noqa: B008
+) -> ForecastMade | None:
     """Send the question, then read the answer."""
-    return autoscaler.look(simulation.core, simulation.now, lambda: seen) or autoscaler.look(
-        simulation.core, simulation.now, lambda: seen
+    return autoscaler.update(simulation.core, simulation.now, lambda: size_history) or autoscaler.update(
+        simulation.core, simulation.now, lambda: size_history
     )
 
 
@@ -190,7 +194,7 @@ def test_more_workers_are_asked_for_where_the_end_would_come_too_late() -> None:
         advised = look(simulation, Autoscaler(Answering(ends), rules))
         assert advised is not None
         assert (advised.advised, advised.asked_for) == (8, None)
-    held = look(simulation, Autoscaler(Answering(ends), ACTING), Seen(chosen_at=simulation.now))
+    held = look(simulation, Autoscaler(Answering(ends), ACTING), SizeHistory(chosen_at=simulation.now))
     assert held is not None
     assert (held.advised, held.asked_for) == (8, None)
 
@@ -225,7 +229,7 @@ def test_workers_go_only_once_others_hold_what_they_alone_held() -> None:
     made = remade(simulation.log)
     assert {partition for partition, _ in made} == {"p2", "p3"}
     assert {worker for _, worker in made} <= {"worker-0-etl", "worker-1-etl"}
-    asked_for = autoscaler.look(simulation.core, simulation.now, Seen)
+    asked_for = autoscaler.update(simulation.core, simulation.now, SizeHistory)
     assert asked_for is not None
     assert asked_for.asked_for == 2
     assert_exclusive(simulation)

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from cerebro.contract.runs import Goal
 from controller.scaling.autoscaler.ends import Ends
-from controller.scaling.autoscaler.policy import EVERY_S, HOLD_S, SETTLED_S, Choice, Situation, choose, wish
+from controller.scaling.autoscaler.policy import (
+    EVERY_S,
+    HOLD_S,
+    SETTLED_S,
+    Choice,
+    Situation,
+    choose,
+    size_to_request,
+)
 
 HOUR = 3600.0
 NOW = 1_000_000.0
@@ -52,7 +60,7 @@ def test_who_is_late_gets_more_workers_at_most_twice_as_many() -> None:
     """A later request adds the others."""
     asked = situation(Goal(finish_by=NOW + 1.7 * HOUR))
     assert choose(asked).workers == 16
-    assert wish(asked, choose(asked)) == 8
+    assert size_to_request(asked, choose(asked)) == 8
 
 
 @pytest.mark.parametrize(
@@ -66,26 +74,26 @@ def test_who_is_late_gets_more_workers_at_most_twice_as_many() -> None:
 def test_nothing_is_changed_too_soon(others: dict[str, Any]) -> None:
     """Not within five minutes of a change, within an hour of a user's choice, or while workers start."""
     goal = Goal(finish_by=NOW + 2.5 * HOUR)
-    assert wish(situation(goal), choose(situation(goal))) == 8
+    assert size_to_request(situation(goal), choose(situation(goal))) == 8
     asked = situation(goal, **others)
-    assert wish(asked, choose(asked)) is None
+    assert size_to_request(asked, choose(asked)) is None
 
 
 def test_what_was_asked_for_is_not_given_back_within_an_hour() -> None:
     """This prevents oscillation; a larger request is possible in between."""
     goal = Goal(finish_by=NOW + 6 * HOUR)
     lately = situation(goal, workers=8, changed_at=NOW - SETTLED_S + 1)
-    assert wish(lately, choose(lately)) is None
+    assert size_to_request(lately, choose(lately)) is None
     late = situation(Goal(finish_by=NOW + 2.5 * HOUR), changed_at=NOW - SETTLED_S + 1)
-    assert wish(late, choose(late)) == 8
+    assert size_to_request(late, choose(late)) == 8
 
 
 def test_workers_are_given_back_only_with_time_to_spare() -> None:
     """A run that finishes just in time keeps its workers."""
     tight, ample = Goal(finish_by=NOW + 4.3 * HOUR), Goal(finish_by=NOW + 6 * HOUR)
     assert choose(situation(tight, workers=8)).workers == 4
-    assert wish(situation(tight, workers=8), choose(situation(tight, workers=8))) is None
-    assert wish(situation(ample, workers=8), choose(situation(ample, workers=8))) == 4
+    assert size_to_request(situation(tight, workers=8), choose(situation(tight, workers=8))) is None
+    assert size_to_request(situation(ample, workers=8), choose(situation(ample, workers=8))) == 4
 
 
 number = st.floats(0, 1e6, allow_nan=False)
@@ -124,7 +132,7 @@ def test_any_history_keeps_the_bounds(  # type: ignore[no-untyped-def]
     least, highest = asked.bounds
     assert 1 <= least <= highest <= most
     assert least <= choice.workers <= highest
-    wanted = wish(asked, choice)
+    wanted = size_to_request(asked, choice)
     if wanted is not None:
         assert wanted in asked.ends
         assert least <= wanted <= highest

@@ -54,7 +54,7 @@ def held(*partitions: int) -> tuple[Replica, ...]:
 
 
 LOST = WorkerLost(worker="w0", incarnation="a", reason="its pod ended")
-REPLACED = LOST.model_copy(update={"reason": HERE.before.reason})
+REPLACED = LOST.model_copy(update={"reason": HERE.previous_exit.reason})
 REMOVED = "it was removed and is no longer registered"
 
 

@@ -112,7 +112,7 @@ def test_a_worker_that_says_that_it_leaves(
 )
 def test_the_end_of_the_process_before(given: Fleet | None, expected: Exit) -> None:
     """The reason is the container's last exit, or the replacement of the pod."""
-    assert worker_view(status(pod=REF), given, silent_s=0.0, lease_s=LEASE_S).before == expected
+    assert worker_view(status(pod=REF), given, silent_s=0.0, lease_s=LEASE_S).previous_exit == expected
 
 
 def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:

@@ -73,7 +73,7 @@ def test_whatever_is_left_and_whoever_holds_it_there_is_an_end(  # type: ignore[
     asked = outlook(models, partitions, epochs, workers=workers, slow=slow)
     mask = left & ((1 << partitions) - 1)
     holders = ((), *asked.holders[1:]) if lost else asked.holders
-    asked = replace(asked, left=(mask, *asked.left[1:]), holders=holders)
+    asked = replace(asked, remaining_partitions=(mask, *asked.remaining_partitions[1:]), holders=holders)
     found = forecast(asked, counts, limit_s=0.2)
     assert found.keys() == {count for count in counts if count > 0}
     assert all(0 <= ends.p50_s <= ends.p90_s * (1 + 1e-9) for ends in found.values())

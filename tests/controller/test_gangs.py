@@ -183,7 +183,7 @@ def test_the_lease_of_a_leader_does_not_keep_a_silent_member(silent: int, is_for
     """A silent member would block all decisions. A silent leader's lease is respected."""
     story = Story(workers=2)
     story.fit(models=1, partitions=2)
-    key = sub_epoch(1, 0)._replace(others=(1,))
+    key = sub_epoch(1, 0)._replace(other_partitions=(1,))
     story.assign(key, 0, others=(Member(worker="worker-1", partition=1),))
     worker = story.state.workers[f"worker-{silent}"]
     (step,) = _take_back(story.state, worker, SILENT, Liveness.SILENT)

@@ -15,7 +15,7 @@ from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.state.snapshots import restored, restored_cluster
 from controller.loop.log_keeper import LogKeeper, Progress, Rule
-from controller.loop.snapshot_process import SnapshotQuestion, made
+from controller.loop.snapshot_process import SnapshotQuestion, make_snapshot
 from tests.kvs_api.bench import JOINED, LOCATORS, Bench, note, requested, worker
 from tests.kvs_api.cluster_log_contract import tell
 from tests.kvs_api.real import TOKEN, Service
@@ -77,7 +77,7 @@ def test_a_log_that_grows_is_kept_each_so_many_events() -> None:
     logs = Logs()
     keeper = logs.keeper()
     for number, seq in enumerate((90, 120, 180, 230)):
-        keeper.tell("one", Progress(seq=seq, grows=True))
+        keeper.report("one", Progress(seq=seq, grows=True))
         keeper.tend(100.0 + number)
     assert logs.made == [("one", 120), ("one", 230)]
     assert [(request.until, request.keep, request.least) for _, request in logs.cuts] == [
@@ -93,7 +93,7 @@ def test_nothing_is_kept_that_tensorboards_files_lack() -> None:
     """A new controller would never show events before the snapshot."""
     logs = Logs()
     keeper = logs.keeper(settled=False)
-    keeper.tell("one", Progress(seq=500, grows=True))
+    keeper.report("one", Progress(seq=500, grows=True))
     keeper.tend(100.0)
     assert (logs.made, logs.cuts) == ([], [])
 
@@ -103,10 +103,10 @@ def test_live_points_go_only_with_a_snapshot_that_was_settled() -> None:
     logs, settled = Logs(), [True]
     keeper = logs.keeper()
     keeper.is_settled = lambda name, seq: settled[0]
-    keeper.tell("one", Progress(seq=120, grows=True, live_before=7.0))
+    keeper.report("one", Progress(seq=120, grows=True, live_before=7.0))
     keeper.tend(100.0)
     settled[0] = False
-    keeper.tell("one", Progress(seq=500, grows=False, live_before=999.0))
+    keeper.report("one", Progress(seq=500, grows=False, live_before=999.0))
     keeper.tend(101.0)
     assert [(request.until, request.live_before) for _, request in logs.cuts] == [(120, 7.0), (120, 7.0)]
 
@@ -126,10 +126,10 @@ def test_what_fails_is_tried_again_later(problem: Exception) -> None:
     """Other logs are compacted in the meantime."""
     logs = Logs(problem=problem)
     keeper = logs.keeper()
-    keeper.tell("one", Progress(seq=500, grows=True))
+    keeper.report("one", Progress(seq=500, grows=True))
     keeper.tend(100.0)
     logs.problem = None
-    keeper.tell("two", Progress(seq=500, grows=True))
+    keeper.report("two", Progress(seq=500, grows=True))
     keeper.tend(101.0)
     assert logs.made == [("two", 500)]
     keeper.tend(200.0)
@@ -140,7 +140,7 @@ def test_one_that_is_gone_is_forgotten() -> None:
     """The keeper never requests it again."""
     logs = Logs(problem=NotFoundError("gone"))
     keeper = logs.keeper()
-    keeper.tell("one", Progress(seq=500, grows=True))
+    keeper.report("one", Progress(seq=500, grows=True))
     keeper.tend(100.0)
     logs.problem = None
     keeper.tend(200.0)
@@ -167,7 +167,7 @@ def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: S
     bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
     keeper = LogKeeper(
         kvs=kvs,
-        make=made,
+        make=make_snapshot,
         leadership=lambda: bench.term,
         is_settled=lambda name, seq: True,
         show=lambda name: None,
@@ -176,7 +176,7 @@ def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: S
     )
     whole, cluster = folded(kvs), kvs.cluster_log()
     keeper.tend(0.0)
-    keeper.tell("", Progress(seq=len(cluster), grows=True))
+    keeper.report("", Progress(seq=len(cluster), grows=True))
     for now in (100.0, 101.0):
         keeper.tend(now)
     kept = kvs.segments("one")

@@ -69,7 +69,7 @@ class Store:
 
 
 def tend(store: Store, health: HealthAnswer) -> bool:
-    return Machines(store).tend(1, store.statuses, health, seen={}, open_runs=[], now=3.0)
+    return Machines(store).tend(1, store.statuses, health, evidence={}, open_runs=[], now=3.0)
 
 
 def test_two_broken_workers_in_one_pass_are_not_lost_leadership() -> None:
@@ -110,7 +110,7 @@ def attempts(*ends: tuple[str, str]) -> Task:
             task.retry()
         number: Any = len(task.attempts) + 1
         at: Any = SimpleNamespace(
-            attempt=number, time=float(number), devices=(0,), parallel_plan=None, others=()
+            attempt=number, time=float(number), devices=(0,), parallel_plan=None, other_members=()
         )
         task.assign(at, worker)
         task.start(at)

@@ -134,7 +134,7 @@ def test_the_autoscaler_acts_only_where_all_pods_work(
         store.register(record(number, **({"pod": None} if number == 9 else {})))
     watcher = membership(store, Manager(pods=pods))
     watcher.snapshot(0.0)
-    assert watcher.seen().is_changing is not may_act
+    assert watcher.size_history().is_changing is not may_act
 
 
 def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualStore) -> None:

@@ -144,26 +144,26 @@ def test_a_refusal_is_one_line_and_an_absence_is_asked_again(
     is_final = isinstance(error, ClusterError)
     for second in range(12):
         at[0] = float(second)
-        growth = limits.look(*looks())
+        growth = limits.update(*looks())
         limits.grow({"w-0"})
         assert growth.workers == (frozenset() if is_final and second else {"w-0"})
     assert len(manager.asked) == len(caplog.records) == (1 if is_final else 3)
     assert not is_final or "worker.resources.worker.limits.memory" in caplog.text
-    assert limits.look(*looks()).problem == ("no such thing" if is_final else "")
+    assert limits.update(*looks()).problem == ("no such thing" if is_final else "")
 
 
 @pytest.mark.parametrize("unresized", ["", "Node didn't have enough capacity"])
 def test_a_node_has_so_long_to_give_it(limits: MemoryLimits, at: list[float], unresized: str) -> None:
     """The message quotes the node's reason, if there is one. A replaced pod may be resized."""
-    limits.look(*looks())
+    limits.update(*looks())
     limits.grow({"w-0"})
     at[0] = WAIT_S
-    assert limits.look(*looks(unresized=unresized)).workers == {"w-0"}
+    assert limits.update(*looks(unresized=unresized)).workers == {"w-0"}
     at[0] = WAIT_S + 1
-    growth = limits.look(*looks(unresized=unresized))
+    growth = limits.update(*looks(unresized=unresized))
     assert growth.workers == frozenset()
     assert (unresized or "within 120 s") in growth.problem
-    assert limits.look(*looks(uid="2")).workers == {"w-0"}
+    assert limits.update(*looks(uid="2")).workers == {"w-0"}
 
 
 def _gone(pod: Pod) -> dict[str, Pod]:
@@ -194,7 +194,7 @@ def test_only_a_pod_that_is_there_and_has_a_limit_is_asked_for(
 ) -> None:
     """The registration may be about an older pod. A returning worker counts, because it may have more memory."""
     statuses, fleet = looks()
-    growth = limits.look(statuses, Fleet(pods=pods(fleet.pods["w-0"]), size=1))
+    growth = limits.update(statuses, Fleet(pods=pods(fleet.pods["w-0"]), size=1))
     limits.grow({"w-0"})
     assert (growth.workers, manager.asked) == (frozenset({"w-0"} if may_grow else ()), [])
 
@@ -213,7 +213,7 @@ def test_while_the_cluster_manager_is_not_heard_nothing_is_given_up_that_it_coul
     manager: Manager, most: int
 ) -> None:
     """A new controller does not know which workers can grow. A need above the maximum still fails."""
-    unheard = MemoryLimits(manager, most * GIB).look((), None)
+    unheard = MemoryLimits(manager, most * GIB).update((), None)
     assert bool(hopeless_on(unheard)) == (most == 10)
-    heard = MemoryLimits(manager, most * GIB).look((), Fleet(pods={}, size=0))
+    heard = MemoryLimits(manager, most * GIB).update((), Fleet(pods={}, size=0))
     assert hopeless_on(heard)

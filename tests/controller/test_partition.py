@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.base import SPLITS
-from controller.preparation.partition import cut, kept, row_keys, shares
+from controller.preparation.partition import cut, row_keys, rows_in_use, shares
 
 weights = st.lists(st.one_of(st.integers(1, 8).map(float), st.floats(0.01, 100)), min_size=1, max_size=9)
 
@@ -45,7 +45,7 @@ def test_shares_are_in_proportion(rows: int, weights: list[float]) -> None:
 def test_a_cut_loses_and_doubles_no_row(lengths: list[int], weights: list[float], fraction: float) -> None:
     """The parts together are the first rows of the order, for any sequence of input lengths."""
     rows = sum(lengths)
-    counts = shares(min(rows, kept(rows, fraction)), weights)
+    counts = shares(min(rows, rows_in_use(rows, fraction)), weights)
     pieces: list[list[int]] = [[] for _ in counts]
     start = 0
     for length in lengths:

@@ -182,7 +182,7 @@ def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
             assert asked is None
             continue
         assert asked is not None
-        assert [mask.bit_count() for mask in asked.problem.left] == [*to_come.values()]
+        assert [mask.bit_count() for mask in asked.problem.remaining_partitions] == [*to_come.values()]
         assert asked.problem.epochs == 1 + ahead
 
 
@@ -199,12 +199,12 @@ def test_a_process_answers_and_is_gone_after_rest() -> None:
             asked = planner_query(core.fit)
     assert asked is not None
     helper = ChildHelper()
-    message = {"ask": "plan", "problem": to_json(asked.problem), "present": asked.present, "sigma": 0.0}
-    helper.ask(message)
-    helper.ask(message)  # replaces the first question
+    message = {"request": "plan", "problem": to_json(asked.problem), "present": asked.present, "sigma": 0.0}
+    helper.send(message)
+    helper.send(message)  # replaces the first question
     answer = helper.wait(300.0)
     assert answer["planned_s"] <= answer["dispatch_s"] * (1 + 1e-9)
-    helper.ask({"ask": "plan", "problem": {}, "sigma": 0.0})
+    helper.send({"request": "plan", "problem": {}, "sigma": 0.0})
     assert "error" in helper.wait(300.0)
     helper.rest()
     assert helper.answer() is None

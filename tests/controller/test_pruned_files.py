@@ -60,7 +60,7 @@ class Disk:
         for model in self.run.models.values():
             model.removed = {self._named(model.id, name) for name in model.removed}
             for number, visit in enumerate(model.visits):
-                model.visits.kept[number] = visit._replace(file=self._named(model.id, visit.file))
+                model.visits.recent_visits[number] = visit._replace(file=self._named(model.id, visit.file))
             self._fill(model.id)
 
     def _named(self, model: str, simulated: str) -> str:

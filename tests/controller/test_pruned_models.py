@@ -93,9 +93,9 @@ def test_what_comes_after_the_removal_is_late() -> None:
     new = NewModel(hyperparams={"lr": 0.1, "batch_size": 1}, epochs=9, origin=Origin(model=finished.id))
     tell(
         state,
-        ModelResumed(run="fit-1", model=stopped.id, by="ada", beside=True),
-        ModelExtended(run="fit-1", model=finished.id, epochs=9, by="ada", beside=True),
-        ModelsAdded(run="fit-1", models=(new,), by="ada", beside=True),
+        ModelResumed(run="fit-1", model=stopped.id, by="ada", can_reopen=True),
+        ModelExtended(run="fit-1", model=finished.id, epochs=9, by="ada", can_reopen=True),
+        ModelsAdded(run="fit-1", models=(new,), by="ada", can_reopen=True),
     )
     assert [record.is_late for record in state.commands[-3:]] == [True, True, True]
     assert not state.runs["fit-1"].is_open
@@ -150,7 +150,7 @@ def test_a_stopped_test_does_not_go_on_once_what_it_has_left_to_read_is_removed(
     assert CommandKind.RESUME_RUN not in allowed(state, lost)
     with pytest.raises(ConflictError, match=f"test-1 is stopped, and {GONE}: call run_test for models"):
         events_of(Command(kind=CommandKind.RESUME_RUN, run="test-1"), state, by="ada")
-    tell(state, *(RunResumed(run=run.id, by="ada", beside=True) for run in (lost, *others)))
+    tell(state, *(RunResumed(run=run.id, by="ada", can_reopen=True) for run in (lost, *others)))
     assert [record.is_late for record in state.commands[-3:]] == [True, False, False]
     assert [run.is_open for run in (lost, *others)] == [False, True, True]
 

@@ -136,7 +136,7 @@ def _clone(model: str, *, priority: int = 0) -> ModelsAdded:
         origin=Origin(model=model),
         priority=priority,
     )
-    return ModelsAdded(run="fit-1", models=(new,), by="ada", beside=True)
+    return ModelsAdded(run="fit-1", models=(new,), by="ada", can_reopen=True)
 
 
 def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
@@ -176,14 +176,14 @@ def _draw_command(data: st.DataObject, number: int) -> ClientEvent:
     new = NewModel(hyperparams={"lr": 0.01, "batch_size": 1}, epochs=5, origin=warm)
     kinds: Sequence[ClientEvent] = [
         ModelStopRequested(run="fit-1", model=name, by="ada"),
-        ModelResumed(run="fit-1", model=name, by="ada", beside=True),
-        ModelRetried(run="fit-1", model=name, by="ada", beside=True),
-        ModelExtended(run="fit-1", model=name, epochs=6, by="ada", beside=True),
-        ModelsAdded(run="fit-1", models=(new,), by="ada", beside=True),
+        ModelResumed(run="fit-1", model=name, by="ada", can_reopen=True),
+        ModelRetried(run="fit-1", model=name, by="ada", can_reopen=True),
+        ModelExtended(run="fit-1", model=name, epochs=6, by="ada", can_reopen=True),
+        ModelsAdded(run="fit-1", models=(new,), by="ada", can_reopen=True),
         _tested(name, run=f"test-{number}"),
         SearchStopRequested(run="fit-1", by="ada"),
         RunStopRequested(run="fit-1", by="ada"),
-        RunResumed(run="fit-1", by="ada", beside=True),
+        RunResumed(run="fit-1", by="ada", can_reopen=True),
     ]
     return data.draw(st.sampled_from(kinds))
 

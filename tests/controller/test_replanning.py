@@ -23,8 +23,8 @@ class Listening:
         self.asked: list[str] = []
         self.is_mute = False
 
-    def ask(self, message: Mapping[str, Any]) -> None:
-        self.asked.append(message["ask"])
+    def send(self, message: Mapping[str, Any]) -> None:
+        self.asked.append(message["request"])
 
     def answer(self) -> dict[str, Any] | None:
         """Report that no better plan exists."""

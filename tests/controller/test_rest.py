@@ -28,7 +28,7 @@ from cerebro.state.experiment import fold
 from controller.scaling import membership
 from controller.scaling.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
 from controller.scaling.autoscaler.policy import HOLD_S
-from controller.scaling.autoscaler.rest import Rest, RestRules, Wish
+from controller.scaling.autoscaler.rest import DesiredSize, Rest, RestRules
 from controller.scaling.autoscaler.use import Use, use_of
 from controller.scaling.membership import Membership
 from controller.scaling.orchestrator import Fleet, Pod
@@ -121,8 +121,8 @@ def test_nothing_is_made_anew_for_a_rest(
 # --- Idle time ---
 
 
-def rest(*, least: int = 0, most: int = 0, before: int = 0) -> Rest:
-    return Rest(RestRules(is_on=True, idle_s=IDLE_S, least=least, most=most), before=before)
+def rest(*, least: int = 0, most: int = 0, previous_size: int = 0) -> Rest:
+    return Rest(RestRules(is_on=True, idle_s=IDLE_S, least=least, most=most), previous_size=previous_size)
 
 
 def look(
@@ -134,8 +134,8 @@ def look(
     wished_at: float = math.inf,
     chosen_at: float = -math.inf,
     **known: object,
-) -> Wish | None:
-    return it.look(now, size=size, use=Use(is_used, wished_at), chosen_at=chosen_at, **known)  # type: ignore[arg-type]
+) -> DesiredSize | None:
+    return it.update(now, size=size, use=Use(is_used, wished_at), chosen_at=chosen_at, **known)  # type: ignore[arg-type]
 
 
 def test_workers_are_given_back_after_a_while_without_a_run() -> None:
@@ -145,7 +145,7 @@ def test_workers_are_given_back_after_a_while_without_a_run() -> None:
     assert look(it, 10.0, 4, is_used=False) is None
     assert look(it, 69.0, 4, is_used=False) is None
     assert look(it, 71.0, 4, is_used=False, chosen_at=71.0 - HOLD_S / 2) is None
-    assert look(it, 72.0, 4, is_used=False) == Wish(1, "no run for 1 min")
+    assert look(it, 72.0, 4, is_used=False) == DesiredSize(1, "no run for 1 min")
     assert look(rest(least=1), 1e9, 1, is_used=False) is None
     assert look(Rest(RestRules()), 1e9, 4, is_used=False) is None
 
@@ -155,8 +155,8 @@ def test_workers_are_given_back_after_a_while_without_a_run() -> None:
 )
 def test_a_run_wakes_as_many_as_there_were(bounds: tuple[int, int] | None, most: int, expected: int) -> None:
     """The number respects the run's and the cluster's limits, also after a change of leader."""
-    it = rest(before=4, most=most)
-    assert look(it, 0.0, 0, is_used=True, bounds=bounds) == Wish(expected, "a run is requested")
+    it = rest(previous_size=4, most=most)
+    assert look(it, 0.0, 0, is_used=True, bounds=bounds) == DesiredSize(expected, "a run is requested")
 
 
 def test_a_run_behind_a_paused_one_uses_nothing() -> None:
@@ -189,24 +189,24 @@ def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
     it = rest(least=least)
     full = Use(is_used=False, is_full=True)
     for now in (0.0, 2 * IDLE_S, 2 * IDLE_S + 1):
-        found = it.look(now, size=4, use=full)
-    assert found == Wish(1, "no run for 2 min")
+        found = it.update(now, size=4, use=full)
+    assert found == DesiredSize(1, "no run for 2 min")
     for now in (200.0, 1e6):
-        assert it.look(now, size=1, use=full) is None
-    assert it.told(1) == "the cluster rests with 1 of 4 workers; a run wakes it"
-    assert look(it, 1e6, 1, is_used=True) == Wish(4, "a run is requested")
+        assert it.update(now, size=1, use=full) is None
+    assert it.status_text(1) == "the cluster rests with 1 of 4 workers; a run wakes it"
+    assert look(it, 1e6, 1, is_used=True) == DesiredSize(4, "a run is requested")
     assert look(it, 1e6 + 1, 4, is_used=True) is None
-    assert (it.before, it.told(4)) == (0, "")
+    assert (it.previous_size, it.status_text(4)) == (0, "")
 
 
 def test_a_run_that_waits_for_space_has_one_worker_come_back() -> None:
     """An idle cluster gets one worker, unless a user requested zero later."""
-    it = rest(before=4)
+    it = rest(previous_size=4)
     full = Use(is_used=False, is_full=True, wished_at=5.0)
-    assert it.look(0.0, size=0, use=full, emptied_at=6.0) is None
-    assert it.look(0.0, size=0, use=full) == Wish(1, "a run waits for free space")
-    assert it.look(1.0, size=1, use=full) is None
-    assert look(it, 2.0, 1, is_used=True) == Wish(4, "a run is requested")
+    assert it.update(0.0, size=0, use=full, emptied_at=6.0) is None
+    assert it.update(0.0, size=0, use=full) == DesiredSize(1, "a run waits for free space")
+    assert it.update(1.0, size=1, use=full) is None
+    assert look(it, 2.0, 1, is_used=True) == DesiredSize(4, "a run is requested")
 
 
 # --- Starting workers ---
@@ -251,7 +251,7 @@ def test_data_is_cut_for_all_that_were_asked_for() -> None:
     told = []
     for workers, pods, now in seen:
         it.see(workers, pods, now)
-        told.append(it.told if it.is_awaited else None)
+        told.append(it.progress_text if it.is_awaited else None)
     one_of_two, two_of_three = (f"workers are starting: {n} of {n + 1}" for n in (1, 2))
     assert told == [None, one_of_two, one_of_two, None, two_of_three, None]
 
@@ -372,7 +372,7 @@ def test_a_size_that_the_autoscaler_asked_for_is_no_choice_to_the_next_controlle
     heir = watched(store, manager, least=1)
     heir.take_over()
     turn(heir, 10.0, is_used=False)
-    assert heir.seen().chosen_at == -math.inf
+    assert heir.size_history().chosen_at == -math.inf
 
 
 def installing(store: VirtualStore, manager: Manager, number: int) -> Membership:
@@ -390,7 +390,7 @@ def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
     assert manager.sizes == [2]
     manager.pods = fleet(0, 1, size=2, set_uid="a")
     turn(first, 11.0, is_used=False)
-    assert first.seen().chosen_at == -math.inf
+    assert first.size_history().chosen_at == -math.inf
     manager.pods = fleet(0, 1, 2, size=3, set_uid="a")  # by `kubectl scale`
     turn(first, 20.0, is_used=False)
     turn(installing(store, manager, 2), 30.0, is_used=False)
@@ -518,7 +518,7 @@ def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.M
     found = store.size_request()
     assert found is not None
     assert (found.workers, found.reason) == (1, "w-1 had not found a node after 15 min: no node fits: 0/3")
-    assert watcher.seen().chosen_at == 2 * HOLD_S
+    assert watcher.size_history().chosen_at == 2 * HOLD_S
     manager.error, manager.pods = None, fleet(0, size=1)
     watcher.tend()
     assert store.troubles() == Troubles(

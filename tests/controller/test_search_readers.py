@@ -84,7 +84,7 @@ def test_every_reader_bears_every_prefix_of_a_search(name: str) -> None:
         assert run.progress()[0] == sub_epochs == sum(1 for _ in committed(run))
         assert run.has_known_end is (run.search is not None and run.search.finish is not None)
         if run.is_open and not run.has_known_end:
-            assert meter.throughput(run, now).left is None
+            assert meter.throughput(run, now).time_left is None
             assert [bar.total for bar in bars(state, run, {})] == [0]
             assert needed_partitions(state, run) == set(range(WORKERS))
             assert claim(state, run, None, now).whole_s == math.inf

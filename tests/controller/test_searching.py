@@ -210,7 +210,7 @@ def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
     ask(made, 4.0, RunStopRequested(run="fit-1", by="ada"))
     before = set(fit_of(made).models)
     new = NewModel(hyperparams={"lr": 0.01, "batch_size": 1}, epochs=2)
-    made.store.append(EXPERIMENT, ModelsAdded(run="fit-1", models=(new,), by="ada", beside=True))
+    made.store.append(EXPERIMENT, ModelsAdded(run="fit-1", models=(new,), by="ada", can_reopen=True))
     made.run(is_begun=True, limit=20_000)
     run = fold(EXPERIMENT, made.log).runs["fit-1"]
     assert run.state is RunState.FINISHED

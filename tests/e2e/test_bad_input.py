@@ -54,7 +54,7 @@ def test_metadata_that_cannot_be_used(lab: Lab, tmp_path: Path) -> None:
         experiment.run_etl(TinyETL(), progress=False)
     table.rmdir()
     write_table(table, 8)
-    assert experiment.run_etl(TinyETL(), progress=False).kept == {"train": 8}
+    assert experiment.run_etl(TinyETL(), progress=False).kept_rows == {"train": 8}
 
 
 def test_rows_that_cannot_be_used(lab: Lab) -> None:
@@ -69,7 +69,7 @@ def test_rows_that_cannot_be_used(lab: Lab) -> None:
     assert list(experiment.failed_rows()["id"]) == [5]
     result = experiment.run_etl(TinyETL(broken=5), max_failed=0.5, progress=False)
     assert list(result.failed_rows()["split"]) == ["train"]
-    assert (result.kept, result.failed) == ({"train": 7}, {"train": 1})
+    assert (result.kept_rows, result.failed) == ({"train": 7}, {"train": 1})
 
 
 def test_locators_that_are_malformed(lab: Lab) -> None:

@@ -115,7 +115,7 @@ def test_rows_are_left_and_done_again(lab: Lab) -> None:
     assert "between two batches" in event.failure.message
     assert processes.wait_gone(old, HANG_S)
     result = lab.result(etl, experiment)
-    assert result.kept == result.rows == ROWS
+    assert result.kept_rows == result.rows == ROWS
     folders = [*lab.home.path.glob(f"volumes/shards/*/datasets/{result.dataset}/train/partition-*")]
     ids = [identity for folder in folders for identity in MappedRows.open([folder]).ids()]
     assert sorted(map(int, ids)) == list(range(ROWS["train"]))

@@ -72,7 +72,7 @@ def test_fitting_goes_on_where_its_worker_is_killed(lab: Lab) -> None:
     lab.kill(at.worker)
     lab.gate.open()
     result = lab.result(etl, experiment)
-    assert result.kept == {"train": 40, "valid": 12}
+    assert result.kept_rows == {"train": 40, "valid": 12}
     events = lab.log(experiment).read()
     (commit,) = (event for event in events if event.type == "TaskCommitted" and event.task == "etl-1/fitting")
     assert commit.attempt > 1

@@ -106,9 +106,9 @@ def test_two_workers_train_the_weights_of_one_process_on_both_partitions(
     assert result.failures() == {}
     log = lab.log(experiment)
     given = [e for e in log.read() if isinstance(e, TaskAssigned) and "/train/" in e.task]
-    sets = [e for e in given if e.others]
+    sets = [e for e in given if e.other_members]
     assert {e.parallel_plan.label for e in sets if e.parallel_plan} == {"ddp-2x1"}
-    assert {len(e.others) for e in sets} == {1}
+    assert {len(e.other_members) for e in sets} == {1}
     run = log.state().runs["fit-1"]
     for model in run.models.values():
         assert [len(visit.partitions) for visit in model.visits].count(2) == 4

@@ -57,7 +57,7 @@ def test_a_killed_process_leaves_no_trace_in_the_data(lab: Lab, victim: str) -> 
     lab.kill(knock.pid if victim == "child" else knock.worker if victim == "worker" else victim)
     lab.gate.open()
     result = lab.result(etl, experiment)
-    assert result.kept == result.rows == ROWS
+    assert result.kept_rows == result.rows == ROWS
     partitions = lab.home.path.glob(f"volumes/shards/*/datasets/{result.dataset}/train/partition-*")
     ids = [identity for folder in partitions for identity in MappedRows.open([folder]).ids()]
     assert sorted(map(int, ids)) == list(range(ROWS["train"]))

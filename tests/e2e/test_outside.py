@@ -33,7 +33,7 @@ def test_an_experiment_works_alike(lab: Lab, elsewhere: str, tmp_path: Path) -> 
     with pytest.warns(UserWarning, match=r"train\.csv \(and 2 more\) exists on this machine; make sure"):
         experiment = Experiment("outside", locators=tables, server=elsewhere, token=token)
     assert experiment.connection.page == elsewhere
-    assert experiment.run_etl(TinyETL(), progress=False).kept == {"train": 40, "valid": 12, "predict": 9}
+    assert experiment.run_etl(TinyETL(), progress=False).kept_rows == {"train": 40, "valid": 12, "predict": 9}
     result = experiment.run_fit(
         TinyTraining(), SPACE, epochs=2, metric="loss", mode="min", seed=3, progress=False
     )

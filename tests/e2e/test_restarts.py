@@ -79,4 +79,4 @@ def test_down_leaves_nothing(own_lab: MakeLab) -> None:
     assert set(Path("/dev/shm").iterdir()) <= shared_memory
     restart(lab)
     lab.gate.open()
-    assert sum(lab.result(etl, experiment).kept.values()) == sum(ROWS.values())
+    assert sum(lab.result(etl, experiment).kept_rows.values()) == sum(ROWS.values())

@@ -92,7 +92,7 @@ def test_requirements_are_installed_for_user_code(lab: Lab, tmp_path: Path) -> N
     write_wheel(folder)
     experiment = lab.experiment(lab.tables(train=8), code=folder)
     result = lab.spawn(lambda: experiment.run_etl(GreetingETL(), progress=False))
-    assert lab.result(result, experiment).kept == {"train": 8}
+    assert lab.result(result, experiment).kept_rows == {"train": 8}
 
 
 def test_requirements_that_fail_are_told_in_pips_words(lab: Lab, tmp_path: Path) -> None:

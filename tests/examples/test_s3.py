@@ -54,10 +54,10 @@ def test_digits_from_a_bucket_become_the_same_rows_as_from_a_folder(
     assert client().head_object(Bucket=BUCKET, Key="digits/train.csv")["ContentLength"] > 0
 
     made = [e.run_etl(digits.DigitsETL(), seed=1, progress=False) for e in (in_bucket, in_folder)]
-    assert [etl.kept for etl in made] == [{**SPLITS, "predict": 24}] * 2
+    assert [etl.kept_rows for etl in made] == [{**SPLITS, "predict": 24}] * 2
     for split in (*SPLITS, "predict"):
         remote, local = (_rows(home, etl.dataset, split) for etl in made)
-        assert len(remote) == made[0].kept[split]
+        assert len(remote) == made[0].kept_rows[split]
         assert remote == local
 
     space = {"lr": [0.003, 0.01], "width": [8], "dropout": [0.0], "batch_size": [16]}

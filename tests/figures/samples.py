@@ -167,8 +167,8 @@ def gallery(theme: Theme) -> dict[str, Figure]:
     names = tuple(f"m{i:02}" for i in range(16))
     workers = tuple(f"worker-{i}" for i in range(8))
     splits = (
-        SplitProgress(split="train", rows=1000, kept=500, failed=20, done=700),
-        SplitProgress(split="valid", rows=50, kept=50, failed=0, done=50),
+        SplitProgress(split="train", rows=1000, kept_rows=500, failed=20, done=700),
+        SplitProgress(split="valid", rows=50, kept_rows=50, failed=0, done=50),
     )
     return {
         "curves": figures.curves(few, metric=METRIC, mode="min", split="valid", smoothing=0.6, theme=theme),

@@ -108,6 +108,6 @@ def test_rows_of_a_split_are_kept_failed_under_way_or_to_do() -> None:
     story.do(keys[0], 0, TaskResult(rows=8, rows_failed=2))
     story.start(keys[1], 1)
     (split,) = etl_progress(dataset, run, {str(keys[1]): 3})
-    assert (split.rows, split.kept, split.failed, split.done) == (20, 8, 2, 13)
+    assert (split.rows, split.kept_rows, split.failed, split.done) == (20, 8, 2, 13)
     (split,) = etl_progress(dataset, run, {str(keys[1]): 99})
     assert split.done == 20

@@ -47,7 +47,9 @@ def gang(incarnation: str = "b") -> api.Assign:
     other = AssignedMember(worker="worker-1", incarnation=incarnation, partition=1)
     parallel_plan = ParallelPlan(technique="ddp", workers=2)
     body = sub_epoch_body(GANG, parallel_plan)
-    return api.Assign(task=GANG, attempt=1, worker="worker-0", incarnation="a", others=(other,), body=body)
+    return api.Assign(
+        task=GANG, attempt=1, worker="worker-0", incarnation="a", other_members=(other,), body=body
+    )
 
 
 class OccupancyContract:
@@ -174,7 +176,7 @@ class OccupancyContract:
         assert bench.decide(gang("old")) == ["refused"]
         assert bench.decide(gang()) == ["done"]
         (event,) = (e for e in bench.log() if isinstance(e, TaskAssigned) and e.task == GANG)
-        assert (event.worker, event.others) == ("worker-0", (Member(worker="worker-1", partition=1),))
+        assert (event.worker, event.other_members) == ("worker-0", (Member(worker="worker-1", partition=1),))
         for name, incarnation, number in (("worker-0", "a", 0), ("worker-1", "b", 1)):
             item = bench.store.inbox(name, incarnation, 0, wait_s=0)[-1]
             assert (item.task, item.attempt, item.member, item.cancel) == (GANG, 1, number, False)

@@ -204,7 +204,7 @@ def test_the_gap_is_that_of_the_open_fit_that_is_furthest_from_its_bound() -> No
         cores.append(core)
     seen = []
     for ending in (*stories, None):
-        metrics.look((), max(Overview.of(core).gap for core in cores), ClusterSnapshot())
+        metrics.update((), max(Overview.of(core).gap for core in cores), ClusterSnapshot())
         seen.append(value(metrics, name))
         if ending is not None:
             ending.tell(RunFinished(run="fit-1", outcome="finished"))

@@ -110,11 +110,11 @@ class _Search:
 
 
 def _first(problem: Problem) -> _State:
-    begins_later = [not mask and problem.epochs > 1 for mask in problem.left]
+    begins_later = [not mask and problem.epochs > 1 for mask in problem.remaining_partitions]
     return _State(
         open=tuple(
             problem.all_partitions if later else mask
-            for mask, later in zip(problem.left, begins_later, strict=True)
+            for mask, later in zip(problem.remaining_partitions, begins_later, strict=True)
         ),
         epoch=tuple(2 if later else 1 for later in begins_later),
         model_free=problem.model_ready,

@@ -66,7 +66,9 @@ def problems(
         holders=tuple(holders),
         sizes=tuple(draw(_of(len(holders), st.sampled_from((1.0, 1.0, 0.5, 2.0))))),
         epochs=draw(st.integers(1, max_epochs)),
-        left=tuple(draw(_of(num_models, st.integers(0, whole) if is_begun else st.just(whole)))),
+        remaining_partitions=tuple(
+            draw(_of(num_models, st.integers(0, whole) if is_begun else st.just(whole)))
+        ),
         model_ready=tuple(draw(_of(num_models, ready))),
         gpu_ready=tuple(tuple(draw(_of(count, ready))) for count in gpus),
     )

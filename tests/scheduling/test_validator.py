@@ -29,7 +29,7 @@ def one_after_the_other(problem: Problem) -> Schedule:
     """Return a sequential, valid schedule of any problem."""
     now = max(*problem.model_ready, *(ready[-1] for ready in problem.gpu_ready))
     sub_epochs = []
-    for model, left in enumerate(problem.left):
+    for model, left in enumerate(problem.remaining_partitions):
         for epoch in range(1, problem.epochs + 1):
             for partition in range(problem.num_partitions):
                 if epoch > 1 or left >> partition & 1:
@@ -168,7 +168,7 @@ def test_epochs_out_of_order_are_named() -> None:
 
 def test_a_partition_visited_before_is_not_due_again() -> None:
     """A half-done epoch needs only the remaining partitions."""
-    said = complaints(replace(SQUARE, left=(0b10, 0b11)), SUB_EPOCHS)
+    said = complaints(replace(SQUARE, remaining_partitions=(0b10, 0b11)), SUB_EPOCHS)
     assert said == "model 'm0' on partition 0 in epoch 1 runs once, expected never"
 
 
@@ -202,7 +202,7 @@ def together(*places: int, model: int = 0, start: float = 0.0, end: float | None
         worker=first,
         start=start,
         end=start + {1: 4.0, 2: 5.0, 4: 6.0}[len(places)] if end is None else end,
-        others=tuple((place, place) for place in others),
+        other_members=tuple((place, place) for place in others),
     )
 
 
@@ -235,11 +235,11 @@ def test_sets_that_cover_the_partitions_once_are_right() -> None:
             "on partition 1 in epoch 1 runs 2 times",
         ),
         (
-            (IN_PAIRS[0]._replace(others=((1, 0),)), *IN_PAIRS[1:]),
+            (IN_PAIRS[0]._replace(other_members=((1, 0),)), *IN_PAIRS[1:]),
             "runs on worker-0 and worker-0, expected another worker for each partition",
         ),
         (
-            (IN_PAIRS[0]._replace(others=((1, 2),)), *IN_PAIRS[1:]),
+            (IN_PAIRS[0]._replace(other_members=((1, 2),)), *IN_PAIRS[1:]),
             "runs on worker-2, which does not hold partition 1",
         ),
         (
@@ -255,8 +255,11 @@ def test_sets_that_cover_the_partitions_once_are_right() -> None:
             "while model 'm1' on partition 2 and 3",
         ),
         ((IN_PAIRS[0], together(2, 3, start=4.5), *IN_PAIRS[2:]), "2 of its 1 GPUs would be taken"),
-        ((IN_PAIRS[0]._replace(others=((7, 1),)), *IN_PAIRS[1:]), "names partition 7, but there are 4"),
-        ((IN_PAIRS[0]._replace(others=((1, 7),)), *IN_PAIRS[1:]), "names worker 7, but there are 4"),
+        (
+            (IN_PAIRS[0]._replace(other_members=((7, 1),)), *IN_PAIRS[1:]),
+            "names partition 7, but there are 4",
+        ),
+        ((IN_PAIRS[0]._replace(other_members=((1, 7),)), *IN_PAIRS[1:]), "names worker 7, but there are 4"),
     ],
 )
 def test_what_is_wrong_with_a_set_is_named(sub_epochs: tuple[Placement, ...], said: str) -> None:

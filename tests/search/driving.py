@@ -62,7 +62,9 @@ def search_of(
     request: SearchRequest, *, epochs: int = 27, mode: Literal["min", "max"] = "max", workers: int = 2
 ) -> Search:
     own = Halving() if isinstance(request.procedure, OwnProcedure) else None
-    return Search(request, epochs=epochs, metric="score", mode=mode, seed=7, workers=workers, own=own)
+    return Search(
+        request, epochs=epochs, metric="score", mode=mode, seed=7, workers=workers, user_procedure=own
+    )
 
 
 @dataclass

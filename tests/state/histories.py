@@ -22,7 +22,7 @@ from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, Member, TaskResult, Timings
 from cerebro.state import Model, ModelState, RunState, TaskKey, TaskState
-from cerebro.state.models.parallel_plans import left
+from cerebro.state.models.parallel_plans import allowed_plans
 from tests.state.stories import Story, joined, lost, sub_epoch, validation
 
 FAILURES = (
@@ -124,12 +124,12 @@ class History(Story):
             return False
         key, number = self.random.choice(keys)
         devices = self.random.choice(self._free(number))
-        found = left(self.run, self.model(key.model or "")) if key.kind == "train" else ()
+        found = allowed_plans(self.run, self.model(key.model or "")) if key.kind == "train" else ()
         parallel_plans = [parallel_plan for parallel_plan in found if parallel_plan.size == len(devices)]
         others: tuple[Member, ...] = ()
         if key.kind == "train" and self._has_gangs:
             others = tuple(self._others(key, devices, able))
-            key = key._replace(others=tuple(member.partition for member in others))
+            key = key._replace(other_partitions=tuple(member.partition for member in others))
             if self.run.task(key).state is not TaskState.PENDING:
                 return False
         self.assign(

@@ -36,7 +36,7 @@ def assert_sound(state: ExperimentState) -> None:
                 "isolation: one open sub-epoch per model"
             )
             there = range(model.archived_epochs + 1, model.epochs + 1)
-            assert [v for epoch in there for v in model.epoch_visits(epoch)] == model.visits.kept
+            assert [v for epoch in there for v in model.epoch_visits(epoch)] == model.visits.recent_visits
             assert len(model.summaries) == model.archived_epochs
             for epoch in there:
                 visits = model.epoch_visits(epoch)

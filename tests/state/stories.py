@@ -201,7 +201,7 @@ class Story:
             worker=f"worker-{worker}",
             devices=devices,
             parallel_plan=parallel_plan,
-            others=others,
+            other_members=others,
             terms=self.model(key.model or "").terms_for(str(key)) if is_sub_epoch else 0,
         )
         self.tell(event)

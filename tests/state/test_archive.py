@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import ModelsAdded
 from cerebro.contract.runs import FitPlan, NewModel
 from cerebro.state import ExperimentState, Model, Run, TaskState, epoch_report, schedule_now
-from cerebro.state.models.parallel_plans import told
+from cerebro.state.models.parallel_plans import describe_plans
 from cerebro.state.models.positions import position_of
 from cerebro.state.models.sub_epochs import ArchivedError
 from cerebro.state.snapshots import packed, unpacked
@@ -113,8 +113,8 @@ def assert_same(one: Run, whole: Run) -> None:
         lost = {visit.file for visit in other.visits} - {visit.file for visit in model.known_visits}
         assert one.kept_checkpoints(model) == whole.kept_checkpoints(other) - lost
         assert one.best_epoch(model) == whole.best_epoch(other)
-        assert [(t.parallel_plan, t.sub_epochs) for t in told(one, model)] == [
-            (t.parallel_plan, t.sub_epochs) for t in told(whole, other)
+        assert [(t.parallel_plan, t.sub_epochs) for t in describe_plans(one, model)] == [
+            (t.parallel_plan, t.sub_epochs) for t in describe_plans(whole, other)
         ]
         assert model.peaks == other.peaks
         assert_same_epochs(one, model, other)

@@ -24,7 +24,7 @@ from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskKey, TaskState, epoch_report
 from cerebro.state.models.committed_sub_epoch import Visit
-from cerebro.state.tasks.verification_texts import lines, told
+from cerebro.state.tasks.verification_texts import lines, result_text
 from cerebro.state.tasks.verifications import Audit, AuditState, Redo, is_drawn, is_exact, judged
 from cerebro.state.workers import Worker
 from tests.state.stories import DATASET, Story, sub_epoch
@@ -99,7 +99,7 @@ def test_what_nobody_had_time_for_comes_to_nothing_once_its_epoch_is_archived() 
     story.tell(epoch_report(story.state, story.run, 1))
     assert story.run.models["m00"].archived_epochs == 1
     assert not [*story.run.audits.due()]
-    assert told(story.audit(sub_epoch(1, 0))).startswith("its epoch was archived")
+    assert result_text(story.audit(sub_epoch(1, 0))).startswith("its epoch was archived")
     assert story.run.audits.needed("m00") == set()
 
 
@@ -152,12 +152,12 @@ def test_the_end_of_a_run_ends_its_audits() -> None:
     story.redo(sub_epoch(1, 0), 1, differs=True)
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     assert story.run.audits.needed("m00") == set()
-    assert "no third worker has told" in told(story.audit(sub_epoch(1, 0)))
+    assert "no third worker has told" in result_text(story.audit(sub_epoch(1, 0)))
     story.tell(RunResumed(run="fit-1", by="ada"))
     story.trains(sub_epoch(1, 1), 0)
     assert story.audit(sub_epoch(1, 1)).state is AuditState.WAITING
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
-    assert told(story.audit(sub_epoch(1, 1))).startswith("not done: ")
+    assert result_text(story.audit(sub_epoch(1, 1))).startswith("not done: ")
     assert lines(story.run.audits)[0] == "verification: 1 came to nothing, 1 differs"
 
 
@@ -220,7 +220,7 @@ def test_an_audit_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None
         **named, reason="worker-1: OOMKilled", loss=FailureKind.OUT_OF_MEMORY, limit_bytes=limit
     )
     story.tell(TaskAssigned(**named), TaskStarted(**named), killed)
-    assert told(story.audit(sub_epoch(1, 0))) == "could not be done again: worker-1: OOMKilled"
+    assert result_text(story.audit(sub_epoch(1, 0))) == "could not be done again: worker-1: OOMKilled"
     assert story.run.task(key).state is TaskState.FAILED
     assert not [*story.run.audits.due()]
     assert story.model().state is ModelState.ACTIVE
@@ -240,16 +240,16 @@ def test_a_third_worker_tells_who_is_wrong(second: str, differs: bool, wrong: st
     story = Audited()
     story.trains(sub_epoch(1, 0), 0)
     story.redo(sub_epoch(1, 0), 1, digest="b" * 16, differs=True)
-    assert "no third worker has told" in told(story.audit(sub_epoch(1, 0)))
+    assert "no third worker has told" in result_text(story.audit(sub_epoch(1, 0)))
     doubted = {name for name, w in story.state.workers.items() if any(e.is_doubtful for e in w.ended)}
     assert doubted == {"worker-0", "worker-1"}
     story.redo(sub_epoch(1, 0), 2, digest=second, differs=differs)
     audit = story.audit(sub_epoch(1, 0))
     assert (audit.state, audit.wrong) == (AuditState.JUDGED, wrong)
-    assert words in told(audit)
+    assert words in result_text(audit)
     blamed = {name for name, w in story.state.workers.items() if any(e.is_certain for e in w.ended)}
     assert blamed == ({wrong} if wrong else set())
-    assert lines(story.run.audits)[1:] == [f"fit-1/train/m00/e1/p0: {told(audit)}"]
+    assert lines(story.run.audits)[1:] == [f"fit-1/train/m00/e1/p0: {result_text(audit)}"]
 
 
 def made(*redos: Redo, resumed_rows: int = 0) -> Audit:
@@ -260,7 +260,7 @@ def made(*redos: Redo, resumed_rows: int = 0) -> Audit:
         sub_epoch=sub_epoch(1, 0),
         number=0,
         visit=visit,
-        before=None,
+        start_checkpoint=None,
         hyperparams={},
         arithmetic="",
         drawn_after=1,

@@ -82,7 +82,7 @@ COMMANDS = [RunResumed(run="fit-1"), ModelResumed(run="fit-1", model="m01")]
 def test_a_run_is_opened_again_unless_an_open_one_reads_what_it_would_change(command: ClientEvent) -> None:
     """A tested model must not change until the test has finished."""
     story = half_trained()
-    command = command.model_copy(update={"beside": True})
+    command = command.model_copy(update={"can_reopen": True})
     story.tell(RunFinished(run="fit-1", outcome="stopped"), evaluation(1, "m00"), evaluation(2, "m01"))
     found = obstacle(story.state.runs, story.run)
     assert found is not None
@@ -121,12 +121,12 @@ def _happen(story: Story, random: Random, number: int) -> None:
     fit = RunRequested(run=f"fit-{number}", request=story.run.request)
     plan = EvaluatePlan(kind="test", dataset=DATASET, fit="fit-1", models={model: 1}, partitions={0: 1})
     wanted: list[ClientEvent] = [
-        RunResumed(run=random.choice([*runs]), beside=True),
-        ModelResumed(run="fit-1", model=model, beside=True),
-        ModelRetried(run="fit-1", model=model, beside=True),
+        RunResumed(run=random.choice([*runs]), can_reopen=True),
+        ModelResumed(run="fit-1", model=model, can_reopen=True),
+        ModelRetried(run="fit-1", model=model, can_reopen=True),
         ModelStopRequested(run="fit-1", model=model),
         evaluation(number, *random.choice([(), (model,)])),
-        fit if random.random() < 0.3 else RunResumed(run="fit-1", beside=True),
+        fit if random.random() < 0.3 else RunResumed(run="fit-1", can_reopen=True),
     ]
     action = random.choice(["ask", "ask", "end", "train", "plan"])
     open_ones = [run for run in going(story) if not runs[run].open]

@@ -137,7 +137,7 @@ def test_a_process_that_was_only_silent_goes_on_with_its_task() -> None:
     story.fit()
     story.start(sub_epoch(1, 0), 0)
     story.tell(lost(0), joined(0))
-    assert story.state.workers["worker-0"].left == set()
+    assert story.state.workers["worker-0"].stale_tasks == set()
     story.commit(sub_epoch(1, 0), 0)
     assert len(story.model().visits) == 1
 

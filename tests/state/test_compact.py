@@ -36,7 +36,7 @@ def visits(draw: st.DrawFn) -> Visit:
         file=draw(st.text(max_size=9)),
         checksum=draw(st.text(max_size=9)),
         parallel_plan=draw(_PARALLEL_PLANS),
-        others=draw(st.sampled_from([(), (Member(worker="b", partition=3, devices=(0, 1)),)])),
+        other_members=draw(st.sampled_from([(), (Member(worker="b", partition=3, devices=(0, 1)),)])),
         course=draw(st.binary(max_size=9)),
         has_diverged=draw(st.booleans()),
         terms=draw(_VECTORS),
@@ -47,7 +47,7 @@ def visits(draw: st.DrawFn) -> Visit:
 def test_a_pinned_visit_is_what_it_was(found: list[Visit], archived: int) -> None:
     """Each field keeps its value and type."""
     archived = min(archived, len(found))
-    kept = Visits(kept=list(found))
+    kept = Visits(recent_visits=list(found))
     kept.archive(archived, range(archived))
     assert [*kept] == found
     assert [list(map(type, visit)) for visit in kept] == [list(map(type, visit)) for visit in found]
@@ -110,7 +110,7 @@ def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epoc
 
 def test_a_number_out_of_all_reason_is_told_as_the_largest() -> None:
     """A worker may report any number; compaction must not fail."""
-    kept = Visits(kept=[_visit(peak_bytes=2**70, rows=-(2**70))])
+    kept = Visits(recent_visits=[_visit(peak_bytes=2**70, rows=-(2**70))])
     kept.archive(1, {0})
     assert (kept[0].peak_bytes, kept[0].rows) == (2**63 - 1, -(2**63))
 

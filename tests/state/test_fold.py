@@ -33,7 +33,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError, UnreadableError
-from cerebro.state import ExperimentState, whole
+from cerebro.state import ExperimentState, repair_state
 from cerebro.state.experiment import fold
 from tests.state.soundness import assert_sound
 from tests.state.stories import Story, joined, lost, sub_epoch, validation
@@ -201,7 +201,7 @@ def test_a_state_that_was_torn_in_the_middle_of_an_event_is_made_whole(
             raise UnreadableError.for_event("one", len(story.log) + 1, "damaged", found)
         return found
 
-    mended = whole(state, pages)
+    mended = repair_state(state, pages)
     assert mended == before
     mended.apply(story.log[-1])
     assert mended == story.state

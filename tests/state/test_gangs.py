@@ -14,7 +14,7 @@ from tests.state.test_hopping import refused
 
 def gang(*partitions: int, model: str = "m00", epoch: int = 1) -> TaskKey:
     """Return the key of a sub-epoch on these partitions."""
-    return sub_epoch(epoch, partitions[0], model)._replace(others=partitions[1:])
+    return sub_epoch(epoch, partitions[0], model)._replace(other_partitions=partitions[1:])
 
 
 def member(number: int, partition: int | None = None, devices: tuple[int, ...] = (0,)) -> Member:
@@ -24,7 +24,7 @@ def member(number: int, partition: int | None = None, devices: tuple[int, ...] =
 
 
 def assigned(key: TaskKey, *others: Member, worker: int = 0, attempt: int = 1) -> TaskAssigned:
-    return TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}", others=others)
+    return TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}", other_members=others)
 
 
 def four() -> Story:

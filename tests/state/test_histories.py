@@ -120,7 +120,7 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
                     event.worker,
                     event.devices,
                     event.parallel_plan,
-                    event.others,
+                    event.other_members,
                 )
             case TaskStarted():
                 if "/train/" in event.task:
@@ -131,7 +131,7 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
                 ended[event.task, event.attempt] = event.time
     found = list(task_attempts(history.run))
     assert {
-        (str(t.key), a.number): (a.worker, a.devices, a.parallel_plan, a.others)
+        (str(t.key), a.number): (a.worker, a.devices, a.parallel_plan, a.other_members)
         for t in found
         for a in (t.attempt,)
     } == told

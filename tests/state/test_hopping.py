@@ -89,8 +89,8 @@ def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:
     story.tell(lost(0))
     refused(story, assigned(sub_epoch(1, 0, "m01"), 0), "is lost")
     story.tell(joined(0, incarnation="b", partitions=()))
-    assert story.state.workers["worker-0"].left == {str(sub_epoch(1, 0))}
+    assert story.state.workers["worker-0"].stale_tasks == {str(sub_epoch(1, 0))}
     refused(story, assigned(sub_epoch(1, 0), 0, attempt=2), "while it is running")
     story.tell(TaskRevoked(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="lost"))
-    assert story.state.workers["worker-0"].left == set()
+    assert story.state.workers["worker-0"].stale_tasks == set()
     assert story.state.holders(DATASET, 0) == []

@@ -18,7 +18,7 @@ from cerebro.contract.trials import Cause, Inspection, KnownParallelPlan, ModelG
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, RunState, TaskKey, TaskState
 from cerebro.state.experiment import fold
-from cerebro.state.models.parallel_plans import has_more_than_one, told
+from cerebro.state.models.parallel_plans import describe_plans, has_more_than_one
 from tests.state.stories import Story
 
 INSPECT = TaskKey(run="fit-1", kind="inspect")
@@ -108,14 +108,14 @@ def test_what_trials_have_shown_is_told_of_each_parallel_plan() -> None:
     assert has_more_than_one(story.run, story.model())
     rows = {
         row.parallel_plan.label: (row.batch_s, row.is_verified, row.ruled_out)
-        for row in told(story.run, story.model())
+        for row in describe_plans(story.run, story.model())
     }
     assert rows == {"single": (0.0, None, ""), "ddp-2": (0.5, True, "")}
     single = TaskKey(run="fit-1", kind="trial", group="g00", parallel_plan="single")
     failed = started(story, single, (0,))
     outcome = TrialOutcome(reason="it needs 3 GiB", cause="device_memory")
     story.tell(TaskCommitted.model_validate({**failed, "result": TaskResult(trial=outcome)}))
-    (first, _) = told(story.run, story.model("m01"))
+    (first, _) = describe_plans(story.run, story.model("m01"))
     assert (first.parallel_plan.label, first.ruled_out, first.is_verified) == (
         "single",
         "it needs 3 GiB",

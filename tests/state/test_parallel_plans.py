@@ -14,7 +14,7 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskState, schedule_lines
 from cerebro.state.experiment import fold
-from cerebro.state.models.parallel_plans import left, lines, told
+from cerebro.state.models.parallel_plans import allowed_plans, describe_plans, lines
 from tests.state.stories import Story, sub_epoch
 
 CHECKPOINTING = ParallelPlan(technique="checkpointing")
@@ -52,7 +52,7 @@ def attempt(made: Story, parallel_plan: ParallelPlan, failure: Failure | None = 
 
 def labels(made: Story) -> list[str]:
     """Return the parallel plans that the first model may still use."""
-    return [parallel_plan.label for parallel_plan in left(made.run, made.model())]
+    return [parallel_plan.label for parallel_plan in allowed_plans(made.run, made.model())]
 
 
 @pytest.mark.parametrize("failure", [NOT_APPLICABLE, DEVICE])
@@ -164,7 +164,7 @@ def test_whatever_fails_a_model_has_a_parallel_plan_left_or_has_failed(
     for _ in range(30):
         if made.model().state is not ModelState.ACTIVE:
             break
-        parallel_plan = random.choice([*left(made.run, made.model())])
+        parallel_plan = random.choice([*allowed_plans(made.run, made.model())])
         before, failures = set(made.model().struck), made.run.task(sub_epoch(1, 0)).failures
         failure = random.choice(FAILURES if places else FAILURES[:3])
         attempt(made, parallel_plan, failure)
@@ -194,7 +194,7 @@ def test_what_there_is_to_say_of_parallel_plans() -> None:
     attempt(made, DDP)
     table = {
         row.parallel_plan.label: (row.sub_epochs, row.ruled_out, row.is_next)
-        for row in told(made.run, made.model())
+        for row in describe_plans(made.run, made.model())
     }
     assert table == {
         "single": (0, "out of memory of the device: CUDA out of memory", False),

@@ -81,7 +81,7 @@ def told(tried: TaskAttempt) -> tuple[object, ...]:
     return (
         str(tried.key),
         *(attempt.number, attempt.worker, attempt.started, attempt.ended, attempt.outcome),
-        *(attempt.start_s, attempt.devices, str(attempt.parallel_plan), attempt.others),
+        *(attempt.start_s, attempt.devices, str(attempt.parallel_plan), attempt.other_members),
     )
 
 

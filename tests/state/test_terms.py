@@ -296,7 +296,22 @@ def test_a_later_change_moves_no_earlier_sub_epoch() -> None:
     def visit(epoch: int, partition: int, *others: int) -> Visit:
         members = tuple(Member(worker=f"worker-{p}", partition=p) for p in others)
         return Visit(
-            epoch, partition, 1, "worker-0", 1, (), (), "-", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, others=members
+            epoch,
+            partition,
+            1,
+            "worker-0",
+            1,
+            (),
+            (),
+            "-",
+            "-",
+            1,
+            0.0,
+            1.0,
+            0.0,
+            1.0,
+            0.0,
+            other_members=members,
         )
 
     told = []
@@ -305,7 +320,7 @@ def test_a_later_change_moves_no_earlier_sub_epoch() -> None:
         model.add(visit(epoch, partition, *others))
         if epoch == 1 and partition == 0:
             model.change({"batch_size": 3})
-            model.given = 1
+            model.active_version = 1
     assert [position_of(model, ROWS, sub_epoch) for sub_epoch in range(4)] == told
     assert [place.step for place in told] == [0, 4, 6, 10]
 

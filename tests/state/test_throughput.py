@@ -47,7 +47,7 @@ def left_s(story: TimedStory, now: float) -> float:
     for event in story.log:
         meter.see(state, event)
         state.apply(event)
-    left = meter.throughput(state.runs["fit-1"], story.zero + now).left
+    left = meter.throughput(state.runs["fit-1"], story.zero + now).time_left
     assert left is not None
     assert left.ends_at == pytest.approx(story.zero + now + left.seconds)
     return left.seconds

@@ -40,7 +40,7 @@ def test_time_left_counts_the_pause() -> None:
     story = hopping(0.9)
     meter = ThroughputMeter()
     meter.recall(story.state)
-    left = meter.throughput(story.run, story.time).left
+    left = meter.throughput(story.run, story.time).time_left
     assert left is not None
     assert left.seconds >= 2.0 - 1e-6
 
@@ -57,7 +57,7 @@ def test_a_forecast_is_the_one_answer_while_it_holds() -> None:
     made = story.time
     meter = ThroughputMeter()
     meter.recall(story.state)
-    left = meter.throughput(story.run, made + 10).left
+    left = meter.throughput(story.run, made + 10).time_left
     assert left is not None
     assert left.basis == FORECAST
     assert left.ends_at == pytest.approx(made + 50.0)

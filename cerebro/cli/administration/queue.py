@@ -39,7 +39,7 @@ class ExperimentLog:
         known = self.state.runs.get(run)
         if known is None or not known.is_open:
             return None
-        remaining = self.meter.throughput(known, now).left
+        remaining = self.meter.throughput(known, now).time_left
         return remaining.seconds if remaining is not None else None
 
 

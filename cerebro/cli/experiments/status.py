@@ -22,9 +22,9 @@ from cerebro.state import (
     gap,
     queue_positions,
     reason_to_wait,
+    repair_state,
     schedule_lines,
     waiting_for,
-    whole,
 )
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter
@@ -66,7 +66,7 @@ def load_readable(
                 break
     except IllegalEventError as cause:
         problem = UnreadableError.for_event(name, state.seq + 1, str(cause))
-        state = whole(state, lambda after: kvs.events(name, after), lambda name: restored(kvs, name))
+        state = repair_state(state, lambda after: kvs.events(name, after), lambda name: restored(kvs, name))
     return state, problem
 
 

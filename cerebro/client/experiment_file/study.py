@@ -152,7 +152,7 @@ class Study:
         if page := experiment.connection.page:
             say(f"experiment {experiment.name}: {page}/experiments/{experiment.name}")
         etl = experiment.run_etl(self.etl, **self.file.etl.explicit)
-        num_rows, num_failed = sum(etl.kept.values()), sum(etl.failed.values())
+        num_rows, num_failed = sum(etl.kept_rows.values()), sum(etl.failed.values())
         say(f"preprocessed {num_rows:,} rows in {etl.seconds:.1f} s, {num_failed:,} failed")
         if self.file.fit is None or self.training is None:
             return

@@ -205,7 +205,7 @@ def _parallel_plans(run: Run) -> _Table:
         (model.id, each)
         for model in run.models.values()
         if parallel_plans.has_more_than_one(run, model)
-        for each in parallel_plans.told(run, model)
+        for each in parallel_plans.describe_plans(run, model)
         if each.sub_epochs or each.ruled_out or each.batch_s
     )
     rows = [
@@ -253,7 +253,10 @@ def _splits(state: ExperimentState, plan: FitPlan | None) -> _Table:
     etl_runs = [run for run in runs if dataset and run.plan and run.plan.dataset == dataset.id]
     splits = figures.etl_progress(dataset, etl_runs[-1]) if dataset and etl_runs else ()
     columns = ("split", "in", "preprocessed", "failed", "in = preprocessed + failed")
-    rows = [(s.split, s.rows, s.kept, s.failed, f"{s.rows:,} = {s.kept:,} + {s.failed:,}") for s in splits]
+    rows = [
+        (s.split, s.rows, s.kept_rows, s.failed, f"{s.rows:,} = {s.kept_rows:,} + {s.failed:,}")
+        for s in splits
+    ]
     return _Table("Rows of each split", columns, rows)
 
 

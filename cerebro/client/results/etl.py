@@ -25,8 +25,8 @@ class EtlResult:
 
     Attributes:
         dataset: id of the data set. The same arguments give the same id.
-        rows: input rows of each split; equal to `kept` + `failed`.
-        kept: preprocessed rows of each split.
+        rows: input rows of each split; equal to `kept_rows` + `failed`.
+        kept_rows: preprocessed rows of each split.
         failed: failed rows of each split.
         seconds: duration of the run, without the time in the queue.
         plan: partitions of each split.
@@ -35,12 +35,12 @@ class EtlResult:
     Example::
 
         etl = experiment.run_etl(MyETLSpec(), max_failed=0.01)
-        print(etl.kept["train"], etl.failed_rows())
+        print(etl.kept_rows["train"], etl.failed_rows())
     """
 
     dataset: str
     rows: dict[str, int]
-    kept: dict[str, int]
+    kept_rows: dict[str, int]
     failed: dict[str, int]
     seconds: float
     plan: EtlPlan = field(repr=False)
@@ -60,7 +60,7 @@ class EtlResult:
         return cls(
             dataset=dataset.id,
             rows=rows,
-            kept=kept_rows,
+            kept_rows=kept_rows,
             failed=failed,
             seconds=run.ended - run.started,
             plan=dataset.plan,
@@ -91,7 +91,7 @@ class EtlResult:
             SplitProgress(
                 split=split,
                 rows=rows,
-                kept=self.kept[split],
+                kept_rows=self.kept_rows[split],
                 failed=self.failed[split],
                 done=rows,
             )

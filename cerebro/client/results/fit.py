@@ -239,7 +239,7 @@ class FitResult(FitFigures):
             epochs=(epochs,) if isinstance(epochs, int) else epochs,
         )
         created = self._record.created if self._record is not None else 0.0
-        pages = LogPages(self._events, kept=0) if self._events is not None else None
+        pages = LogPages(self._events, cache_size=0) if self._events is not None else None
         return sub_epoch_table(self._run, selection, pages, Log(self._state.name, created, self._state.seq))
 
     def parallel_plans(self) -> pd.DataFrame:
@@ -262,7 +262,7 @@ class FitResult(FitFigures):
                 "verified": usage.is_verified,
             }
             for model in self._run.models.values()
-            for usage in parallel_plans.told(self._run, model)
+            for usage in parallel_plans.describe_plans(self._run, model)
         ]
         return pd.DataFrame(rows)
 
@@ -312,7 +312,7 @@ class FitResult(FitFigures):
                 "exact": audit.redos[0].is_exact if audit.redos else None,
                 "state": str(audit.state),
                 "wrong": audit.wrong,
-                "note": verification_texts.told(audit),
+                "note": verification_texts.result_text(audit),
             }
             for audit in self._run.audits.known.values()
         ]

@@ -207,7 +207,7 @@ def _row(model: str, sub_epoch: int | None, visit: Visit) -> dict[str, Any]:
             "devices": visit.devices,
             "parallel_plan": (visit.parallel_plan or SINGLE).label,
             "partitions": visit.partitions,
-            "workers": (visit.worker, *(member.worker for member in visit.others)),
+            "workers": (visit.worker, *(member.worker for member in visit.other_members)),
             "peak_bytes": visit.peak_bytes or None,
             "peak_gpu_bytes": visit.peak_gpu_bytes or None,
         },

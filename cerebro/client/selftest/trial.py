@@ -71,9 +71,9 @@ def run(home: str | None = None, *, timeout_s: float = TIMEOUT_S) -> int:
 
 def _try(experiment: Experiment, locators: Mapping[str, Any]) -> None:
     etl = experiment.run_etl(Pictures(), seed=1, progress=False)
-    _print(f"preprocessed {etl.kept} rows in {etl.seconds:.1f} s")
-    if etl.kept != etl.rows or set(etl.kept) != set(locators):
-        raise TrialError(f"only {etl.kept} of the rows {etl.rows} were preprocessed")
+    _print(f"preprocessed {etl.kept_rows} rows in {etl.seconds:.1f} s")
+    if etl.kept_rows != etl.rows or set(etl.kept_rows) != set(locators):
+        raise TrialError(f"only {etl.kept_rows} of the rows {etl.rows} were preprocessed")
     result = experiment.run_fit(
         Quarters(), SEARCH_SPACE, epochs=EPOCHS, metric="accuracy", mode="max", seed=1, progress=False
     )

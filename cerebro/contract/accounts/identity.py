@@ -185,14 +185,14 @@ class Principal(Contract):
             "your own, in a project to share it"
         )
 
-    def chosen_project(self, given: str) -> str:
+    def chosen_project(self, project: str) -> str:
         """Return the given project, or the caller's only project.
 
         Raises:
             ValueError: the caller is in several projects; names them.
         """
-        if given or not self.projects or self.may(Scope.ADMINISTER):
-            return given
+        if project or not self.projects or self.may(Scope.ADMINISTER):
+            return project
         if len(self.projects) > 1:
             raise ValueError(
                 f"{self.name} is in several projects: say in which the experiment is to be, by project=... "
@@ -286,19 +286,19 @@ def operator_word(secret: str) -> str:
     return f"{OPERATOR_WORD} {digest.hexdigest()}"
 
 
-def granted(asked: TokenRequest, maker: Principal) -> Principal | str:
+def granted(request: TokenRequest, maker: Principal) -> Principal | str:
     """Return the principal of a requested token, or a message that refuses it.
 
     A token never has more rights than its maker; only an admin can give rights to others.
     """
     if maker.role not in RANK:
         return f"{maker.name} is a service: people make tokens"
-    if asked.name and (reserved := reserved_names.reason(asked.name)):
+    if request.name and (reserved := reserved_names.reason(request.name)):
         return reserved
-    name, role = asked.name or maker.name, asked.role or (maker.role if not asked.name else Role.MEMBER)
+    name, role = request.name or maker.name, request.role or (maker.role if not request.name else Role.MEMBER)
     is_own = name == maker.name
-    projects = maker.projects if asked.projects is None and is_own else asked.projects or ()
-    scopes = maker.scopes if asked.scopes is None else asked.scopes
+    projects = maker.projects if request.projects is None and is_own else request.projects or ()
+    scopes = maker.scopes if request.scopes is None else request.scopes
     if not maker.may(Scope.ADMINISTER):
         if not is_own:
             return f"a token for {name} is made by {name}, or by an admin"

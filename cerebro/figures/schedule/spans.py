@@ -246,7 +246,7 @@ def _per_worker(tried: TaskAttempt, span: Span | None) -> Iterator[Span]:
     """Yield a span for each worker of a gang."""
     if span is not None:
         yield span
-        for member in tried.attempt.others:
+        for member in tried.attempt.other_members:
             yield replace(span, worker=member.worker, partition=member.partition, devices=member.devices)
 
 

@@ -165,7 +165,7 @@ def services(
     marker = {MARKER: str(home.path)}
     threads = options.cores
 
-    def ours(name: str, *command: str, own: Mapping[str, str], **more: Any) -> Service:
+    def ours(name: str, *command: str, variables: Mapping[str, str], **more: Any) -> Service:
         """A service of Cerebro's, which answers probes."""
         health = {"CEREBRO_HEALTH_BIND": f"{HOST}:{ports[health_port(name)]}"}
         if name in _WITH_PAGE:  # they serve metrics there, with the token
@@ -173,7 +173,7 @@ def services(
         return Service(
             name=name,
             command=_module(*(command or (name,))),
-            environment={**own, **volumes, **health, **marker},
+            environment={**variables, **volumes, **health, **marker},
             live=liveness.http(ports[health_port(name)]),
             **{"ready": readiness.http(ports[health_port(name)]), **more},
         )
@@ -194,7 +194,7 @@ def services(
         return ours(
             name,
             *("cerebro.worker.agent", "--handlers", *_HANDLERS),
-            own=environment.worker(inherited, threads) | client("worker") | settings,
+            variables=environment.worker(inherited, threads) | client("worker") | settings,
             # More workers have smaller shares of the cores; a worker with its old share would slow down the
             # others. It releases its sub-epoch, which counts no attempt, and restarts.
             renewed=True,
@@ -224,15 +224,15 @@ def services(
         database_server,
         ours(
             "kvs_api",
-            own=environment.control_plane(inherited) | store,
+            variables=environment.control_plane(inherited) | store,
             stage=_STORE,
             ready=readiness.http(ports["kvs_api"]),
         ),
-        ours("controller", own=environment.reader(inherited) | client("controller")),
+        ours("controller", variables=environment.reader(inherited) | client("controller")),
         ours(
             "dispatcher",
             # The start page looks at what locators name, as the controller does later.
-            own=environment.reader(inherited) | client("dispatcher") | page,
+            variables=environment.reader(inherited) | client("dispatcher") | page,
             ready=readiness.http(ports["dispatcher"]),
             renewed=True,  # its page links other services, and it reloads its state
         ),

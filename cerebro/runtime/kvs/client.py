@@ -403,7 +403,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         """Return a registered model; `NotFoundError` if it does not exist."""
         return self.call("GET", f"/v1/registry/{_quoted(name)}", RegisteredModel)
 
-    def register_model(self, name: str, asked: Registration) -> ModelVersion:
+    def register_model(self, name: str, registration: Registration) -> ModelVersion:
         """Request a new version exactly once, despite retries. Its files are copied in the background.
 
         Raises:
@@ -411,21 +411,21 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         """
         identity = {api.ONCE: uuid.uuid4().hex}
         path = f"/v1/registry/{_quoted(name)}"
-        content = self.send("POST", path, asked.model_dump_json().encode(), 0.0, identity)
+        content = self.send("POST", path, registration.model_dump_json().encode(), 0.0, identity)
         return self.answered(ModelVersion, "POST", path, content)
 
     def settle_version(self, name: str, outcome: VersionOutcome) -> ModelVersion:
         """The controller's: what became of a version's files."""
         return self.call("PUT", f"/v1/registry/{_quoted(name)}", ModelVersion, outcome)
 
-    def move_alias(self, name: str, asked: AliasRequest) -> RegisteredModel:
+    def move_alias(self, name: str, request: AliasRequest) -> RegisteredModel:
         """Move an alias to another version, or remove it.
 
         Raises:
             NotFoundError: the model, version or alias does not exist.
             ConflictError: the version is not ready.
         """
-        return self.call("POST", f"/v1/registry/{_quoted(name)}/aliases", RegisteredModel, asked)
+        return self.call("POST", f"/v1/registry/{_quoted(name)}/aliases", RegisteredModel, request)
 
     # --- code ------------------------------------------------------------------------------------
 

@@ -42,9 +42,9 @@ def issue(key: bytes, kind: Kind, now: float) -> str:
     return f"{ends}.{_signature(key, kind, ends)}"
 
 
-def holds(key: bytes, kind: Kind, given: str, now: float) -> bool:
-    """Whether `given` was issued with this key, as this kind, and has not ended."""
-    ends, _, signature = given.partition(".")
+def holds(key: bytes, kind: Kind, ticket: str, now: float) -> bool:
+    """Whether `ticket` was issued with this key, as this kind, and has not ended."""
+    ends, _, signature = ticket.partition(".")
     is_ours = hmac.compare_digest(
         signature.encode(errors="surrogatepass"), _signature(key, kind, ends).encode()
     )

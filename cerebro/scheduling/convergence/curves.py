@@ -51,12 +51,12 @@ class Prediction(NamedTuple):
     Attributes:
         weight: likelihood of the curve, 0 to 1.
         final: loss at the end of training.
-        left: share of the training until `GOAL` of the decrease; 0 or less if reached.
+        remaining_share: share of the training until `GOAL` of the decrease; 0 or less if reached.
     """
 
     weight: float
     final: float
-    left: float
+    remaining_share: float
 
 
 @dataclass(frozen=True, kw_only=True)

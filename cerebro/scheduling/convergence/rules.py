@@ -57,19 +57,19 @@ def promising(models: Sequence[Progress]) -> list[float]:
     return [hope if math.isnan(each) else each for each in worth]
 
 
-def _typical(seen: Sequence[Progress]) -> float:
+def _typical(models: Sequence[Progress]) -> float:
     """Return the typical opening loss.
 
     The median of the first models seen, or of all if few. A new model hardly changes the median of many but
     would force a comparison of all; the sample therefore grows in steps of an eighth.
     """
-    count = len(seen)
+    count = len(models)
     if count >= _ALL:
         count = _ALL
-        while count + count // 8 <= len(seen):
+        while count + count // 8 <= len(models):
             count += count // 8
-        seen = sorted(seen, key=lambda model: model.since)[:count]
-    return median(model.opening for model in seen)
+        models = sorted(models, key=lambda model: model.since)[:count]
+    return median(model.opening for model in models)
 
 
 def _worth(model: Progress, typical: float, best: float) -> float:

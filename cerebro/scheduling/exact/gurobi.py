@@ -156,20 +156,20 @@ def large(problem: Problem, wanted: Sequence[RequiredVisit]) -> float:
     return max(*problem.model_ready, *(gpus[-1] for gpus in problem.gpu_ready), 0.0) + longest
 
 
-def _order(made: Formulation) -> list[Placement]:
+def _order(formulation: Formulation) -> list[Placement]:
     found = []
-    for visit in sorted(made.start, key=lambda visit: made.start[visit].X):
-        values = [taken if isinstance(taken, int) else round(taken.X) for taken in made.taken[visit]]
+    for visit in sorted(formulation.start, key=lambda visit: formulation.start[visit].X):
+        values = [taken if isinstance(taken, int) else round(taken.X) for taken in formulation.taken[visit]]
         found.append(visit.options[values.index(1)])
     return found
 
 
-def _start_from(made: Formulation, order: list[Placement], schedule: Schedule) -> None:
-    by_name = {visit[:3]: visit for visit in made.start}  # (model, partition, epoch)
+def _start_from(formulation: Formulation, order: list[Placement], schedule: Schedule) -> None:
+    by_name = {visit[:3]: visit for visit in formulation.start}  # (model, partition, epoch)
     for known, sub_epoch in zip(order, schedule.sub_epochs, strict=True):
         visit = by_name[known.model, known.partition, known.epoch]
-        made.start[visit].Start = sub_epoch.start
-        for other, taken in zip(visit.options, made.taken[visit], strict=True):
+        formulation.start[visit].Start = sub_epoch.start
+        for other, taken in zip(visit.options, formulation.taken[visit], strict=True):
             if not isinstance(taken, int):
                 taken.Start = float(other == known)
 

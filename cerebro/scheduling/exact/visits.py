@@ -31,7 +31,7 @@ def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
         for m in range(problem.num_models)
         for epoch in range(1, problem.epochs + 1)
         for p in range(problem.num_partitions)
-        if epoch > 1 or problem.left[m] >> p & 1
+        if epoch > 1 or problem.remaining_partitions[m] >> p & 1
     )
 
 

@@ -52,9 +52,9 @@ class Decoder:
         for p, holders in enumerate(problem.holders):
             for w in holders:
                 self._held[w] |= 1 << p
-        self._open = [*problem.left, 0]
+        self._open = [*problem.remaining_partitions, 0]
         self._more = [problem.epochs - 1] * models + [0]
-        for m, mask in enumerate(problem.left):
+        for m, mask in enumerate(problem.remaining_partitions):
             if not mask and self._more[m]:
                 self._open[m], self._more[m] = problem.all_partitions, self._more[m] - 1
         self._gpus = [*problem.gpus, 0]
@@ -255,7 +255,9 @@ class Decoder:
 
 def to_schedule(problem: Problem, plan_table: PlanTable, starts: Sequence[Start]) -> Schedule:
     """Build the schedule of the started sub-epochs with the parallel plans of the plan table."""
-    visits = [[1 - (mask >> p & 1) for p in range(problem.num_partitions)] for mask in problem.left]
+    visits = [
+        [1 - (mask >> p & 1) for p in range(problem.num_partitions)] for mask in problem.remaining_partitions
+    ]
     sub_epochs = []
     for start, m, p, w in sorted(starts):
         parallel_plan = problem.parallel_plans[m][w][plan_table[m][w]]

@@ -74,11 +74,11 @@ def search_orders(problem: Problem, start: Candidate, rng: random.Random) -> Ite
     """
     order = _Orders(problem, start)
     best, kicks = order.makespan(order.items, math.inf), 0
-    best_order, is_fixed = order.kept(), not has_choice(problem)
+    best_order, is_fixed = order.snapshot(), not has_choice(problem)
     while order.items and kicks <= _MAX_KICKS:
         for found in _late_acceptance(order, rng):
             if found is not None and found.makespan < best:
-                best, kicks, best_order = found.makespan, 0, order.kept()
+                best, kicks, best_order = found.makespan, 0, order.snapshot()
                 yield found
             else:
                 yield None
@@ -130,7 +130,10 @@ class _Orders:
         self._kind = {m: number for number, alike in enumerate(self._twins) for m in alike}
         self._widths = [widths(problem, m) for m in range(problem.num_models)]
         self._known: dict[tuple[int, ...], list[tuple[int, list[float]]]] = {}
-        visits = [[1 - (mask >> p & 1) for p in range(problem.num_partitions)] for mask in problem.left]
+        visits = [
+            [1 - (mask >> p & 1) for p in range(problem.num_partitions)]
+            for mask in problem.remaining_partitions
+        ]
         self.items: list[_Item] = []
         for _, m, p, w in sorted(start.starts):
             visits[m][p] += 1
@@ -150,14 +153,14 @@ class _Orders:
             self._parallel_plans[m] = self._laid_out(m, row)
         return previous_rows
 
-    def kept(self) -> tuple[list[_Item], list[list[int]]]:
+    def snapshot(self) -> tuple[list[_Item], list[list[int]]]:
         """Return copies of the list and the rows, for `go_back`."""
         return self.items[:], [list(row) for row in self.rows]
 
-    def go_back(self, kept: tuple[list[_Item], list[list[int]]]) -> None:
-        """Restore copies from `kept`."""
-        self.items = kept[0][:]
-        self.put({m: list(row) for m, row in enumerate(kept[1])})
+    def go_back(self, snapshot: tuple[list[_Item], list[list[int]]]) -> None:
+        """Restore copies from `snapshot`."""
+        self.items = snapshot[0][:]
+        self.put({m: list(row) for m, row in enumerate(snapshot[1])})
 
     def mix(self, rng: random.Random) -> None:
         """Shuffle part of the list. Sub-epochs of a model keep the order of their epochs."""

@@ -42,7 +42,7 @@ def plan_tables(problem: Problem) -> dict[str, PlanTable]:
     }
     found["mixed"] = _widened(problem, found["least GPU time"])
     found["fill"] = _filled(problem)
-    return {name: table for name, table in found.items() if table not in _before(found, name)}
+    return {name: table for name, table in found.items() if table not in _earlier_choices(found, name)}
 
 
 def of_schedule(problem: Problem, schedule: Schedule) -> PlanTable:
@@ -161,7 +161,7 @@ def _by(problem: Problem, rule: Callable[[TimedPlan], tuple[float, ...]]) -> lis
     ]
 
 
-def _before(found: dict[str, list[list[int]]], name: str) -> list[list[list[int]]]:
+def _earlier_choices(found: dict[str, list[list[int]]], name: str) -> list[list[list[int]]]:
     names = list(found)
     return [found[earlier] for earlier in names[: names.index(name)]]
 

@@ -47,7 +47,7 @@ class Rotation:
         self._homes = _homes(decoder)
         self._seconds = [
             [_column(decoder, p, mask, around) for p in range(partitions)]
-            for mask in (problem.left, (problem.all_partitions,) * models)
+            for mask in (problem.remaining_partitions, (problem.all_partitions,) * models)
         ]
         remaining_work, load = decoder.model_left, decoder.worker_left
         self.rows = [*sorted(range(models), key=lambda m: -remaining_work[m]), *range(models, around)]

@@ -104,16 +104,16 @@ def most_left(state: DispatchState, worker: int) -> int | None:
     return best
 
 
-def levels(left: Sequence[float], subjects: Iterable[int]) -> dict[int, int]:
+def levels(remaining_s: Sequence[float], subjects: Iterable[int]) -> dict[int, int]:
     """Return subject -> level: 0 for the most remaining work, then 1, and so on.
 
     Equals share a level.
     """
     found: dict[int, int] = {}
     level, last = -1, 0.0
-    for subject in sorted(subjects, key=left.__getitem__, reverse=True):
-        if level < 0 or left[subject] < last - abs(last) * TOLERANCE:
-            level, last = level + 1, left[subject]
+    for subject in sorted(subjects, key=remaining_s.__getitem__, reverse=True):
+        if level < 0 or remaining_s[subject] < last - abs(last) * TOLERANCE:
+            level, last = level + 1, remaining_s[subject]
         found[subject] = level
     return found
 

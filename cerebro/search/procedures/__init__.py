@@ -22,14 +22,14 @@ VERSION = 1
 """Version of all procedures. Increase it with every change to their orders."""
 
 
-def procedure_of(choice: ProcedureChoice, own: Procedure | None = None) -> Procedure:
+def procedure_of(choice: ProcedureChoice, user_procedure: Procedure | None = None) -> Procedure:
     """Return a new procedure for a request.
 
     Args:
-        own: the user's procedure or its stand-in, for an `OwnProcedure` request.
+        user_procedure: the user's procedure or its stand-in, for an `OwnProcedure` request.
 
     Raises:
-        SearchError: the version differs from `VERSION`, or `own` is missing.
+        SearchError: the version differs from `VERSION`, or `user_procedure` is missing.
     """
     if choice.version != VERSION:
         raise SearchError(
@@ -48,6 +48,6 @@ def procedure_of(choice: ProcedureChoice, own: Procedure | None = None) -> Proce
         case PBT():
             return PbtSearch(choice)
         case OwnProcedure():
-            if own is None:
+            if user_procedure is None:
                 raise SearchError(f"the procedure {choice.name!r} is user code, which only workers open")
-            return own
+            return user_procedure

@@ -122,8 +122,8 @@ def perturbed(hyperparams: Hyperparameters, choice: PBT, facts: Facts, rng: rand
     return found
 
 
-def _moved(value: JsonValue, among: Distribution, factor: float) -> JsonValue:
-    match among:
+def _moved(value: JsonValue, distribution: Distribution, factor: float) -> JsonValue:
+    match distribution:
         case ChoiceOf(values=values) if value not in values:
             return value
         case ChoiceOf(values=values):

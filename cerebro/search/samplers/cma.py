@@ -61,40 +61,40 @@ def cma_draws(
     return found
 
 
-def _number(among: Distribution) -> Number:
-    assert not isinstance(among, ChoiceOf), "checked where the search was asked for"
-    return among
+def _number(distribution: Distribution) -> Number:
+    assert not isinstance(distribution, ChoiceOf), "checked where the search was asked for"
+    return distribution
 
 
-def _point(among: dict[str, Number], hyperparams: Hyperparameters) -> np.ndarray:
-    return np.array([_place(each, hyperparams[name]) for name, each in among.items()])
+def _point(numbers: dict[str, Number], hyperparams: Hyperparameters) -> np.ndarray:
+    return np.array([_place(each, hyperparams[name]) for name, each in numbers.items()])
 
 
-def _ends(among: Number) -> tuple[float, float]:
+def _ends(number: Number) -> tuple[float, float]:
     """Return the range on the optimizer's scale. An integer covers 0.5 to each side, so all have equal width."""
-    match among:
+    match number:
         case LogUniform():
-            return math.log(among.low), math.log(among.high)
+            return math.log(number.low), math.log(number.high)
         case RandInt():
-            return among.low - 0.5, among.high + 0.5
+            return number.low - 0.5, number.high + 0.5
         case Uniform():
-            return among.low, among.high
+            return number.low, number.high
 
 
-def _place(among: Number, value: JsonValue) -> float:
+def _place(number: Number, value: JsonValue) -> float:
     assert isinstance(value, int | float)
-    low, high = _ends(among)
-    inside = clipped(among, value)
-    return ((math.log(inside) if isinstance(among, LogUniform) else inside) - low) / (high - low)
+    low, high = _ends(number)
+    inside = clipped(number, value)
+    return ((math.log(inside) if isinstance(number, LogUniform) else inside) - low) / (high - low)
 
 
-def _value(among: Number, place: float) -> JsonValue:
-    low, high = _ends(among)
+def _value(number: Number, place: float) -> JsonValue:
+    low, high = _ends(number)
     value = low + place * (high - low)
-    match among:
+    match number:
         case LogUniform():
-            return clipped(among, math.exp(value))
+            return clipped(number, math.exp(value))
         case RandInt():
-            return int(clipped(among, round(value)))
+            return int(clipped(number, round(value)))
         case Uniform():
-            return clipped(among, value)
+            return clipped(number, value)

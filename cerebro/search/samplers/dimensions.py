@@ -17,8 +17,12 @@ def drawn(space: Space) -> dict[str, Distribution]:
     return {name: distribution for name, distribution in space.items() if not _is_fixed(distribution)}
 
 
-def _is_fixed(among: Distribution) -> bool:
-    return len(among.values) == 1 if isinstance(among, ChoiceOf) else among.low == among.high
+def _is_fixed(distribution: Distribution) -> bool:
+    return (
+        len(distribution.values) == 1
+        if isinstance(distribution, ChoiceOf)
+        else distribution.low == distribution.high
+    )
 
 
 def within(history: Sequence[Past], dimensions: Mapping[str, Distribution]) -> list[Past]:
@@ -37,20 +41,26 @@ def _fits(hyperparams: Hyperparameters, axes: list[tuple[str, _Test]]) -> bool:
     return True
 
 
-def _is_value_of(among: Distribution) -> _Test:
-    if isinstance(among, ChoiceOf):
-        return among.values.__contains__
-    low, high = among.low, among.high
-    if isinstance(among, RandInt):
+def _is_value_of(distribution: Distribution) -> _Test:
+    if isinstance(distribution, ChoiceOf):
+        return distribution.values.__contains__
+    low, high = distribution.low, distribution.high
+    if isinstance(distribution, RandInt):
         return lambda value: type(value) is int and low <= value <= high
     # exp(log(high)) may exceed `high` by a rounding error.
     least, most = low - abs(low) * 1e-12, high + abs(high) * 1e-12
     return lambda value: type(value) in (float, int) and least <= value <= most  # type: ignore[operator]
 
 
-def clipped(among: Uniform | LogUniform | RandInt, value: float) -> float:
+def clipped(distribution: Uniform | LogUniform | RandInt, value: float) -> float:
     """Clip a value to the range."""
-    return among.low if value < among.low else among.high if value > among.high else value
+    return (
+        distribution.low
+        if value < distribution.low
+        else distribution.high
+        if value > distribution.high
+        else value
+    )
 
 
 def generator_seed(seed: int, number: int) -> int:

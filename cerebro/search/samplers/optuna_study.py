@@ -52,7 +52,7 @@ class _PastTrials(InMemoryStorage):
 def optuna_draws(
     choice: TPE | GP,
     dimensions: Mapping[str, Distribution],
-    seen: Observations,
+    observations: Observations,
     numbers: Sequence[int],
     seed: int,
 ) -> list[Hyperparameters]:
@@ -62,7 +62,7 @@ def optuna_draws(
     coordinates = {name: _coordinate(each) for name, each in dimensions.items()}
     past_trials = [
         _trial(place, axes, {name: of(hyperparams[name]) for name, of in coordinates.items()}, score)
-        for place, (hyperparams, score) in enumerate(_all(seen))
+        for place, (hyperparams, score) in enumerate(_all(observations))
     ]
     study = optuna.create_study(storage=_PastTrials(past_trials), direction="maximize")
     found = []
@@ -88,8 +88,8 @@ def _sampler(choice: TPE | GP, seed: int) -> BaseSampler:
     )
 
 
-def _all(seen: Observations) -> list[tuple[Hyperparameters, float | None]]:
-    return [*seen.scored, *((hyperparams, None) for hyperparams in seen.running)]
+def _all(observations: Observations) -> list[tuple[Hyperparameters, float | None]]:
+    return [*observations.scored, *((hyperparams, None) for hyperparams in observations.running)]
 
 
 def _trial(
@@ -110,29 +110,29 @@ def _trial(
     )
 
 
-def _axis(among: Distribution) -> BaseDistribution:
+def _axis(distribution: Distribution) -> BaseDistribution:
     """Represent a choice by its index.
 
     Values may have any type, and 1, 1.0 and True are equal.
     """
-    if isinstance(among, ChoiceOf):
-        return CategoricalDistribution(range(len(among.values)))
-    if isinstance(among, RandInt):
-        return IntDistribution(among.low, among.high)
-    return FloatDistribution(among.low, among.high, log=isinstance(among, LogUniform))
+    if isinstance(distribution, ChoiceOf):
+        return CategoricalDistribution(range(len(distribution.values)))
+    if isinstance(distribution, RandInt):
+        return IntDistribution(distribution.low, distribution.high)
+    return FloatDistribution(distribution.low, distribution.high, log=isinstance(distribution, LogUniform))
 
 
-def _coordinate(among: Distribution) -> Callable[[Any], Any]:
+def _coordinate(distribution: Distribution) -> Callable[[Any], Any]:
     """Return a function from a value to its coordinate on the axis."""
-    if isinstance(among, ChoiceOf):
-        return among.values.index
-    if isinstance(among, RandInt):
+    if isinstance(distribution, ChoiceOf):
+        return distribution.values.index
+    if isinstance(distribution, RandInt):
         return int
-    low, high = among.low, among.high
+    low, high = distribution.low, distribution.high
     return lambda value: low if value < low else high if value > high else value
 
 
-def _value(among: Distribution, coordinate: Any) -> JsonValue:
-    if isinstance(among, ChoiceOf):
-        return among.values[int(coordinate)]
-    return int(coordinate) if isinstance(among, RandInt) else float(coordinate)
+def _value(distribution: Distribution, coordinate: Any) -> JsonValue:
+    if isinstance(distribution, ChoiceOf):
+        return distribution.values[int(coordinate)]
+    return int(coordinate) if isinstance(distribution, RandInt) else float(coordinate)

@@ -37,7 +37,7 @@ def origin_refusal(run: Run, new: NewModel) -> str:
     if parent.visits[sub_epoch - 1].file not in run.kept_checkpoints(parent):
         which = {"last": "last checkpoint", "best": "checkpoint of the best epoch"}
         what = which.get(str(origin.at), f"checkpoint of epoch {origin.at}")
-        return f"the {what} of {parent.id} is gone: {_kept(run, parent)}"
+        return f"the {what} of {parent.id} is gone: {_available_text(run, parent)}"
     return ""
 
 
@@ -70,7 +70,7 @@ def size_refusal(run: Run, hyperparams: Hyperparameters) -> str:
     return ""
 
 
-def _kept(run: Run, parent: Model) -> str:
+def _available_text(run: Run, parent: Model) -> str:
     """The parent's checkpoints that are still available, as text."""
     available_checkpoints = run.kept_checkpoints(parent)
     if parent.is_pruned:
@@ -125,7 +125,7 @@ def decide(run: Run, event: SearchDecided) -> None:
     changed = []
     for name in event.stop:
         model = run.models.get(name)
-        if model is not None and name not in run.search.kept and model.move("ModelStopRequested"):
+        if model is not None and name not in run.search.protected and model.move("ModelStopRequested"):
             changed.append(model)
     for extension in event.extend:
         model = run.models.get(extension.model)

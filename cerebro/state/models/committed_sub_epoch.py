@@ -55,7 +55,7 @@ class Visit(NamedTuple):
     """Peak memory of the process, and of torch on its GPUs; 0 if unknown."""
     parallel_plan: ParallelPlan | None = None
     """Use of the devices; `None`: one device, user code as written."""
-    others: tuple[Member, ...] = ()
+    other_members: tuple[Member, ...] = ()
     """The other workers of a gang, with their partitions and devices."""
     reported: str = ""
     """Name of its live metric, if the log has the curve."""
@@ -99,7 +99,7 @@ class Visit(NamedTuple):
             result.peak_bytes,
             result.peak_gpu_bytes,
             attempt.parallel_plan,
-            attempt.others,
+            attempt.other_members,
             sys.intern(result.curve.name) if result.curve else "",
             array("d", chain(*result.curve.points)).tobytes() if result.curve else b"",
             result.curve is not None and result.curve.has_diverged,
@@ -116,7 +116,7 @@ class Visit(NamedTuple):
             model=model,
             epoch=self.epoch,
             partition=self.partition,
-            others=self.partitions[1:],
+            other_partitions=self.partitions[1:],
         )
 
     def as_attempt(self) -> Attempt:
@@ -132,20 +132,24 @@ class Visit(NamedTuple):
             start_s=self.start_s,
             devices=self.devices,
             parallel_plan=self.parallel_plan,
-            others=self.others,
+            other_members=self.other_members,
         )
 
     @property
     def partitions(self) -> tuple[int, ...]:
         """Its partitions, ascending; several for a gang."""
         first = (self.partition,)
-        return (*first, *(member.partition for member in self.others)) if self.others else first
+        return (*first, *(member.partition for member in self.other_members)) if self.other_members else first
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(worker, its devices) of the sub-epoch."""
         first = ((self.worker, self.devices),)
-        return (*first, *((each.worker, each.devices) for each in self.others)) if self.others else first
+        return (
+            (*first, *((each.worker, each.devices) for each in self.other_members))
+            if self.other_members
+            else first
+        )
 
     @property
     def metrics(self) -> dict[str, float]:

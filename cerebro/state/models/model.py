@@ -111,7 +111,7 @@ class _Best(NamedTuple):
     """Larger is better."""
     through: int
 
-    def beside(self, epoch: int, score: float) -> _Best:
+    def pick_better(self, epoch: int, score: float) -> _Best:
         """Return the better result; the earlier epoch wins ties."""
         is_better = self.epoch is None or score > self.score or (score == self.score and epoch < self.epoch)
         return self._replace(epoch=epoch, score=score) if is_better else self
@@ -138,7 +138,7 @@ class Model:
     """Models with a higher priority go first."""
     terms: list[Terms] = field(default_factory=list)
     """All versions of the training config, oldest first; the last one holds `hyperparams` and `epochs`."""
-    given: int = 0
+    active_version: int = 0
     """Index in `terms` for the newest open sub-epoch."""
     begun: list[tuple[int, int]] = field(default_factory=list)
     """(first sub-epoch, index in `terms`) of each change among committed sub-epochs, ascending."""
@@ -218,8 +218,8 @@ class Model:
     def add(self, visit: Visit) -> None:
         """Add a committed sub-epoch."""
         sub_epoch = len(self.visits)
-        if (self.begun[-1][1] if self.begun else 0) != self.given:
-            self.begun.append((sub_epoch, self.given))
+        if (self.begun[-1][1] if self.begun else 0) != self.active_version:
+            self.begun.append((sub_epoch, self.active_version))
         self.saved = None
         self.visits.append(visit)
         if len(self.visits) == 1:
@@ -252,7 +252,7 @@ class Model:
         self.inherited = sub_epochs
         self.terms = [*parent.terms, *self.terms]
         self.begun = [each for each in parent.begun if each[0] < sub_epochs]
-        self.given = len(self.terms) - 1
+        self.active_version = len(self.terms) - 1
 
     def extend(self, epochs: int) -> bool:
         """Set the resource, at least the epochs already begun; return True if anything changes."""
@@ -344,7 +344,7 @@ class Model:
 
     def save(self, task: str, attempt: int, savepoint: Savepoint) -> None:
         """Record the savepoint of sub-epoch `task`."""
-        self.saved = Saved(task=task, attempt=attempt, savepoint=savepoint, terms=self.given)
+        self.saved = Saved(task=task, attempt=attempt, savepoint=savepoint, terms=self.active_version)
 
     def savepoint_of(self, task: str) -> Savepoint | None:
         """Return the savepoint for sub-epoch `task`, if any."""
@@ -363,7 +363,7 @@ class Model:
     def kept_visits(self) -> list[Visit]:
         """The model's own visits that are not compacted."""
         since = self.inherited - self.visits.archived
-        return self.visits.kept[since:] if since > 0 else self.visits.kept
+        return self.visits.recent_visits[since:] if since > 0 else self.visits.recent_visits
 
     @property
     def known_visits(self) -> Iterator[Visit]:
@@ -375,7 +375,7 @@ class Model:
     def peaks(self) -> tuple[int, int]:
         """Peak memory of a sub-epoch: process and GPU, in bytes; 0 if unknown."""
         known = [self.summaries.peaks]
-        known += [(visit.peak_bytes, visit.peak_gpu_bytes) for visit in self.visits.kept]
+        known += [(visit.peak_bytes, visit.peak_gpu_bytes) for visit in self.visits.recent_visits]
         return max((host for host, _ in known), default=0), max((gpu for _, gpu in known), default=0)
 
     @property
@@ -396,7 +396,7 @@ class Model:
     @property
     def may_take_back(self) -> bool:
         """True if the newest sub-epoch can be undone; a compacted one cannot."""
-        return bool(self.visits.kept)
+        return bool(self.visits.recent_visits)
 
     @property
     def inherited_epochs(self) -> int:
@@ -413,7 +413,7 @@ class Model:
 
         For an uncommitted sub-epoch: the config of its open attempt, or else the newest."""
         if sub_epoch >= len(self.visits):
-            return self.terms[self.given if self.busy and sub_epoch == len(self.visits) else -1]
+            return self.terms[self.active_version if self.busy and sub_epoch == len(self.visits) else -1]
         place = bisect_right(self.begun, (sub_epoch, len(self.terms)))
         return self.terms[self.begun[place - 1][1] if place else 0]
 
@@ -440,16 +440,16 @@ class Model:
     @property
     def is_outdated(self) -> bool:
         """True if the open sub-epoch has old hyperparameters and must restart with the new ones."""
-        if self.busy is None or self.given == self.terms_for(self.busy):
+        if self.busy is None or self.active_version == self.terms_for(self.busy):
             return False
-        return not is_same(self.terms[self.given].hyperparams, self.hyperparams)
+        return not is_same(self.terms[self.active_version].hyperparams, self.hyperparams)
 
     @property
     def changes(self) -> list[tuple[int, Hyperparameters]]:
         """(sub-epoch, hyperparameters before it) for each change, ascending."""
         sub_epochs = [*self.begun, (len(self.visits) + bool(self.busy), len(self.terms) - 1)]
         if self.busy:
-            sub_epochs.insert(-1, (len(self.visits), self.given))
+            sub_epochs.insert(-1, (len(self.visits), self.active_version))
         found, previous_version = [], 0
         for sub_epoch, number in sub_epochs:
             if sub_epoch and self.terms[previous_version].hyperparams != self.terms[number].hyperparams:
@@ -641,7 +641,7 @@ class Model:
 
     def _better(self, best: _Best, epoch: int, name: str, mode: str, *, validated: bool) -> _Best:
         value = self.metric(name, epoch, validated=validated)
-        return best if value is None else best.beside(epoch, value if mode == "max" else -value)
+        return best if value is None else best.pick_better(epoch, value if mode == "max" else -value)
 
     def _awaiting_validation(self) -> list[int]:
         """Complete epochs that await validation."""

@@ -27,7 +27,7 @@ class Layout(Generic[_Item]):
 
     Args:
         vectors: fields with tuples of floats; the first comes first in the bytes.
-        floats, whole: fields with a number.
+        floats, integers: fields with a number.
         texts: fields with a string.
         blobs: fields with bytes.
     """
@@ -38,26 +38,26 @@ class Layout(Generic[_Item]):
         *,
         vectors: tuple[str, ...] = (),
         floats: tuple[str, ...] = (),
-        whole: tuple[str, ...] = (),
+        integers: tuple[str, ...] = (),
         texts: tuple[str, ...] = (),
         blobs: tuple[str, ...] = (),
     ) -> None:
         fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # there is no type of named tuples
-        own_fields = (*vectors, *floats, *whole, *texts, *blobs)
+        own_fields = (*vectors, *floats, *integers, *texts, *blobs)
         self._kind = kind
         self.shared = tuple(name for name in fields if name not in own_fields)
         """Fields in `Compact[0]`, in order."""
-        self._numbers = struct.Struct(f"<{len(floats)}d{len(whole)}q")
+        self._numbers = struct.Struct(f"<{len(floats)}d{len(integers)}q")
         self._vectors, self._texts, self._blobs = len(vectors), len(texts), len(blobs)
-        self._own = attrgetter(*own_fields)
-        self._of_all = attrgetter(*self.shared)
-        self._floats, self._count = len(floats), len(floats) + len(whole)
+        self._get_own_values = attrgetter(*own_fields)
+        self._get_shared_values = attrgetter(*self.shared)
+        self._floats, self._count = len(floats), len(floats) + len(integers)
         order = (*own_fields, *self.shared)
         self._places = tuple(order.index(name) for name in fields)
 
     def pack(self, one: _Item) -> Compact:
         """Pack a tuple."""
-        own_values: tuple[Any, ...] = self._own(one)
+        own_values: tuple[Any, ...] = self._get_own_values(one)
         vectors, numbers = (
             own_values[: self._vectors],
             own_values[self._vectors : self._vectors + self._floats],
@@ -69,7 +69,7 @@ class Layout(Generic[_Item]):
         parts.append(self._numbers.pack(*numbers, *(min(max(number, _LEAST), _MOST) for number in integers)))
         parts += [_framed(text.encode()) for text in rest[: self._texts]]
         parts += [_framed(blob) for blob in rest[self._texts :]]
-        return _common(self._of_all(one)), b"".join(parts)
+        return _common(self._get_shared_values(one)), b"".join(parts)
 
     def unpack(self, found: Iterable[Any]) -> _Item:
         """Return a new tuple from the two parts of a `Compact`."""

@@ -39,7 +39,7 @@ def parallel_plans_of(run: Run) -> tuple[ParallelPlan, ...]:
     return (run.plan.parallel_plans if isinstance(run.plan, FitPlan) else ()) or (SINGLE,)
 
 
-def left(run: Run, model: Model) -> Iterator[ParallelPlan]:
+def allowed_plans(run: Run, model: Model) -> Iterator[ParallelPlan]:
     """Yield the plans that are not ruled out for a model."""
     return (
         parallel_plan for parallel_plan in parallel_plans_of(run) if parallel_plan.label not in model.struck
@@ -58,7 +58,7 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
     is_doubtful = failure.is_by_parallel_plan and failure.kind in _DOUBTFUL
     if not (failure.kind in _STRIKING or is_doubtful) or parallel_plan.label in model.struck:
         return False
-    has_other = any(other.label != parallel_plan.label for other in left(run, model))
+    has_other = any(other.label != parallel_plan.label for other in allowed_plans(run, model))
     if failure.kind is FailureKind.MEMBER_LOST and not (has_other and task.losses >= MAX_LOSSES):
         return False
     is_last_attempt = task.failures + 1 >= run.max_attempts
@@ -103,13 +103,13 @@ def strike_all(event: ParallelPlansRuledOut, run: Run) -> None:
     for parallel_plan in event.parallel_plans:
         if parallel_plan.label not in model.struck:
             strike(model, parallel_plan, failure)
-    if next(left(run, model), None) is None:
+    if next(allowed_plans(run, model), None) is None:
         model.give_up(final(failure, run, model))
     run.see_model(model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParallelPlanTold:
+class ParallelPlanDescription:
     """Facts about a parallel plan of a model.
 
     Attributes:
@@ -130,7 +130,7 @@ class ParallelPlanTold:
     is_verified: bool | None = None
 
 
-def told(run: Run, model: Model) -> list[ParallelPlanTold]:
+def describe_plans(run: Run, model: Model) -> list[ParallelPlanDescription]:
     """Describe all plans of a model, in the order of trying."""
     seconds: dict[str, tuple[int, float]] = {}
     known = {parallel_plan.label: parallel_plan for parallel_plan in parallel_plans_of(run)}
@@ -148,7 +148,7 @@ def told(run: Run, model: Model) -> list[ParallelPlanTold]:
         struck, (sub_epochs, taken) = model.struck.get(label), seconds.get(label, (0, 0.0))
         outcome = tried[label][1] if label in tried else None
         found.append(
-            ParallelPlanTold(
+            ParallelPlanDescription(
                 parallel_plan=parallel_plan,
                 sub_epochs=sub_epochs,
                 seconds=taken / sub_epochs if sub_epochs else None,
@@ -164,7 +164,7 @@ def told(run: Run, model: Model) -> list[ParallelPlanTold]:
 def _used(model: Model) -> Iterator[ParallelPlanUsed]:
     """Yield the plans of a model's sub-epochs, inherited ones included."""
     yield from model.summaries.parallel_plans
-    for visit in model.visits.kept:
+    for visit in model.visits.recent_visits:
         yield ParallelPlanUsed(visit.parallel_plan, 1, visit.seconds)
 
 
@@ -187,7 +187,7 @@ def _upcoming(run: Run, model: Model) -> str:
     if task is not None:
         return (task.attempts[-1].parallel_plan or SINGLE).label
     last = (model.visits[-1].parallel_plan or SINGLE).label if model.visits else ""
-    upcoming = next(left(run, model), None)
+    upcoming = next(allowed_plans(run, model), None)
     return last if last and last not in model.struck else upcoming.label if upcoming else ""
 
 
@@ -201,12 +201,12 @@ def has_more_than_one(run: Run, model: Model) -> bool:
 def lines(run: Run) -> list[str]:
     """Describe the plans of a fit's models and why plans are ruled out; no lines without plans."""
     used: Counter[str] = Counter()
-    struck: dict[str, list[ParallelPlanTold]] = {}
+    struck: dict[str, list[ParallelPlanDescription]] = {}
     for model in run.models.values():
         if not has_more_than_one(run, model):
             used[SINGLE.label] += not model.is_cut_short
             continue
-        for found in told(run, model):
+        for found in describe_plans(run, model):
             used[found.parallel_plan.label] += found.is_next or (model.is_trained and found.sub_epochs > 0)
             if found.ruled_out:
                 struck.setdefault(found.parallel_plan.label, []).append(found)
@@ -260,7 +260,9 @@ def see_trial(run: Run, group: str, parallel_plan: str) -> None:
     peak = bad[0].device_bytes if place == "device" else 0
     failure = Failure(kind=kind, message=bad[0].reason, place=place, peak_bytes=peak)
     for model in models:
-        other_plans = [parallel_plan for parallel_plan in left(run, model) if parallel_plan.label != label]
+        other_plans = [
+            parallel_plan for parallel_plan in allowed_plans(run, model) if parallel_plan.label != label
+        ]
         if model.state is ModelState.ACTIVE and label not in model.struck and other_plans:
             strike(model, tried.parallel_plan, failure)
             run.see_model(model)
@@ -271,7 +273,7 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
     if (
         failure.kind not in _STRIKING
         or len(parallel_plans_of(run)) == 1
-        or next(left(run, model), None) is not None
+        or next(allowed_plans(run, model), None) is not None
     ):
         return failure
     struck = [*model.struck.values()]

@@ -105,13 +105,13 @@ _SUMMARIES = Layout(
     EpochSummary,
     vectors=("values", "used_sub_epochs", "used_s", "reports"),
     floats=("seconds", "compute_s", "took_s", "shown_at"),
-    whole=("rows", "trained_rows", "rows_until", "steps", "peak_bytes", "peak_gpu_bytes"),
+    integers=("rows", "trained_rows", "rows_until", "steps", "peak_bytes", "peak_gpu_bytes"),
 )
 _VISITS = Layout(
     Visit,
     vectors=("values", "terms"),
     floats=("started", "ended", "load_s", "compute_s", "save_s", "start_s"),
-    whole=(
+    integers=(
         "epoch",
         "partition",
         "attempt",
@@ -203,16 +203,16 @@ class Visits(Sequence[Visit]):
 
     Attributes:
         archived: number of compacted ones, the oldest.
-        kept: all later ones.
+        recent_visits: all later ones.
     """
 
     archived: int = 0
-    kept: list[Visit] = field(default_factory=list)
+    recent_visits: list[Visit] = field(default_factory=list)
     _pinned: list[_Pinned] = field(default_factory=list)
     """Compacted visits that stay available, in order. A dict would need twice the memory."""
 
     def __len__(self) -> int:
-        return self.archived + len(self.kept)
+        return self.archived + len(self.recent_visits)
 
     @overload
     def __getitem__(self, index: int) -> Visit: ...
@@ -229,7 +229,7 @@ class Visits(Sequence[Visit]):
         if isinstance(index, slice):
             sub_epochs = range(*index.indices(len(self)))
             if not self.archived:
-                return self.kept[index]
+                return self.recent_visits[index]
             return [self._at(sub_epoch) for sub_epoch in sub_epochs]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
@@ -254,33 +254,35 @@ class Visits(Sequence[Visit]):
 
     def append(self, visit: Visit) -> None:
         """Add a committed sub-epoch."""
-        self.kept.append(visit)
+        self.recent_visits.append(visit)
 
     def pop(self) -> Visit:
         """Remove and return the newest visit, which must not be compacted."""
-        return self.kept.pop()
+        return self.recent_visits.pop()
 
     def until(self, sub_epochs: int) -> Visits:
         """Return a copy with the first `sub_epochs` visits."""
         archived = min(self.archived, sub_epochs)
         number = bisect_left(self._pinned, archived, key=_number)
         return Visits(
-            archived=archived, kept=self.kept[: sub_epochs - archived], _pinned=self._pinned[:number]
+            archived=archived,
+            recent_visits=self.recent_visits[: sub_epochs - archived],
+            _pinned=self._pinned[:number],
         )
 
     def archive(self, sub_epochs: int, pins: Collection[int]) -> list[Visit]:
         """Compact the first `sub_epochs` visits, except those listed in `pins`; return the removed ones."""
-        gone = self.kept[: sub_epochs - self.archived]
+        gone = self.recent_visits[: sub_epochs - self.archived]
         for sub_epoch, visit in enumerate(gone, start=self.archived):
             if sub_epoch in pins:
                 self._pinned.append((sub_epoch, *_VISITS.pack(visit)))
-        del self.kept[: len(gone)]
+        del self.recent_visits[: len(gone)]
         self.archived += len(gone)
         return gone
 
     def _at(self, sub_epoch: int) -> Visit:
         if sub_epoch >= self.archived:
-            return self.kept[sub_epoch - self.archived]
+            return self.recent_visits[sub_epoch - self.archived]
         place = self._place(sub_epoch)
         if place is None:
             raise ArchivedError(

@@ -87,9 +87,11 @@ def least_s(
     counts = {name: devices.get(name, 1) for name in {*devices, *work}}
     if not any(run.taken.values()):
         return max([longest, *(seconds / counts[name] for name, seconds in work.items())])
-    found = [_given(seconds, counts[name], _edges(run, zero, [name])) for name, seconds in work.items()]
+    found = [
+        _completion_time(seconds, counts[name], _edges(run, zero, [name])) for name, seconds in work.items()
+    ]
     total = sum(counts.values())
-    return max([_given(longest, total, _edges(run, zero, counts), most=1), *found])
+    return max([_completion_time(longest, total, _edges(run, zero, counts), most=1), *found])
 
 
 def _edges(run: Run, zero: float, workers: Iterable[str]) -> Iterator[tuple[float, int]]:
@@ -102,7 +104,9 @@ def _edges(run: Run, zero: float, workers: Iterable[str]) -> Iterator[tuple[floa
     yield from sorted(found)
 
 
-def _given(seconds: float, devices: int, edges: Iterable[tuple[float, int]], most: int = 0) -> float:
+def _completion_time(
+    seconds: float, devices: int, edges: Iterable[tuple[float, int]], most: int = 0
+) -> float:
     """Time at which `seconds` device-seconds were free, on at most `most` devices at once (0: all)."""
     at, remaining_s, taken = 0.0, seconds, 0
     for edge, change in (*edges, (math.inf, 0)):

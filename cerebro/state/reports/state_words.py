@@ -170,7 +170,7 @@ def on_devices(taken: tuple[int, ...], there: int) -> str:
 def task(key: TaskKey) -> str:
     """Describe a task."""
     numbers = " and ".join(map(str, key.partitions))
-    where = f"{'partitions' if key.others else 'partition'} {numbers}" if numbers else ""
+    where = f"{'partitions' if key.other_partitions else 'partition'} {numbers}" if numbers else ""
     if key.kind == "etl":
         return f"preprocesses {key.split}, {where}"
     if key.kind == "fitting":

@@ -56,7 +56,7 @@ class Throughput:
     rows_per_s: float
     sub_epochs_per_min: float
     over_s: float
-    left: TimeLeft | None
+    time_left: TimeLeft | None
 
 
 class SubEpochs(Protocol):
@@ -84,7 +84,7 @@ def _nothing(_: str) -> None:
     return None
 
 
-IDLE = Throughput(rows_per_s=0.0, sub_epochs_per_min=0.0, over_s=0.0, left=None)
+IDLE = Throughput(rows_per_s=0.0, sub_epochs_per_min=0.0, over_s=0.0, time_left=None)
 
 
 _WORK = {"fit": "train"}
@@ -218,7 +218,7 @@ class ThroughputMeter:
             rows_per_s=rate,
             sub_epochs_per_min=60 * len(recent) / over_s,
             over_s=over_s,
-            left=forecast_left(run, told_at)
+            time_left=forecast_left(run, told_at)
             or (TimeLeft(seconds=left_s, ends_at=told_at + left_s) if left_s is not None else None),
         )
 

@@ -37,7 +37,7 @@ class TrainedSubEpoch(NamedTuple):
     ended: float
     is_running: bool = False
     devices: tuple[int, ...] = (0,)
-    others: tuple[Member, ...] = ()
+    other_members: tuple[Member, ...] = ()
     """The other workers of a gang; `worker` reads `partition`."""
 
     @classmethod
@@ -51,7 +51,7 @@ class TrainedSubEpoch(NamedTuple):
             visit.begun,
             visit.ended,
             devices=visit.devices,
-            others=visit.others,
+            other_members=visit.other_members,
         )
 
     @property
@@ -62,7 +62,10 @@ class TrainedSubEpoch(NamedTuple):
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(worker, its devices) of the sub-epoch."""
-        return ((self.worker, self.devices), *((member.worker, member.devices) for member in self.others))
+        return (
+            (self.worker, self.devices),
+            *((member.worker, member.devices) for member in self.other_members),
+        )
 
 
 class Busy(NamedTuple):
@@ -138,7 +141,7 @@ def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
             end,
             is_running=True,
             devices=attempt.devices,
-            others=attempt.others,
+            other_members=attempt.other_members,
         )
 
 
@@ -236,7 +239,7 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
             end=visit.ended - zero,
             epoch=visit.epoch,
             gpus=max(1, len(visit.devices)),
-            others=tuple((partitions[m.partition], workers[m.worker]) for m in visit.others),
+            other_members=tuple((partitions[m.partition], workers[m.worker]) for m in visit.other_members),
         )
         for visit in visits
     ]
@@ -253,7 +256,9 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
         parallel_plans=_times(sub_epochs, len(models), len(workers)),
         holders=tuple(tuple(sorted(found)) or tuple(workers.values()) for found in served.values()),
         epochs=models[0].epochs,
-        gangs=_gangs(sub_epochs, len(models)) if any(sub_epoch.others for sub_epoch in sub_epochs) else (),
+        gangs=_gangs(sub_epochs, len(models))
+        if any(sub_epoch.other_members for sub_epoch in sub_epochs)
+        else (),
     )
     return problem, Schedule.of(sub_epochs)
 
@@ -262,7 +267,7 @@ def _gangs(sub_epochs: list[Placement], models: int) -> tuple[tuple[TimedPlan, .
     """Mean time per model, number of workers and GPUs per worker."""
     measured: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for sub_epoch in sub_epochs:
-        if sub_epoch.others:
+        if sub_epoch.other_members:
             workers = len(sub_epoch.places)
             measured[sub_epoch.model, workers, sub_epoch.gpus].append(
                 (sub_epoch.end - sub_epoch.start) / workers

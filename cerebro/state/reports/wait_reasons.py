@@ -73,15 +73,15 @@ def _missing_draws(run: Run) -> str:
     return f"{_WAITING}{count} value{'' if count == 1 else 's'} of the sampler" if count else ""
 
 
-def reason_to_wait(told: str, queue_position: QueuePosition | None, otherwise: str = "") -> str:
+def reason_to_wait(reported_reason: str, queue_position: QueuePosition | None, otherwise: str = "") -> str:
     """Return the reason to show for a waiting run.
 
     Args:
-        told: reason from the experiment's own log (`waiting_for`); it comes first, since it does not depend on others.
+        reported_reason: reason from the experiment's own log (`waiting_for`); it comes first.
         queue_position: the run's position among all runs.
         otherwise: text if there is no other reason.
     """
-    return told or (queue_position.reason if queue_position is not None else "") or otherwise
+    return reported_reason or (queue_position.reason if queue_position is not None else "") or otherwise
 
 
 def explained(reason: str, troubles: Mapping[str, str], note: str = "") -> str:

@@ -67,14 +67,14 @@ class CommandRecord:
 
 
 def command_record(
-    event: ClientEvent, seq: int, *, is_late: bool, added: tuple[str, ...] = (), before: str = ""
+    event: ClientEvent, seq: int, *, is_late: bool, added: tuple[str, ...] = (), previous_value: str = ""
 ) -> CommandRecord:
-    """Build the list entry for event number `seq`; see `before`."""
+    """Build the list entry for event number `seq`; see `previous_value`."""
     return CommandRecord(
         seq=seq,
         time=event.time,
         by=event.author if isinstance(event, RunRequested) else event.by,
-        what=_SAID[type(event)](event) + (f" (before: {before})" if before else ""),
+        what=_SAID[type(event)](event) + (f" (before: {previous_value})" if previous_value else ""),
         run=getattr(event, "run", ""),
         model=getattr(event, "model", ""),
         is_late=is_late,
@@ -82,7 +82,7 @@ def command_record(
     )
 
 
-def before(event: ClientEvent, model: Model) -> str:
+def previous_value(event: ClientEvent, model: Model) -> str:
     """Describe the values in a model that a command is about to replace."""
     match event:
         case ModelChanged():
@@ -228,7 +228,7 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
         model.failure = None
         model.reopened.clear()
         model.try_validations_again()
-        if next(parallel_plans.left(run, model), None) is None:
+        if next(parallel_plans.allowed_plans(run, model), None) is None:
             # Workers or their devices may have changed.
             model.struck.clear()
         for task in run.tasks.values():

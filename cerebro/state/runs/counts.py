@@ -58,7 +58,7 @@ class RunCounts:
     """Model -> counted ruled-out plans, if any."""
     _kinds: dict[str | None, dict[str, tuple[bool, int]]] = field(default_factory=dict)
     """Model -> metric -> (True if a ratio, first partition with it)."""
-    _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
+    _counted: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
     """Model -> counted values: position, activity, completed epochs."""
 
     def see_model(self, model: Model, *, is_validated: bool) -> None:
@@ -67,11 +67,11 @@ class RunCounts:
         Args:
             is_validated: True if its run validates models.
         """
-        place, was_active, previous_epochs = self._seen.get(model.id, (len(self._seen), False, None))
+        place, was_active, previous_epochs = self._counted.get(model.id, (len(self._counted), False, None))
         is_active = model.state is ModelState.ACTIVE
         completed = model.completed_epochs
         now = None if model.is_cut_short else completed
-        self._seen[model.id] = (place, is_active, now)
+        self._counted[model.id] = (place, is_active, now)
         self.active += is_active - was_active
         if now != previous_epochs:
             if previous_epochs is not None:
@@ -106,7 +106,7 @@ class RunCounts:
 
     def in_order(self, models: Collection[str]) -> list[str]:
         """Return the models in the order of the run."""
-        return sorted(models, key=lambda name: self._seen[name][0])
+        return sorted(models, key=lambda name: self._counted[name][0])
 
     def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
         """Count a new, assigned or ended own task; call it once for each change."""

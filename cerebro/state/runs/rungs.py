@@ -76,7 +76,7 @@ class Rung:
         return next((each.value for each in reversed(self.models) if each.fate == "goes on"), None)
 
 
-class Told:
+class SearchReports:
     """Model data from a search's reports, updated incrementally: it reads only new reports.
 
     Attributes:
@@ -91,7 +91,7 @@ class Told:
         self.stoppers: dict[str, str] = {}
         self._reports = 0
 
-    def see(self, reports: Sequence[Report]) -> Told:
+    def see(self, reports: Sequence[Report]) -> SearchReports:
         """Read the new reports; return self."""
         for report in islice(reports, self._reports, None):
             match report:
@@ -107,23 +107,23 @@ class Told:
         return self
 
 
-def rungs(run: Run, told: Told | None = None) -> list[Rung]:
+def rungs(run: Run, reports: SearchReports | None = None) -> list[Rung]:
     """Return the rungs of a fit with a search, highest first; else an empty list.
 
     Args:
-        told: data kept by the caller for this run.
+        reports: data kept by the caller for this run.
     """
     if run.search is None:
         return []
-    told = (told or Told()).see(run.search.reports)
+    reports = (reports or SearchReports()).see(run.search.reports)
     found: defaultdict[int, list[AtRung]] = defaultdict(list)
     for model in run.models.values():
-        known = told.values.get(model.id, {})
-        granted_epochs = sorted({*told.grants.get(model.id, ()), model.epochs})
+        known = reports.values.get(model.id, {})
+        granted_epochs = sorted({*reports.grants.get(model.id, ()), model.epochs})
         for epochs, to in pairwise(granted_epochs):
             if epochs in known and epochs < model.epochs:
                 found[epochs].append(AtRung(model=model.id, value=known[epochs], fate="goes on", to=to))
-        found[model.epochs].append(_newest(run, model, known, told.stoppers))
+        found[model.epochs].append(_newest(run, model, known, reports.stoppers))
     sign = 1 if run.fit_request.mode == "min" else -1
 
     def rank(each: AtRung) -> tuple[bool, bool, float]:
@@ -198,7 +198,7 @@ def progress(run: Run, epochs: int | None = None) -> str:
         return ""
     samples = run.fit_request.search.samples if run.fit_request.search else None
     of = f" of at most {samples:,}" if samples else ""
-    drawn = f"{log.drawn:,}{of} drawn, " if log.asked or samples else ""
+    drawn = f"{log.drawn:,}{of} drawn, " if log.num_requested or samples else ""
     if log.finish is not None:
         end = f"search over: {log.finish}"
     elif not run.is_open:

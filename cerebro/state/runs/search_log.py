@@ -46,9 +46,9 @@ class SearchLog:
         first_workers, workers: training workers at the start, and in the newest report.
         reports: in order.
         decisions: in order.
-        asked, drawn: numbers of suggestions requested and made.
+        num_requested, drawn: numbers of suggestions requested and made.
         verdicts: model -> reason of the search's stop, unless a user resumed the model.
-        kept: models that a user resumed, retried or extended; the search cannot stop them.
+        protected: models that a user resumed, retried or extended; the search cannot stop them.
         prioritized: models with a user's priority; the search cannot change it.
         is_closed: True if a user ended it: no new models, no larger resources.
         finish: why it decides nothing more; `None` before.
@@ -62,10 +62,10 @@ class SearchLog:
     workers: int
     reports: list[Report] = field(default_factory=list)
     decisions: list[SearchDecided] = field(default_factory=list)
-    asked: int = 0
+    num_requested: int = 0
     drawn: int = 0
     verdicts: dict[str, str] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
+    protected: set[str] = field(default_factory=set)
     prioritized: set[str] = field(default_factory=set)
     is_closed: bool = False
     finish: str | None = None
@@ -116,7 +116,7 @@ class SearchLog:
     @property
     def open_draws(self) -> range:
         """Numbers of the pending suggestions."""
-        return range(self.drawn, self.asked)
+        return range(self.drawn, self.num_requested)
 
     def check_decision(self, event: SearchDecided) -> None:
         """Raise `IllegalEventError` unless this is the next decision, on a known report."""
@@ -133,8 +133,8 @@ class SearchLog:
     def decide(self, event: SearchDecided) -> None:
         """Record a decision; the caller applies it to the models."""
         self.decisions.append(event)
-        self.asked += event.draw
-        self.verdicts |= {model: why for model, why in event.stop.items() if model not in self.kept}
+        self.num_requested += event.draw
+        self.verdicts |= {model: why for model, why in event.stop.items() if model not in self.protected}
         self.finish = event.finish if self.finish is None else self.finish
 
     def answer(self, question: str, answer: SearchAnswer) -> bool:

@@ -56,11 +56,11 @@ def report_command(log: SearchLog, run: Run, event: RunCommand) -> None:
                 log.see_added(model, by=user_name(event.by))
         case ModelExtended():
             model = run.models[event.model]
-            log.kept.add(model.id)
+            log.protected.add(model.id)
             log.verdicts.pop(model.id, None)
             log.reports.append(Extended(model=model.id, epochs=model.epochs, by=user_name(event.by)))
         case ModelResumed() | ModelRetried():
-            log.kept.add(event.model)
+            log.protected.add(event.model)
             log.verdicts.pop(event.model, None)
         case ModelChanged():
             log.reports.append(Changed(model=event.model, hyperparams=run.models[event.model].hyperparams))
@@ -84,10 +84,10 @@ def _report_metrics(log: SearchLog, run: Run, model: Model, reported: ReportedMo
 
 
 def _report_state(
-    log: SearchLog, run: Run, model: Model, before: ModelState, *, since_s: float, by: str
+    log: SearchLog, run: Run, model: Model, previous_state: ModelState, *, since_s: float, by: str
 ) -> None:
     match model.state:
-        case ModelState.FINISHED if before is ModelState.ACTIVE:
+        case ModelState.FINISHED if previous_state is ModelState.ACTIVE:
             value = model.metric(run.fit_request.metric, model.epochs, validated=run.is_validated)
             log.reports.append(
                 Reached(
@@ -102,5 +102,5 @@ def _report_state(
             log.reports.append(Failed(model=model.id, time=since_s))
         case ModelState.STOPPED:
             log.reports.append(Stopped(model=model.id, by=by))
-        case ModelState.ACTIVE | ModelState.FINISHED if before is not ModelState.FINISHED:
+        case ModelState.ACTIVE | ModelState.FINISHED if previous_state is not ModelState.FINISHED:
             log.reports.append(Resumed(model=model.id, by=by, epochs=model.epochs))

@@ -67,8 +67,11 @@ def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Co
     worker = _known(workers, event, event.worker)
     source = event if isinstance(event, TaskAssigned) else task.attempts[-1]
     members: Members = ((worker, source.devices),)
-    if source.others:
-        members = (*members, *((_known(workers, event, each.worker), each.devices) for each in source.others))
+    if source.other_members:
+        members = (
+            *members,
+            *((_known(workers, event, each.worker), each.devices) for each in source.other_members),
+        )
     # A verification does not affect its model.
     is_models = task.key.model and task.key.kind != "audit"
     return _Concerned(run, task, worker, run.models.get(task.key.model or "") if is_models else None, members)
@@ -91,7 +94,7 @@ def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, D
     for member, devices in members:
         member.open_tasks[event.task] = devices
     if model and task.key.kind == "train":
-        model.busy, model.given = event.task, event.terms
+        model.busy, model.active_version = event.task, event.terms
     task.assign(event, worker.name)
     run.see_task(event.task, task)
 
@@ -110,7 +113,7 @@ def _begin(event: TaskStarted, concerned: _Concerned) -> None:
 def _go_on(event: SubEpochSaved | TaskAsked, concerned: _Concerned) -> None:
     run, task, _, model, _ = concerned
     if isinstance(event, TaskAsked):
-        task.attempts[-1].asked = event.time
+        task.attempts[-1].release_requested_at = event.time
         return
     if model is None or task.key.kind != "train":
         raise IllegalEventError(f"savepoint of {event.task}, which is no sub-epoch of training")
@@ -130,7 +133,7 @@ def _close(
     trainee = model if task.key.kind == "train" else None
     for member, _ in members:
         del member.open_tasks[event.task]
-        member.left.discard(event.task)
+        member.stale_tasks.discard(event.task)
     del run.open[event.task]
     if model and model.busy == event.task:
         model.busy = None
@@ -156,7 +159,9 @@ def _close(
             is_given_back = event.failure.kind is FailureKind.PREEMPTED
             newest = task.attempts[-1]
             # In a gang another worker may be draining; it reports that itself.
-            worker.is_ending |= is_given_back and newest.asked is None and not newest.others
+            worker.is_ending |= (
+                is_given_back and newest.release_requested_at is None and not newest.other_members
+            )
             is_device = event.failure.kind is FailureKind.DEVICE
             # For machine failures the task's message has the count.
             failure_events.fail((is_device and task.failure) or event.failure, run, task, model)

@@ -47,9 +47,11 @@ def check_assignment(
         raise IllegalEventError(f"{event.task} assigned while {run.id} is {run.state}")
     for worker, devices in members:
         _check_place(event, worker, devices)
-    if (key.others or event.others) and key.others != tuple(m.partition for m in event.others):
+    if (key.other_partitions or event.other_members) and key.other_partitions != tuple(
+        m.partition for m in event.other_members
+    ):
         raise IllegalEventError(
-            f"{event.task} assigned to a gang that reads other partitions: {event.others or event.worker}"
+            f"{event.task} assigned to a gang that reads other partitions: {event.other_members or event.worker}"
         )
     if key.kind == "etl":
         _check_partition(run, key, dataset)
@@ -99,8 +101,10 @@ def _check_sub_epoch(event: TaskAssigned, key: TaskKey, run: Run, members: Membe
         raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")
     if not model.needs(key.epoch or 0, key.partitions):
         raise IllegalEventError(f"completeness: {event.task} assigned, but {model.id} does not need it now")
-    if event.others and len({worker.name for worker, _ in members}) < len(members):
-        raise IllegalEventError(f"{event.task} assigned to a gang that names a worker twice: {event.others}")
+    if event.other_members and len({worker.name for worker, _ in members}) < len(members):
+        raise IllegalEventError(
+            f"{event.task} assigned to a gang that names a worker twice: {event.other_members}"
+        )
     for (worker, _), partition in zip(members, key.partitions, strict=True):
         if isinstance(run.plan, FitPlan) and (run.plan.dataset, partition) not in worker.replicas:
             raise IllegalEventError(

@@ -28,7 +28,7 @@ class TaskKey(NamedTuple):
     """Group of alike models in a trial."""
     parallel_plan: str | None = None
     """Id of the trial's parallel plan in its group."""
-    others: tuple[int, ...] = ()
+    other_partitions: tuple[int, ...] = ()
     """Other partitions of a set, ascending."""
     question: str | None = None
     """Request of a search.
@@ -40,7 +40,7 @@ class TaskKey(NamedTuple):
     @property
     def partitions(self) -> tuple[int, ...]:
         """All its partitions, ascending."""
-        return () if self.partition is None else (self.partition, *self.others)
+        return () if self.partition is None else (self.partition, *self.other_partitions)
 
     def __str__(self) -> str:
         parts = [self.run, self.kind]
@@ -77,7 +77,7 @@ class TaskKey(NamedTuple):
                 model=model,
                 epoch=_number("e", epoch),
                 partition=first,
-                others=tuple(other_partitions),
+                other_partitions=tuple(other_partitions),
             )
         if kind == "audit":
             model, epoch, partition, redo = rest

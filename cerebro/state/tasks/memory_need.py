@@ -49,9 +49,9 @@ def has_room(limit_bytes: int, need_bytes: int) -> bool:
     return need_bytes <= USABLE * limit_bytes
 
 
-def have_grown(before: Iterable[Lack], now: Iterable[Lack]) -> bool:
+def have_grown(previous: Iterable[Lack], now: Iterable[Lack]) -> bool:
     """Return True if a larger limit than before was too small."""
-    known = {lack.place: lack.limit_bytes for lack in before}
+    known = {lack.place: lack.limit_bytes for lack in previous}
     return any(lack.limit_bytes > known.get(lack.place, 0) for lack in now)
 
 

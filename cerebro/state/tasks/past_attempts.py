@@ -39,7 +39,7 @@ class AttemptEvent(NamedTuple):
     """`assigned`, `started`, or an `Attempt.outcome`."""
     devices: tuple[int, ...] = (0,)
     parallel_plan: ParallelPlan | None = None
-    others: tuple[Member, ...] = ()
+    other_members: tuple[Member, ...] = ()
     visit: Visit | None = None
     """The visit of a committed sub-epoch, without facts from the assignment."""
     start_s: float = 0.0
@@ -51,7 +51,7 @@ def attempt_events(events: Iterable[Event]) -> Iterator[AttemptEvent]:
         match event:
             case TaskAssigned():
                 named = event.time, event.task, event.attempt, event.worker
-                yield AttemptEvent(*named, _ASSIGNED, event.devices, event.parallel_plan, event.others)
+                yield AttemptEvent(*named, _ASSIGNED, event.devices, event.parallel_plan, event.other_members)
             case TaskStarted():
                 yield AttemptEvent(event.time, event.task, event.attempt, event.worker, _STARTED)
             case TaskCommitted():
@@ -136,7 +136,7 @@ class PastAttempts:
             start_s=attempt.start_s,
             devices=attempt.devices,
             parallel_plan=attempt.parallel_plan,
-            others=attempt.others,
+            other_members=attempt.other_members,
         )
         self._undo(key)
         for partition in key.partitions:
@@ -192,5 +192,5 @@ def _opened(event: AttemptEvent) -> Attempt:
         assigned=event.time,
         devices=event.devices,
         parallel_plan=event.parallel_plan,
-        others=event.others,
+        other_members=event.other_members,
     )

@@ -102,7 +102,7 @@ class Attempt:
     """`committed`, `revoked: REASON` (also for released tasks) or the failure's kind; empty while open."""
     has_run: bool = False
     """True if it started. (`started` may be 0 in virtual time.)"""
-    asked: float | None = None
+    release_requested_at: float | None = None
     """Time of the controller's request to release it, if any."""
     start_s: float = 0.0
     """Seconds of process start, known after the commit."""
@@ -110,7 +110,7 @@ class Attempt:
     """Devices of the worker."""
     parallel_plan: ParallelPlan | None = None
     """How it uses the devices; `None`: one device, user code as written."""
-    others: tuple[Member, ...] = ()
+    other_members: tuple[Member, ...] = ()
     """The other workers of a gang, which share the attempt."""
 
     @property
@@ -122,7 +122,11 @@ class Attempt:
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(worker, its devices) of the attempt."""
         first = ((self.worker, self.devices),)
-        return (*first, *((each.worker, each.devices) for each in self.others)) if self.others else first
+        return (
+            (*first, *((each.worker, each.devices) for each in self.other_members))
+            if self.other_members
+            else first
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -201,7 +205,7 @@ class Task:
                 parallel_plan=_shared_plan(event.parallel_plan.model_dump_json())
                 if event.parallel_plan
                 else None,
-                others=event.others,
+                other_members=event.other_members,
             )
         )
         self.state = TaskState.ASSIGNED
@@ -245,7 +249,7 @@ class Task:
         if goes_another_way:
             self.state, self.failure, self.lacks = TaskState.PENDING, event.failure, ()
             return
-        if event.failure.kind is FailureKind.MEMBER_LOST and self.key.others:
+        if event.failure.kind is FailureKind.MEMBER_LOST and self.key.other_partitions:
             self.state = TaskState.PENDING
             self._lose(event.failure.message)
             return

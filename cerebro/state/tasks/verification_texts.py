@@ -7,7 +7,7 @@ from collections import Counter
 from cerebro.state.tasks.verifications import TOLERANCE, Audit, Audits, AuditState
 
 
-def told(audit: Audit) -> str:
+def result_text(audit: Audit) -> str:
     """Describe the result of one verification."""
     match audit.state:
         case AuditState.WAITING:
@@ -43,7 +43,7 @@ def lines(audits: Audits) -> list[str]:
     if not parts:
         return []
     found = [f"verification: {', '.join(parts)}"]
-    found += [f"{audit.sub_epoch}: {told(audit)}" for audit in differing]
+    found += [f"{audit.sub_epoch}: {result_text(audit)}" for audit in differing]
     if audits.is_hopeless:
         found.append("no further sub-epoch is verified: the code gives another result each time")
     return found

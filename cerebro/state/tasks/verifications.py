@@ -62,7 +62,7 @@ class Audit:
         sub_epoch: its key.
         number: sub-epochs its model had trained before.
         visit: its result.
-        before: checkpoint it started from; `None` for the first.
+        start_checkpoint: checkpoint it started from; `None` for the first.
         hyperparams: hyperparameters in use.
         arithmetic: `arithmetic_of` its worker.
         drawn_after: committed sub-epochs of the run at selection.
@@ -73,7 +73,7 @@ class Audit:
     sub_epoch: TaskKey
     number: int
     visit: Visit
-    before: CheckpointRef | None
+    start_checkpoint: CheckpointRef | None
     hyperparams: Hyperparameters
     arithmetic: str
     drawn_after: int
@@ -102,7 +102,7 @@ class Audit:
     @property
     def files(self) -> frozenset[str]:
         """Checkpoints it needs while open."""
-        return frozenset({self.visit.file, *([self.before.name] if self.before else [])})
+        return frozenset({self.visit.file, *([self.start_checkpoint.name] if self.start_checkpoint else [])})
 
 
 @dataclass(kw_only=True)
@@ -219,7 +219,7 @@ def see_commit(
             sub_epoch=sub_epoch,
             number=number,
             visit=visit,
-            before=model.visits[number - 1].checkpoint if number else None,
+            start_checkpoint=model.visits[number - 1].checkpoint if number else None,
             hyperparams=model.hyperparams_of(number),
             arithmetic=arithmetic_of(workers[visit.worker]),
             drawn_after=committed,
@@ -229,7 +229,7 @@ def see_commit(
 
 def _unfit(audits: Audits, model: Model, visit: Visit, dataset: str, workers: Mapping[str, Worker]) -> str:
     """Why a sub-epoch cannot be verified, or an empty string."""
-    if visit.parallel_plan is not None or visit.others:
+    if visit.parallel_plan is not None or visit.other_members:
         return "trained by a parallel plan, or by several workers"
     if not visit.cores:
         return "its number of threads is not known"
@@ -285,7 +285,7 @@ def see_redo(audits: Audits, event: TaskCommitted, workers: Mapping[str, Worker]
     audits.settle(audit)
     if audit.wrong in workers:
         failure = _failure(audit, f"an audit found that it computes wrongly: {audit.sub_epoch}: {audit.note}")
-        _tell(
+        _record_end(
             workers[audit.wrong],
             Ended(
                 event.time, event.task, audit.sub_epoch.model or "", failure, is_device=True, is_certain=True
@@ -328,7 +328,7 @@ def see_failure(audits: Audits, key: TaskKey, failure: Failure, *, is_final: boo
         audits.drop(_sub_epoch_of(key), f"could not be done again: {failure.line}")
 
 
-def apart(first: Mapping[str, float], second: Mapping[str, float]) -> list[str]:
+def differing_metrics(first: Mapping[str, float], second: Mapping[str, float]) -> list[str]:
     """Return the metrics that differ by more than `TOLERANCE` or are missing on one side."""
     return [
         name
@@ -344,7 +344,7 @@ def apart(first: Mapping[str, float], second: Mapping[str, float]) -> list[str]:
 def _agree(first: Redo, second: Redo) -> bool:
     if first.is_exact and second.is_exact:
         return bool(first.digest) and first.digest == second.digest
-    return not apart(first.metrics, second.metrics)
+    return not differing_metrics(first.metrics, second.metrics)
 
 
 def _sub_epoch_of(key: TaskKey) -> TaskKey:
@@ -362,10 +362,10 @@ def _doubt(workers: Mapping[str, Worker], name: str, event: TaskCommitted, audit
     if name in workers:
         other = audit.redos[0].worker if name == audit.visit.worker else audit.visit.worker
         failure = _failure(audit, f"{audit.sub_epoch} {audit.note} when {name} and {other} do it")
-        _tell(workers[name], Ended(event.time, event.task, audit.sub_epoch.model or "", failure))
+        _record_end(workers[name], Ended(event.time, event.task, audit.sub_epoch.model or "", failure))
 
 
-def _tell(worker: Worker, ended: Ended) -> None:
+def _record_end(worker: Worker, ended: Ended) -> None:
     worker.has_failures = True
     worker.ended.append(ended)
 

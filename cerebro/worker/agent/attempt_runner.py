@@ -345,7 +345,7 @@ def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> 
         sub_epoch=body.sub_epoch,
         epoch=body.epoch,
         partition=body.partition,
-        others=body.others,
+        other_partitions=body.other_partitions,
         attempt=item.attempt,
     )
     savepoints = f"{name.removesuffix('.pt')}.s*.pt"

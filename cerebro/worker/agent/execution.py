@@ -367,10 +367,10 @@ class Execution:
         child: ChildProcess | ChildGroup,
         item: InboxItem,
         codes: dict[str, str],
-        asked: float | None = None,
+        requested_at: float | None = None,
     ) -> None:
         assert item.body is not None
-        body, began = item.body, time.monotonic() if asked is None else asked
+        body, began = item.body, time.monotonic() if requested_at is None else requested_at
         self._shared.task_logs.begin(self._task_logs(item))
         child.run(body, item.attempt, codes, self._task_log(item), received_at=began)
 

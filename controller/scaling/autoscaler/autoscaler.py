@@ -5,7 +5,7 @@ workers, a completed epoch or more observations. News goes to the run's log. If 
 (`controller.scaling.autoscaler.policy`), it requests another size from the cluster manager. Before workers
 leave, other workers rebuild partitions that only they hold.
 
-It never waits: `look` collects an answer and sends the next request. It keeps no state across controllers:
+It never waits: `update` collects an answer and sends the next request. It keeps no state across controllers:
 the log has its results.
 """
 
@@ -29,7 +29,7 @@ from controller.decisions.fit_dispatch import FitDispatch
 from controller.planning import Helper
 from controller.scaling.autoscaler.ends import Ends
 from controller.scaling.autoscaler.outlook import outlook, trainers
-from controller.scaling.autoscaler.policy import Situation, candidates, choose, wish
+from controller.scaling.autoscaler.policy import Situation, candidates, choose, size_to_request
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SizeHistory:
     """History of the number of workers; seconds since the epoch.
 
     Attributes:
@@ -89,13 +89,13 @@ class _Question(NamedTuple):
 
 
 class _View(NamedTuple):
-    """Inputs of one call of `look`."""
+    """Inputs of one call of `update`."""
 
     state: ExperimentState
     fit: FitDispatch
     run: Run
     now: float
-    seen: Callable[[], Seen]
+    size_history: Callable[[], SizeHistory]
 
 
 def released(state: ExperimentState, forecast: ForecastMade, present: Sequence[str]) -> tuple[Exclusion, ...]:
@@ -123,7 +123,7 @@ class Autoscaler:
         self._absences: Callable[[], Absences] = Absences
         self._occasion: tuple[object, ...] | None = None
         self._question: _Question | None = None
-        self._asked_at = self._looked_at = -math.inf
+        self._requested_at = self._looked_at = -math.inf
         self._shrinking: tuple[ForecastMade, tuple[str, ...]] | None = None
         """A request for fewer workers, and the present ones. It waits until the remaining workers hold all
         partitions.
@@ -138,36 +138,36 @@ class Autoscaler:
         if self._question is not None:
             self._helper.rest()
         self._occasion, self._question, self._shrinking = None, None, None
-        self._asked_at = self._looked_at = -math.inf
+        self._requested_at = self._looked_at = -math.inf
 
     def released(self, state: ExperimentState) -> tuple[Exclusion, ...]:
         """Return exclusions of the workers that will be released."""
         return () if self._shrinking is None else released(state, *self._shrinking)
 
-    def look(self, core: Core, now: float, seen: Callable[[], Seen]) -> ForecastMade | None:
+    def update(self, core: Core, now: float, size_history: Callable[[], SizeHistory]) -> ForecastMade | None:
         """Return a forecast event if there is news. Cheap when nothing is due.
 
         Args:
             now: time by the store's clock.
-            seen: returns the history of the number of workers; called if needed.
+            size_history: returns the history of the number of workers; called if needed.
         """
         fit = core.fit
         run = core.state.runs[fit.run] if fit is not None else None
         if self._rules.mode == "off" or fit is None or run is None or run.state is not RunState.RUNNING:
             self.forget()
             return None
-        view = _View(core.state, fit, run, now, seen)
+        view = _View(core.state, fit, run, now, size_history)
         if self._shrinking is not None:
             return self._shrink(view, *self._shrinking)
         if self._question is not None:
             answer = self._helper.answer()
             return self._take(view, self._question, answer) if answer is not None else None
         if self._is_due(view):
-            self._ask(view)
+            self._request_forecast(view)
         return None
 
     def _is_due(self, view: _View) -> bool:
-        waited_s = view.now - self._asked_at
+        waited_s = view.now - self._requested_at
         if waited_s < _EVERY_S or view.now - self._looked_at < _LOOK_S:
             return False
         self._looked_at = view.now
@@ -186,8 +186,8 @@ class Autoscaler:
     def _there(self, view: _View) -> tuple[str, ...]:
         return trainers(view.state, view.now, self._absent(view))
 
-    def _ask(self, view: _View) -> None:
-        self._asked_at = view.now
+    def _request_forecast(self, view: _View) -> None:
+        self._requested_at = view.now
         there, absent = self._there(view), self._absent(view)
         found = outlook(view.state, view.run, view.fit, there, join_s=self._rules.join_s, absent=absent)
         if found is None:
@@ -196,10 +196,10 @@ class Autoscaler:
         models = sum(1 for mask in view.fit.dispatch_state.open if mask)
         bounds = self._situation(view, self._question, {}).bounds
         counts = candidates(len(found.order), len(found.sizes), models, bounds)
-        self._helper.ask({"ask": "forecast", "outlook": found.to_json(), "counts": counts})
+        self._helper.send({"request": "forecast", "outlook": found.to_json(), "counts": counts})
 
     def _situation(self, view: _View, question: _Question, ends: Mapping[int, Ends]) -> Situation:
-        goal, history = goal_of(view.run), view.seen()
+        goal, history = goal_of(view.run), view.size_history()
         return Situation(
             now=view.now,
             workers=len(question.there),
@@ -234,7 +234,7 @@ class Autoscaler:
         }
         situation = self._situation(view, question, ends)
         choice = choose(situation)
-        wanted = wish(situation, choice) if self._may_act(view.run) else None
+        wanted = size_to_request(situation, choice) if self._may_act(view.run) else None
         forecast = ForecastMade(
             run=view.run.id,
             workers=len(question.there),
@@ -251,10 +251,10 @@ class Autoscaler:
             return self._shrink(view, *self._shrinking)
         return forecast if wanted is not None or _is_news(view.run, forecast, view.now) else None
 
-    def _shrink(self, view: _View, made: ForecastMade, there: tuple[str, ...]) -> ForecastMade | None:
+    def _shrink(self, view: _View, forecast: ForecastMade, there: tuple[str, ...]) -> ForecastMade | None:
         """Return the request for fewer workers once a remaining alive worker holds each needed partition."""
         state, fit = view.state, view.fit
-        if there != self._there(view) or view.now - self._asked_at > _AT_LEAST_EVERY_S:
+        if there != self._there(view) or view.now - self._requested_at > _AT_LEAST_EVERY_S:
             self._shrinking = None  # workers have changed, or it takes too long: decide again
             return None
         released = {each.worker for each in self.released(state)}
@@ -262,15 +262,15 @@ class Autoscaler:
             holders = fit.dispatch_state.holders(fit.partitions.index(partition))
             if not any(fit.workers[worker] not in released for worker in holders):
                 return None
-        self._shrinking, history = None, view.seen()
-        if history.is_changing or history.chosen_at > self._asked_at:
+        self._shrinking, history = None, view.size_history()
+        if history.is_changing or history.chosen_at > self._requested_at:
             return None  # a person has chosen a number since
-        over_s = view.now - self._asked_at
+        over_s = view.now - self._requested_at
         ends = tuple(
             ForecastEnd(n, round(max(0.0, p50 - over_s), 1), round(max(0.0, p90 - over_s), 1))
-            for n, p50, p90 in made.ends
+            for n, p50, p90 in forecast.ends
         )
-        return made.model_copy(update={"ends": ends})
+        return forecast.model_copy(update={"ends": ends})
 
     def _may_act(self, run: Run) -> bool:
         is_bounded = self._rules.most > 0 or goal_of(run).workers is not None
@@ -282,19 +282,19 @@ def _is_worth_telling(situation: Situation, chosen: int) -> bool:
     if chosen == situation.workers or chosen not in situation.ends:
         return False
     whenever = replace(situation, changed_at=-math.inf, chosen_at=-math.inf, is_changing=False)
-    return wish(whenever, choose(situation)) is not None
+    return size_to_request(whenever, choose(situation)) is not None
 
 
-def _is_news(run: Run, made: ForecastMade, now: float) -> bool:
+def _is_news(run: Run, forecast: ForecastMade, now: float) -> bool:
     if not run.forecasts:
         return True
     last_forecast = run.forecasts[-1]
     if (last_forecast.workers, last_forecast.advised, last_forecast.allowed) != (
-        made.workers,
-        made.advised,
-        made.allowed,
+        forecast.workers,
+        forecast.advised,
+        forecast.allowed,
     ):
         return True
-    ends_at, was_at = now + made.end.p50_s, last_forecast.time + last_forecast.end.p50_s
+    ends_at, was_at = now + forecast.end.p50_s, last_forecast.time + last_forecast.end.p50_s
     own_s = max(1.0, last_forecast.end.p90_s - last_forecast.end.p50_s)
-    return abs(ends_at - was_at) > max(_NEWS * made.end.p50_s, own_s)
+    return abs(ends_at - was_at) > max(_NEWS * forecast.end.p50_s, own_s)

@@ -45,7 +45,7 @@ class Outlook:
         gpus: number for each worker.
         pace: slowness factor of each worker, divided by its GPUs.
         sizes, holders: size and holders of each partition.
-        left: ``left[m]``, mask of the remaining partitions in the model's present epoch.
+        remaining_partitions: mask of each model's remaining partitions in its present epoch.
         ahead: ``ahead[m]``, its further epochs.
         model_ready, gpu_ready: as in `Problem`.
         order: workers in the order of removal, the last one first.
@@ -62,7 +62,7 @@ class Outlook:
     pace: tuple[float, ...]
     sizes: tuple[float, ...]
     holders: tuple[tuple[int, ...], ...]
-    left: tuple[int, ...]
+    remaining_partitions: tuple[int, ...]
     ahead: tuple[int, ...]
     model_ready: tuple[float, ...]
     gpu_ready: tuple[tuple[float, ...], ...]
@@ -88,7 +88,7 @@ class Outlook:
     def from_json(cls, value: Mapping[str, Any]) -> Outlook:
         """Return the inverse of `to_json`."""
         rows = {name: tuple(map(tuple, value[name])) for name in ("seconds", "fixed", "holders", "gpu_ready")}
-        flat = ("gpus", "pace", "sizes", "left", "ahead", "model_ready", "order", "doubts")
+        flat = ("gpus", "pace", "sizes", "remaining_partitions", "ahead", "model_ready", "order", "doubts")
         return cls(**{**value, **rows, **{name: tuple(value[name]) for name in flat}})
 
 
@@ -112,7 +112,7 @@ def forecast(
         counts: the most important first; without time, a number gets the fluid limit.
         limit_s: time limit of all simulations together, measured by `clock`.
     """
-    if not any(outlook.left) and not any(outlook.ahead):
+    if not any(outlook.remaining_partitions) and not any(outlook.ahead):
         return {count: Ends(0.0, 0.0) for count in counts if count > 0}
     part = _part(outlook)
     worlds = {count: _World.of(outlook, part, count) for count in dict.fromkeys(counts) if count > 0}
@@ -128,7 +128,7 @@ def forecast(
 
 def _part(outlook: Outlook) -> Outlook:
     """Return the run with a sample of its models, if it has too many to simulate."""
-    open_models = [m for m, mask in enumerate(outlook.left) if mask or outlook.ahead[m]]
+    open_models = [m for m, mask in enumerate(outlook.remaining_partitions) if mask or outlook.ahead[m]]
     least = 2 * sum(outlook.gpus)
     most = max(least, _SUB_EPOCHS // max(1, len(outlook.sizes)))
     if len(open_models) > most:
@@ -144,7 +144,7 @@ def _part(outlook: Outlook) -> Outlook:
         outlook,
         seconds=of(outlook.seconds),
         fixed=of(outlook.fixed),
-        left=of(outlook.left),
+        remaining_partitions=of(outlook.remaining_partitions),
         ahead=of(outlook.ahead),
         model_ready=of(outlook.model_ready),
         doubts=of(outlook.doubts) if outlook.doubts else (),
@@ -161,7 +161,7 @@ def _cost(outlook: Outlook, model: int) -> float:
 def _work(outlook: Outlook, epochs: Sequence[int]) -> tuple[list[float], float, int]:
     """Return seconds per partition and of the longest model, and the number of sub-epochs."""
     work, longest, sub_epochs = [0.0] * len(outlook.sizes), 0.0, 0
-    for model, (mask, ahead) in enumerate(zip(outlook.left, epochs, strict=True)):
+    for model, (mask, ahead) in enumerate(zip(outlook.remaining_partitions, epochs, strict=True)):
         cost, model_work = _cost(outlook, model), 0.0
         for partition, size in enumerate(outlook.sizes):
             visits = ahead + (mask >> partition & 1)
@@ -206,8 +206,11 @@ class _World:
         for _, worker in _copied(balance, whole.made_s):
             copies[worker] += 1
         fluid_s = max(*balance.loads, longest)
-        epochs = max(0, min((a for m, a in zip(part.left, part.ahead, strict=True) if m or a), default=0))
-        per_epoch = max(1, len(part.left) * len(part.sizes))
+        epochs = max(
+            0,
+            min((a for m, a in zip(part.remaining_partitions, part.ahead, strict=True) if m or a), default=0),
+        )
+        per_epoch = max(1, len(part.remaining_partitions) * len(part.sizes))
         epochs = min(epochs, max(0, _SUB_EPOCHS // per_epoch - 1))
         part_work, part_longest, part_sub_epochs = _work(part, [min(a, epochs) for a in part.ahead])
         part_fluid = max(*Balance(part_work, pace, balance.holders).loads, part_longest)
@@ -263,7 +266,9 @@ def _calm(whole: Outlook, part: Outlook, sub_epochs: int, part_sub_epochs: int) 
 
     def noise(outlook: Outlook, sub_epochs: int) -> float:
         doubts = [
-            d for d, mask, a in zip(outlook.doubts, outlook.left, outlook.ahead, strict=False) if mask or a
+            d
+            for d, mask, a in zip(outlook.doubts, outlook.remaining_partitions, outlook.ahead, strict=False)
+            if mask or a
         ]
         of_models = statistics.fmean(d * d for d in doubts) / len(doubts) if doubts else 0.0
         return outlook.sigma**2 / max(1, sub_epochs) + of_models
@@ -319,7 +324,7 @@ def _problem(
         holders=tuple(map(tuple, holders)),
         sizes=part.sizes,
         epochs=epochs,
-        left=part.left,
+        remaining_partitions=part.remaining_partitions,
         model_ready=part.model_ready,
         gpu_ready=tuple(ready),
     )

@@ -89,7 +89,7 @@ def outlook(
         holders=tuple(
             tuple(w for w, mask in enumerate(stored) if mask >> p & 1) for p in range(len(fit.partitions))
         ),
-        left=tuple(remaining_masks),
+        remaining_partitions=tuple(remaining_masks),
         ahead=tuple(ahead),
         model_ready=tuple(models_ready.get(m, 0.0) for m in range(len(fit.models))),
         gpu_ready=tuple(

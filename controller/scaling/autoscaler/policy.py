@@ -100,7 +100,7 @@ def choose(situation: Situation) -> Choice:
     return Choice(workers=min(payable, key=lambda n: (situation.ends[n].p90_s, n)), is_kept=False)
 
 
-def wish(situation: Situation, choice: Choice) -> int | None:
+def size_to_request(situation: Situation, choice: Choice) -> int | None:
     """Return the number of workers to request now, or `None` for no change."""
     now, there = situation.now, situation.workers
     if situation.is_changing or there not in situation.ends or choice.workers == there:

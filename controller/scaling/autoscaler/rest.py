@@ -36,7 +36,7 @@ class RestRules:
     most: int = 0
 
 
-class Wish(NamedTuple):
+class DesiredSize(NamedTuple):
     """A number of workers to request, and the reason for people."""
 
     workers: int
@@ -47,20 +47,20 @@ class Rest:
     """The state of scale to zero.
 
     Attributes:
-        before: workers before the release; 0 if none were released.
+        previous_size: workers before the release; 0 if none were released.
     """
 
-    def __init__(self, rules: RestRules, *, before: int = 0) -> None:
-        self._rules, self.before = rules, before
+    def __init__(self, rules: RestRules, *, previous_size: int = 0) -> None:
+        self._rules, self.previous_size = rules, previous_size
         self._idle_since: float | None = None
         self._last = 0
         """The newest requested number above zero."""
-        self._kept = 0
+        self._disk_full_size = 0
         """Workers kept or brought back for a run paused for a full disk."""
         self._is_down = True
         """True after the cluster manager has adopted the size of the last release."""
 
-    def look(
+    def update(
         self,
         now: float,
         *,
@@ -71,7 +71,7 @@ class Rest:
         emptied_at: float = -math.inf,
         bounds: tuple[int, int] | None = None,
         stalled: tuple[int, str] | None = None,
-    ) -> Wish | None:
+    ) -> DesiredSize | None:
         """Return the number of workers to request now, or `None` for no change.
 
         Args:
@@ -84,63 +84,65 @@ class Rest:
             bounds: minimum and maximum that the runs request.
             stalled: number of workers to accept, and the reason, if the others find no node.
         """
-        self._kept = 1 if use.is_full else self._kept
+        self._disk_full_size = 1 if use.is_full else self._disk_full_size
         self._remember(size, is_awaited=is_awaited)
         if not self._rules.is_on:
             return None
         is_shut = not size and use.wished_at <= emptied_at
         if not use.is_used:
             if use.is_full and not size and not is_shut:
-                return Wish(1, "a run waits for free space")
+                return DesiredSize(1, "a run waits for free space")
             return self._idle(now, size, chosen_at, least=max(self._rules.least, int(use.is_full)))
         self._idle_since = None
         if is_shut or not use.is_sure:
             return None
-        if self.before and not self.is_waking(size):
+        if self.previous_size and not self.is_waking(size):
             return self._wake(size, bounds)
         if stalled is not None and now - chosen_at >= HOLD_S and (content := max(stalled[0], 1)) < size:
-            return Wish(content, stalled[1])
+            return DesiredSize(content, stalled[1])
         return None
 
     def is_waking(self, size: int) -> bool:
         """True if released workers are requested again and not all present."""
-        return self.before > 0 and self._is_down and not self._is_resting(size)
+        return self.previous_size > 0 and self._is_down and not self._is_resting(size)
 
     def _is_resting(self, size: int) -> bool:
-        return size == 0 or (size < self.before and size in (self._rules.least, self._kept))
+        return size == 0 or (size < self.previous_size and size in (self._rules.least, self._disk_full_size))
 
     def _remember(self, size: int, *, is_awaited: bool) -> None:
         """Update the state after a change, by any author."""
-        is_another = not self._is_down and size != self.before  # another author chose it
+        is_another = not self._is_down and size != self.previous_size  # another author chose it
         self._is_down |= self._is_resting(size)
         if (self.is_waking(size) or (is_another and not self._is_down)) and not is_awaited:
-            self.before, self._kept, self._is_down = 0, 0, True
-        if not size and not self.before:
-            self.before = self._last  # by any author: a run scales up again
+            self.previous_size, self._disk_full_size, self._is_down = 0, 0, True
+        if not size and not self.previous_size:
+            self.previous_size = self._last  # by any author: a run scales up again
         self._last = size or self._last
 
-    def _idle(self, now: float, size: int, chosen_at: float, *, least: int) -> Wish | None:
+    def _idle(self, now: float, size: int, chosen_at: float, *, least: int) -> DesiredSize | None:
         if self._idle_since is None:
             self._idle_since = now
         idle_s = now - self._idle_since
         if size <= least or idle_s < self._rules.idle_s or now - chosen_at < HOLD_S:
             return None
-        self.before, self._is_down = size, False
-        return Wish(least, f"no run for {idle_s / 60:.0f} min")
+        self.previous_size, self._is_down = size, False
+        return DesiredSize(least, f"no run for {idle_s / 60:.0f} min")
 
-    def _wake(self, size: int, bounds: tuple[int, int] | None) -> Wish | None:
-        wanted = self.before
+    def _wake(self, size: int, bounds: tuple[int, int] | None) -> DesiredSize | None:
+        wanted = self.previous_size
         if bounds is not None:
             wanted = min(max(wanted, bounds[0]), bounds[1])
         if self._rules.most:
             wanted = min(wanted, self._rules.most)
-        return Wish(wanted, "a run is requested") if wanted > size else None
+        return DesiredSize(wanted, "a run is requested") if wanted > size else None
 
-    def told(self, size: int) -> str:
+    def status_text(self, size: int) -> str:
         """Return the status for people while workers are released, else ""."""
         if not self._rules.is_on:
             return "" if size else "no workers are wanted: `cerebro scale --workers N` has them start"
-        if not self.before or self.is_waking(size):
+        if not self.previous_size or self.is_waking(size):
             return ""
-        worker_count = f"{size} of {self.before} workers" if size else f"none of {self.before} workers"
+        worker_count = (
+            f"{size} of {self.previous_size} workers" if size else f"none of {self.previous_size} workers"
+        )
         return f"the cluster rests with {worker_count}; a run wakes it"

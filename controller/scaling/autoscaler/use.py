@@ -42,13 +42,13 @@ def use_of(
     """
     runs = tuple(run for run in open_runs if run.state is not RunState.PAUSED)
     full = [run for run in open_runs if run.state is RunState.PAUSED and (run.needs_bytes or run.full_volume)]
-    used, waiting, times = {id(run) for run in runs}, 0, [_wished(run) for run in (*runs, *full)]
+    used, waiting, times = {id(run) for run in runs}, 0, [_requested_at(run) for run in (*runs, *full)]
     for state in states:
         going_on = {run.id for run in state.going_on()}
         behind = [run for run in state.open_runs() if run.id not in going_on]
         waiting += len(behind)
         if any(id(state.runs[name]) in used for name in going_on):
-            times += [_wished(run) for run in behind]
+            times += [_requested_at(run) for run in behind]
     is_more = not is_known or queued - waiting > len(open_runs)
     return Use(
         is_used=bool(runs) or is_more,
@@ -59,7 +59,7 @@ def use_of(
     )
 
 
-def _wished(run: Run) -> float:
+def _requested_at(run: Run) -> float:
     """Return when a run was last wanted; of a paused one, since when it waits."""
     times = [time for spans in (run.pauses, run.breaks) for span in spans[-1:] for time in span]
     return max([run.requested, *(time for time in times if time < math.inf)])

@@ -19,7 +19,7 @@ _IDLE_S = 60.0
 """The process ends after this many seconds without a request."""
 
 
-class _Asked(NamedTuple):
+class _PendingRequest(NamedTuple):
     """The run and first number of a pending request."""
 
     experiment: str
@@ -36,8 +36,8 @@ class Draws:
 
     def __init__(self, helper: Helper | None = None) -> None:
         self._helper = helper or ChildHelper("controller.sources.suggestions.child")
-        self._asked: _Asked | None = None
-        self._answers: dict[_Asked, dict[str, Any]] = {}
+        self._pending: _PendingRequest | None = None
+        self._answers: dict[_PendingRequest, dict[str, Any]] = {}
         """Answers not yet used."""
         self._used = -math.inf
 
@@ -48,7 +48,7 @@ class Draws:
         question = search.question(run) if search is not None and is_asked else None
         if question is None:
             return []
-        request = _Asked(core.state.name, run.id, question.numbers[0])
+        request = _PendingRequest(core.state.name, run.id, question.numbers[0])
         self._collect()
         answer = self._answers.pop(request, None)
         if answer is not None and "values" in answer:
@@ -57,31 +57,31 @@ class Draws:
         if answer is not None:
             reason = f"no values could be drawn for the search: {answer.get('error', answer)}"
             return [api.Note(event=RunPaused(run=run.id, reason=reason))]
-        if self._asked is None:
-            self._helper.ask(question.model_dump(mode="json"))
-            self._asked, self._used = request, time.monotonic()
+        if self._pending is None:
+            self._helper.send(question.model_dump(mode="json"))
+            self._pending, self._used = request, time.monotonic()
         return []
 
     def _collect(self) -> bool:
         """Store the pending answer, if it has arrived, even if the search has ended; return True if so."""
-        answer = self._helper.answer() if self._asked is not None else None
-        if self._asked is None or answer is None:
+        answer = self._helper.answer() if self._pending is not None else None
+        if self._pending is None or answer is None:
             return False
-        is_of_run = (self._asked.experiment, self._asked.run)
+        is_of_run = (self._pending.experiment, self._pending.run)
         self._answers = {
             of: stored_answer
             for of, stored_answer in self._answers.items()
             if (of.experiment, of.run) != is_of_run
         }
-        self._answers[self._asked] = answer
-        self._asked = None
+        self._answers[self._pending] = answer
+        self._pending = None
         return True
 
     def wake_s(self) -> float:
         """Return the seconds until suggestions may be available."""
         if self._collect():
             return 0.0
-        if self._asked is not None:
+        if self._pending is not None:
             return _SOON_S
         if self._used > -math.inf and time.monotonic() - self._used > _IDLE_S:
             self._helper.rest()

@@ -25,7 +25,7 @@ def situation(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Situ
     techniques = request.techniques
     return Situation(
         inspection=inspection,
-        left=left_in(run),
+        remaining_batches=left_in(run),
         sub_epoch=_sub_epochs(run),
         batch_s=_batch_s(run, times, workers),
         outcomes=run.trials,

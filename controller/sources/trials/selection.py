@@ -73,7 +73,7 @@ class Wanted:
 
 def is_there_a_choice(
     devices: Sequence[int],
-    left: Mapping[str, float],
+    remaining_batches: Mapping[str, float],
     sub_epoch: Mapping[str, float],
     batch_s: Mapping[str, float],
 ) -> bool:
@@ -83,14 +83,14 @@ def is_there_a_choice(
         devices: number of devices of each training worker.
         left, sub-epoch, batch_s: as in `Situation`.
     """
-    if max(devices, default=0) < 2 or not left:
+    if max(devices, default=0) < 2 or not remaining_batches:
         return False
     typical = sum(batch_s.values()) / len(batch_s) if batch_s else 1.0
-    chains = {model: batches * batch_s.get(model, typical) for model, batches in left.items()}
+    chains = {model: batches * batch_s.get(model, typical) for model, batches in remaining_batches.items()}
     longest = max(chains, key=lambda model: chains[model])
     one_less = chains[longest] - sub_epoch.get(longest, 0.0) * batch_s.get(longest, typical)
     is_long = one_less > LONG * sum(chains.values()) / sum(devices)
-    return is_long and is_worth_a_trial(left[longest], batch_s.get(longest))
+    return is_long and is_worth_a_trial(remaining_batches[longest], batch_s.get(longest))
 
 
 def is_worth_a_trial(batches: float, batch_s: float | None) -> bool:
@@ -132,7 +132,7 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
     best = times | {group.id: _with(times[group.id], hopes[group.id]) for group in long}
     for group in sorted(long, key=lambda group: -chains[group.id]):
         if hopes[group.id] and not _is_being_tried(situation, group):
-            yield from _worthwhile(situation, group, hopes[group.id], _Asked(times, best, makespan_of))
+            yield from _worthwhile(situation, group, hopes[group.id], _Comparison(times, best, makespan_of))
 
 
 def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:
@@ -143,7 +143,7 @@ def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelP
             yield known
 
 
-class _Asked(NamedTuple):
+class _Comparison(NamedTuple):
     """Inputs of the makespan comparison."""
 
     times: Mapping[str, Mapping[Width, float]]
@@ -173,13 +173,20 @@ def _with(
 
 
 def _worthwhile(
-    situation: Situation, group: ModelGroup, hopes: Sequence[tuple[KnownParallelPlan, float]], asked: _Asked
+    situation: Situation,
+    group: ModelGroup,
+    hopes: Sequence[tuple[KnownParallelPlan, float]],
+    comparison: _Comparison,
 ) -> Iterator[Wanted]:
-    without = asked.makespan(parallel_plans_of(situation, {**asked.best, group.id: asked.times[group.id]}))
+    without = comparison.makespan(
+        parallel_plans_of(situation, {**comparison.best, group.id: comparison.times[group.id]})
+    )
     found: list[tuple[float, Wanted]] = []
     for known, seconds in hopes:
-        alone = _with(asked.times[group.id], [(known, seconds)])
-        makespan_with_trial = asked.makespan(parallel_plans_of(situation, {**asked.best, group.id: alone}))
+        alone = _with(comparison.times[group.id], [(known, seconds)])
+        makespan_with_trial = comparison.makespan(
+            parallel_plans_of(situation, {**comparison.best, group.id: alone})
+        )
         if makespan_with_trial < without * (1 - WORTH):
             wanted = Wanted(group=group, known=known, model=_model(situation, group))
             found.append((makespan_with_trial, wanted))
@@ -211,4 +218,4 @@ def _is_next(situation: Situation, group: ModelGroup, known: KnownParallelPlan) 
 
 
 def _model(situation: Situation, group: ModelGroup) -> str:
-    return next(model for model in group.models if situation.left.get(model, 0.0) > 0)
+    return next(model for model in group.models if situation.remaining_batches.get(model, 0.0) > 0)

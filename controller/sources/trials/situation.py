@@ -21,7 +21,7 @@ class Situation:
     """Known facts about a run, and its remaining work.
 
     Attributes:
-        left: model -> remaining batches, if it has any.
+        remaining_batches: model -> remaining batches, if it has any.
         sub-epoch: model -> batches of its longest sub-epoch (`sub_epoch`). A chain may exceed the load bound
             by this, because sub-epochs are not divided.
         batch_s: model -> known seconds of a batch; the others get the average.
@@ -34,7 +34,7 @@ class Situation:
     """
 
     inspection: Inspection
-    left: Mapping[str, float]
+    remaining_batches: Mapping[str, float]
     sub_epoch: Mapping[str, float] = field(default_factory=dict)
     batch_s: Mapping[str, float] = field(default_factory=dict)
     outcomes: Mapping[tuple[str, str], TrialOutcome] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Situation:
 
 def left_of(situation: Situation, group: ModelGroup) -> list[float]:
     """Return the remaining batches of the group's unfinished models."""
-    return [batches for model in group.models if (batches := situation.left.get(model, 0.0)) > 0]
+    return [batches for model in group.models if (batches := situation.remaining_batches.get(model, 0.0)) > 0]
 
 
 def there(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:

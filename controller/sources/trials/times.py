@@ -82,9 +82,9 @@ def chain_s(situation: Situation, group: ModelGroup, times: Mapping[Width, float
     if not times:
         return 0.0
     lengths = (
-        situation.left[model] - situation.sub_epoch.get(model, 0.0)
+        situation.remaining_batches[model] - situation.sub_epoch.get(model, 0.0)
         for model in group.models
-        if situation.left.get(model, 0.0) > 0
+        if situation.remaining_batches.get(model, 0.0) > 0
     )
     return max(0.0, *lengths) * _narrowest(times)[1]
 
@@ -111,7 +111,7 @@ def parallel_plans_of(
         model: [(key.size, remaining_batches * seconds) for key, seconds in times[group.id].items()]
         for group in groups
         for model in group.models
-        if (remaining_batches := situation.left.get(model, 0.0)) > 0 and times.get(group.id)
+        if (remaining_batches := situation.remaining_batches.get(model, 0.0)) > 0 and times.get(group.id)
     }
 
 

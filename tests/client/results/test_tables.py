@@ -24,10 +24,10 @@ def test_rows_in_are_rows_kept_plus_rows_failed(volumes: Volumes) -> None:
     dataset.rows["train", 1], dataset.failed_rows["train", 1] = 8, 2
     result = EtlResult.from_run(dataset, story.state.runs["etl-1"], MountedFiles(volumes))
     assert result.rows == {"train": 20, "test": 6}
-    assert result.kept == {"train": 18, "test": 6}
+    assert result.kept_rows == {"train": 18, "test": 6}
     assert result.failed == {"train": 2, "test": 0}
     assert result.seconds > 0
-    assert all(result.rows[s] == result.kept[s] + result.failed[s] for s in result.rows)
+    assert all(result.rows[s] == result.kept_rows[s] + result.failed[s] for s in result.rows)
     drawn = result.plot_rows()
     assert [trace.name for trace in drawn.data] == ["preprocessed", "failed"]
     assert list(drawn.layout.yaxis.ticktext) == ["train", "test"]

@@ -79,7 +79,7 @@ def test_a_node_that_is_being_made_is_told_until_the_pod_has_it(watched: Watched
     assert fleet.troubles()[SECOND].startswith("a node is being made for it; until then no node fits: 0/3")
     arrivals = Arrivals()
     arrivals.see([], fleet, 0.0)
-    assert arrivals.told == "workers are starting: 0 of 3; a node is being made"
+    assert arrivals.progress_text == "workers are starting: 0 of 3; a node is being made"
     watched.emulator.put("pods", pod(1))
     watched.until(lambda fleet: fleet is not None and not fleet.expected)
 

@@ -62,7 +62,7 @@ def situation(
             ),
             places=(DevicePlace(device=DeviceKind(kind="gpu", name="G", memory_bytes=memory), most=8),),
         ),
-        left={name: batches for each in names for name in each},
+        remaining_batches={name: batches for each in names for name in each},
         devices={0: devices},
         outcomes=outcomes or {},
     )
@@ -81,10 +81,10 @@ def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
     is_many = models >= 2 * sum(devices)
     given = situation([models], devices=devices)
     if is_many:
-        assert not is_there_a_choice(devices, given.left, {}, {})
+        assert not is_there_a_choice(devices, given.remaining_batches, {}, {})
         assert wanted(given) == []
     if models < sum(devices) and max(devices) > 1:
-        assert is_there_a_choice(devices, given.left, {}, {})
+        assert is_there_a_choice(devices, given.remaining_batches, {}, {})
         assert wanted(given)
 
 
@@ -229,7 +229,7 @@ def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
     given = situation([1], batches=batches)
     given = replace(given, batch_s={} if batch_s is None else {"m00000": batch_s})
     assert bool(wanted(given)) is is_tried
-    assert is_there_a_choice([8], given.left, {}, given.batch_s) is is_tried
+    assert is_there_a_choice([8], given.remaining_batches, {}, given.batch_s) is is_tried
 
 
 @given(

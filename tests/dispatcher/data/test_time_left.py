@@ -41,7 +41,7 @@ def left_s(story: Story, *points: LivePoint) -> float:
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
     read_model.add_points(points)
-    left = read_model.throughput(story.time).left
+    left = read_model.throughput(story.time).time_left
     assert left is not None
     return left.seconds
 

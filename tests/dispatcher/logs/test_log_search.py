@@ -22,7 +22,7 @@ def test_search_over_all_logs(volumes: Volumes) -> None:
     write(volumes, M05, b"first\nLoss 0.1\rLOSS 0.2 <b>\n\x1b[31mred loss\x1b[0m\n")
     write(volumes, M07, b"loss of m07\nno\n")
     hits = LogReader(volumes).search("digits", [source(M07), source(M05)], LogQuery(q="loss")).hits
-    assert [(hit.source.task, hit.before, hit.hit, hit.after) for hit in hits] == [
+    assert [(hit.source.task, hit.text_before, hit.hit, hit.text_after) for hit in hits] == [
         (M05, "", "LOSS", " 0.2 <b>"), (M05, "red ", "loss", ""), (M07, "", "loss", " of m07"),
     ]  # fmt: skip
     assert hits[0].offset == 6

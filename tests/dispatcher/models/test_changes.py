@@ -13,7 +13,7 @@ def change(lr: float) -> ModelChanged:
 
 
 def told(story: Story, model: str = "m00") -> list[tuple[object, object, str]]:
-    return [(row.before, row.after, row.since) for row in changes(story.model(model))]
+    return [(row.old_value, row.new_value, row.since) for row in changes(story.model(model))]
 
 
 def test_a_change_holds_from_the_sub_epoch_that_it_came_before() -> None:

@@ -158,10 +158,12 @@ def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
     elapsed = story.time - run.started
     assert throughput.rows_per_s == pytest.approx(committed * 898 / elapsed, rel=0.05)
     assert throughput.sub_epochs_per_min == pytest.approx(60 * committed / elapsed, rel=0.05)
-    assert throughput.left is not None
-    assert throughput.left.seconds == pytest.approx((total - done) * 898 / throughput.rows_per_s, rel=0.05)
-    assert throughput.left.ends_at == story.time + throughput.left.seconds
-    assert throughput.left.basis == BASIS
+    assert throughput.time_left is not None
+    assert throughput.time_left.seconds == pytest.approx(
+        (total - done) * 898 / throughput.rows_per_s, rel=0.05
+    )
+    assert throughput.time_left.ends_at == story.time + throughput.time_left.seconds
+    assert throughput.time_left.basis == BASIS
 
 
 def test_rows_of_running_sub_epochs_count_for_throughput() -> None:
@@ -172,9 +174,9 @@ def test_rows_of_running_sub_epochs_count_for_throughput() -> None:
     read_model.add_points([live("fit-1/train/m05/e1/p0", 500)])
     after = read_model.throughput(story.time + 10)
     assert after.rows_per_s > before.rows_per_s
-    assert after.left is not None
-    assert before.left is not None
-    assert after.left.seconds < before.left.seconds
+    assert after.time_left is not None
+    assert before.time_left is not None
+    assert after.time_left.seconds < before.time_left.seconds
 
 
 def test_validations_do_not_make_time_left_shorter() -> None:
@@ -191,7 +193,7 @@ def test_validations_do_not_make_time_left_shorter() -> None:
         began, ended = story.time - at - 0.1, story.time - at
         with_validations.commit(run, "valid", worker="worker-1", started=began, ended=ended, rows=300)
     found = with_validations.throughput(run, story.time, sub_epochs=table)
-    assert found.left is not None
+    assert found.time_left is not None
     assert found == without.throughput(run, story.time, sub_epochs=table)
 
 

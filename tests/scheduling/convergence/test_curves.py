@@ -37,7 +37,7 @@ def test_curves_are_weighed_by_shares_of_one(told: list[Sample], done: float) ->
     """The weights sum to one, and no curve has a goal beyond the end of training."""
     found = forecast(told, done)
     assert sum(each.weight for each in found.predictions) == pytest.approx(1.0, abs=1e-4)
-    assert all(each.left <= 1 - done + 1e-9 for each in found.predictions)
+    assert all(each.remaining_share <= 1 - done + 1e-9 for each in found.predictions)
 
 
 @given(samples, st.floats(0.01, 100))

@@ -76,7 +76,7 @@ class Trained:
             sub_epoch=visit.key("fit-1", "m00"),
             number=number,
             visit=visit,
-            before=before.checkpoint if number else None,
+            start_checkpoint=before.checkpoint if number else None,
             hyperparams=self.model.hyperparams_of(number),
             arithmetic=arithmetic,
             drawn_after=number + 1,

@@ -122,6 +122,6 @@ def test_steps_go_on_from_sub_epoch_to_sub_epoch_and_replay_repeats_them(
     assert list(comparison.differences(again.state(), saved)) == []
 
     # An old log without the thread counts.
-    model.visits.kept[:] = [visit._replace(cores=0) for visit in model.visits]
+    model.visits.recent_visits[:] = [visit._replace(cores=0) for visit in model.visits]
     again = repeated(2)
     assert set(again.state()["checkpoint"]["threads"]) == {2}

@@ -129,7 +129,7 @@ def test_a_change_is_repeated_where_its_first_sub_epoch_ran_by_a_parallel_plan(t
         for epoch, by in enumerate((None, parallel_plan, None), 1):
             if is_changed and epoch == 2:
                 model.change({"lr": 0.3})
-            model.given = len(model.terms) - 1
+            model.active_version = len(model.terms) - 1
             model.add(visit(epoch, by))
         return repeat(tmp_path / "partition", 3).train(model, place).state()
 
@@ -161,7 +161,7 @@ def test_sub_epochs_of_gangs_are_trained_again_on_all_of_their_partitions(tmp_pa
     model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=2, partitions=(0, 1))
     gang = ParallelPlan(technique="ddp", workers=2)
     for epoch in (1, 2):
-        model.add(visit(epoch, gang)._replace(others=(Member(worker="worker-1", partition=1),)))
+        model.add(visit(epoch, gang)._replace(other_members=(Member(worker="worker-1", partition=1),)))
 
     def again(is_single: bool) -> Any:
         place = tmp_path / f"sub_epochs-{len(list(tmp_path.iterdir()))}"

@@ -152,7 +152,7 @@ class Repeat:
         drop_last = drops_last(hyperparams)
         loader = (
             MergedLoader(folders, batch_size=size, seeds=seeds, device=default_device(), drop_last=drop_last)
-            if visit.others
+            if visit.other_members
             else PartitionLoader(
                 folders, batch_size=size, seed=seeds[0], device=default_device(), drop_last=drop_last
             )
@@ -264,46 +264,48 @@ def main(folder: Path, rank: int) -> None:
         (folder / TRAINED).write_text(reference.model_dump_json())
 
 
-def _train(folder: Path, asked: _Request, spec: SubEpochSpec, group: Group) -> CheckpointRef | None:
-    technique = resolve(asked.parallel_plan, lambda _: decode(asked.technique))
-    device = technique.made_on(group, asked.parallel_plan.params)
-    plain = create(spec, asked.hyperparams, seed=asked.seed, model=asked.model, device=torch.device(device))
-    if asked.start is not None:
-        restore(plain, checkpoints.load(folder, asked.start, torch.device(device)))
-    trainee = prepare(spec, plain, technique, asked.parallel_plan.params, group)
-    number, share = 0, SubEpochShare(partition=asked.partitions[0], share=trainee.share)
-    if asked.parallel_plan.workers > 1:  # a rank of a gang reads its worker's rows
-        number, rank = divmod(group.rank, asked.parallel_plan.ranks_here)
+def _train(folder: Path, request: _Request, spec: SubEpochSpec, group: Group) -> CheckpointRef | None:
+    technique = resolve(request.parallel_plan, lambda _: decode(request.technique))
+    device = technique.made_on(group, request.parallel_plan.params)
+    plain = create(
+        spec, request.hyperparams, seed=request.seed, model=request.model, device=torch.device(device)
+    )
+    if request.start is not None:
+        restore(plain, checkpoints.load(folder, request.start, torch.device(device)))
+    trainee = prepare(spec, plain, technique, request.parallel_plan.params, group)
+    number, share = 0, SubEpochShare(partition=request.partitions[0], share=trainee.share)
+    if request.parallel_plan.workers > 1:  # a rank of a gang reads its worker's rows
+        number, rank = divmod(group.rank, request.parallel_plan.ranks_here)
         share = SubEpochShare(
-            partition=asked.partitions[number],
-            share=(rank, asked.parallel_plan.ranks_here),
-            merged=Merged(rows=asked.rows, number=number),
+            partition=request.partitions[number],
+            share=(rank, request.parallel_plan.ranks_here),
+            merged=Merged(rows=request.rows, number=number),
         )
     loader = share.loader(
-        [Path(asked.folders[number])],
-        hyperparams=asked.hyperparams,
-        seed=asked.seed,
-        model=asked.model,
-        epoch=asked.epoch,
+        [Path(request.folders[number])],
+        hyperparams=request.hyperparams,
+        seed=request.seed,
+        model=request.model,
+        epoch=request.epoch,
         device=torch.device(trainee.device or group.device),
     )
     feed = InstrumentedLoader(
         loader,
-        epoch=asked.epoch,
-        sub_epoch=asked.sub_epoch,
-        position=asked.position,
-        savepoints=Savepoints(trainee, validation=asked.validation),
+        epoch=request.epoch,
+        sub_epoch=request.sub_epoch,
+        position=request.position,
+        savepoints=Savepoints(trainee, validation=request.validation),
     )
     feed.rank, feed.ranks = trainee.share
     train_sub_epoch(
         spec,
         trainee,
         feed,
-        asked.hyperparams,
-        seed=asked.seed,
-        model=asked.model,
-        epoch=asked.epoch,
-        partition=asked.partitions[0],
+        request.hyperparams,
+        seed=request.seed,
+        model=request.model,
+        epoch=request.epoch,
+        partition=request.partitions[0],
     )
     return trainee.save(folder, STATE)
 
