@@ -6,6 +6,7 @@ The parent sends requests over a pipe. The core counts its rows in memory that b
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from cerebro.data.manifests import NAMED_ROWS, FailedRow, Source
 from cerebro.errors import CerebroError, PreemptedError, RetryableError
 from cerebro.runtime.isolation.parent_death import end_with
+from cerebro.runtime.isolation.process_exit import no_collection
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.runtime.usage.memory import offer_to_killer
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory
@@ -86,7 +88,8 @@ def start(number: int, counts: NDArray[np.int64], make_spec: SpecFactory) -> Cor
     process = context.Process(
         target=_run, args=(os.getpid(), number, theirs, counts, make_spec), name=f"cerebro-core-{number}"
     )
-    process.start()
+    with no_collection():
+        process.start()
     theirs.close()  # without this, our end never reads an end of file
     return Core(number=number, process=process, pipe=ours)
 
@@ -98,6 +101,8 @@ def _run(
     counts: NDArray[np.int64],
     make_spec: SpecFactory,
 ) -> None:
+    gc.freeze()
+    gc.enable()
     end_with(parent)
     offer_to_killer()  # the kernel should end a core before the parent, which can continue with fewer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent decides

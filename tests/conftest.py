@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
-import math
 import os
 import signal
 import sys
@@ -43,7 +41,6 @@ _SHARES = {"commit": 0.15, "thorough": 1.5}
 """Profile of hypothesis -> factor for the number of examples of each property test (default 100)."""
 _FEW = 5
 """A test with at most this number of examples keeps it in every profile."""
-_HANGS_AFTER_S, _NEW_EACH_S = 900.0, 60.0
 
 # In CI each profile tries the same examples in each run, so a failure is due to the change, and CI=true reproduces it.
 # Locally `thorough` tries new examples; .hypothesis/ keeps failures, and the next run in this checkout starts with
@@ -91,42 +88,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep a copy of stderr for the watchdog, before pytest captures it."""
-    config.stash[_WATCH] = _Watch(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2))
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the watchdog."""
-    config.stash[_WATCH].end()
-
-
-class _Watch:
-    """Prints all stacks if a test hangs, 14 to 15 minutes after its start and before CI's limit. pytest's
-    `faulthandler_timeout` starts a thread per test, which takes longer than most tests.
-    """
-
-    def __init__(self, stderr: int) -> None:
-        self._stderr, self._since = stderr, -math.inf
-
-    def see(self) -> None:
-        """Note that a test starts."""
-        if time.monotonic() - self._since > _NEW_EACH_S:
-            faulthandler.dump_traceback_later(_HANGS_AFTER_S, file=self._stderr)
-            self._since = time.monotonic()
-
-    def end(self) -> None:
-        """Stop watching."""
-        faulthandler.cancel_dump_traceback_later()
-        os.close(self._stderr)
-
-
-_WATCH = pytest.StashKey[_Watch]()
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests that start after `.ci/run`'s deadline, so the run still reports the others."""
-    item.config.stash[_WATCH].see()
     end = os.environ.get("NO_TEST_STARTS_AFTER")
     if end and time.time() > float(end):
         pytest.skip("no time is left: NO_TEST_STARTS_AFTER has passed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +23,49 @@ from cerebro.runtime.tracebacks import text_of
 from cerebro.spec import ETLSpec, Mode
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.errors import TooManyFailedError
-from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, preprocess, stored, write_metadata
+from tests.etl_worker.jobs import (
+    Double,
+    FailOn,
+    make_job,
+    note,
+    notes,
+    nothing,
+    preprocess,
+    stored,
+    write_metadata,
+)
+
+
+class _Collects(Double):
+    """A spec that collects garbage at each row."""
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        gc.collect()
+        return super().row_preprocessor(row, mode, object_dir)
+
+
+class _Cycle:
+    """Garbage that only the garbage collector finds. Its finaliser notes the process."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.itself = log, self
+
+    def __del__(self) -> None:
+        note(self.log, str(os.getpid()))
+
+
+@pytest.mark.processes
+def test_cores_do_not_collect_the_garbage_of_their_parent(tmp_path: Path) -> None:
+    """Its finalisers may join threads that a fork lacks."""
+    gc.disable()
+    try:
+        _Cycle(tmp_path / "log")
+        preprocess(make_job(tmp_path, list(range(4)), cores=2), _Collects, nothing)
+        assert notes(tmp_path / "log") == []
+        gc.collect()
+        assert notes(tmp_path / "log") == [str(os.getpid())]
+    finally:
+        gc.enable()
 
 
 @settings(deadline=None, max_examples=60)

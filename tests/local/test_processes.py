@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.local.supervision import processes
+from cerebro.runtime.isolation.process_exit import fork
 from cerebro.runtime.usage.memory import peak_bytes
 
 pytestmark = pytest.mark.processes
@@ -21,7 +22,7 @@ _PR_SET_NAME = 15
 def child() -> Iterator[int]:
     """Start a child process whose name is not valid UTF-8."""
     library, (ready, named) = ctypes.CDLL(None), os.pipe()
-    pid = os.fork()
+    pid = fork()
     if not pid:
         try:
             library.prctl(_PR_SET_NAME, b"\xff) 1", 0, 0, 0)

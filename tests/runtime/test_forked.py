@@ -56,3 +56,31 @@ def test_a_call_in_a_fork_leaves_nothing_but_its_result() -> None:
         "ConflictError the process of m00 ended with signal 9 before it had a result",
         "True",
     ], done.stderr
+
+
+GARBAGE = """
+import gc, os
+from cerebro.runtime.isolation.process_exit import fork
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        os.write(1, b"collected " + str(os.getpid() == parent).encode())
+
+parent = os.getpid()
+gc.disable()
+Cycle()
+if fork() == 0:
+    gc.collect()
+    os._exit(0)
+os.wait()
+gc.collect()
+"""
+
+
+@pytest.mark.processes
+def test_a_fork_does_not_collect_the_garbage_of_its_parent() -> None:
+    """A finaliser may join a thread that only the parent has, and the fork would wait for ever."""
+    done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, check=True)
+    assert done.stdout == "collected True"

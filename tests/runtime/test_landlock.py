@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.runtime.isolation import landlock
+from cerebro.runtime.isolation.process_exit import fork
 
 needs_landlock = pytest.mark.skipif(
     bool(landlock.why_unavailable()), reason=f"not enforced here: {landlock.why_unavailable()}"
@@ -21,7 +22,7 @@ needs_landlock = pytest.mark.skipif(
 
 def in_a_fork(work: Callable[[], object]) -> int:
     """Run `work` in a fork; return 0 or the errno."""
-    child = os.fork()
+    child = fork()
     if child == 0:
         status = 255
         with suppress(BaseException):

@@ -17,6 +17,7 @@ import pytest
 
 from cerebro.runtime.isolation import metadata_filter, metadata_guard
 from cerebro.runtime.isolation.metadata_guard import Supervisor
+from cerebro.runtime.isolation.process_exit import fork
 
 _WHY = metadata_guard.why_unavailable()
 pytestmark = pytest.mark.skipif(bool(_WHY), reason=f"not here: {_WHY}")
@@ -27,7 +28,7 @@ OTHER_STATUS = 250
 def held(folder: Path, act: Callable[[], object]) -> int:
     """Run `act` in a process restricted to `folder`; return its errno, or 0."""
     supervisor = Supervisor()
-    child = os.fork()
+    child = fork()
     if child == 0:
         status = OTHER_STATUS
         try:
@@ -247,7 +248,7 @@ def test_a_process_that_never_enters_is_waited_for(tmp_path: Path) -> None:
     """One supervisor attends one child after another."""
     supervisor = Supervisor()
     for status in (3, 4):
-        child = os.fork()
+        child = fork()
         if child == 0:
             os._exit(status)
         assert os.waitstatus_to_exitcode(supervisor.attend(child)) == status

@@ -80,7 +80,7 @@ def _outcome(work: Callable[[], object]) -> bytes:
 
 def _fork_once() -> None:
     """Make libraries such as OpenBLAS end their threads, as they do before a fork."""
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)

@@ -1,4 +1,4 @@
-"""End a process after its computation without the interpreter's shutdown.
+"""Fork a process, and end it after its computation without the interpreter's shutdown.
 
 Library threads may outlive their purpose: gloo's live until the last reference to a group is gone. If that
 happens during shutdown, C++ ends the process with SIGABRT ("terminate called without an active exception")
@@ -7,18 +7,39 @@ although its work is done.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 
 def fork() -> int:
     """Fork a process that ends by `end_after`. Write buffered output first, or both processes would write it."""
     _flush()
-    return os.fork()
+    with no_collection():
+        pid = os.fork()
+        if pid == 0:
+            gc.freeze()
+        return pid
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Pause garbage collection around a fork, until the child has called `gc.freeze`.
+
+    The child has one thread. A finaliser of the parent's garbage may join another thread, as gloo's do, and would
+    wait for ever.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def end_after(work: Callable[[], object]) -> NoReturn:

@@ -17,6 +17,7 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.files import durable
 from cerebro.data.files.checkpoint_files import outdated
 from cerebro.errors import CheckpointCorruptError, StorageFullError
+from cerebro.runtime.isolation.process_exit import fork
 from cerebro.runtime.volumes import checkpoint_file
 from cerebro.worker.training.checkpoints.checkpoint import State, load, save
 from cerebro.worker.training.checkpoints.storable import state_bytes
@@ -141,7 +142,7 @@ def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Pat
     """Covers a crash between writes and before the flush; a temporary file remains."""
     first = checkpoint_file(sub_epoch=0, epoch=1, partition=0, attempt=1)
     reference = save(tmp_path, first, state())
-    child = os.fork()
+    child = fork()
     if not child:
         try:
             _die_while_saving(tmp_path, first, writes)

@@ -24,6 +24,7 @@ from cerebro.data.files.base_file import Layout, base_written, is_base, layout_o
 from cerebro.data.files.checkpoint_files import outdated
 from cerebro.data.files.durable import checksum
 from cerebro.errors import CheckpointCorruptError, StorageFullError
+from cerebro.runtime.isolation.process_exit import fork
 from cerebro.runtime.volumes import Volumes, checkpoint_file
 from cerebro.worker.training.checkpoints import frozen as freezing
 from cerebro.worker.training.checkpoints.checkpoint import check, load, read, save
@@ -312,7 +313,7 @@ def _named(root: Path, *references: CheckpointRef) -> set[str]:
 
 def _dies(action: Callable[[], object], at: int) -> bool:
     """Return True if a child process that runs `action` dies at its call number `at`."""
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         count = itertools.count()
         writing = durable.DurableFile
