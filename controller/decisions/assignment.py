@@ -89,19 +89,12 @@ class Training:
         chooser: returns a function that chooses for one of these workers; called once per pass.
     """
 
-    kinds = frozenset({"train"})
-    reason = "its model needs no sub-epoch"
-
     def __init__(self, sub_epochs: _SubEpochs, chooser: Callable[[], _Choose]) -> None:
         self._sub_epochs, self._chooser = sub_epochs, chooser
 
     def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
         """Yield sub-epochs for the offered devices."""
         return self._sub_epochs.propose(offer, self._chooser())
-
-    def is_still_needed(self, task: Task) -> bool:
-        """True: `controller.decisions.decide` revokes the sub-epochs of ended models."""
-        return True
 
 
 class _SubEpochs:

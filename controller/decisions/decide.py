@@ -48,7 +48,7 @@ from controller.sources.pruning import Pruning
 from controller.sources.replication import Replicas, unmakable, volume_failure
 from controller.sources.search import Searching
 from controller.sources.search_tasks import SearchRequests
-from controller.sources.task_source import TaskSource
+from controller.sources.task_source import RevocableTasks
 from controller.sources.verification import Verifications, is_awaited
 
 Step = api.Assign | api.Revoke | api.Preempt | api.Note | api.Dequeue
@@ -409,7 +409,7 @@ def _revoke_unneeded(record: ExperimentRecord, state: ExperimentState, run: Run)
     These are ETL tasks of partitions without remaining readers, trials and verifications after the last
     sub-epoch, tasks of a finished search, and queued ETL of a partition that returned with its worker.
     """
-    sources: tuple[TaskSource, ...] = (
+    sources: tuple[RevocableTasks, ...] = (
         Replicas(state, run),
         SearchRequests(record, run),
         Measurements(record, run),

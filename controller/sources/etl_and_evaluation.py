@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from cerebro.state import ExperimentState, Run, Task, TaskKey, Worker
+from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from controller.exclusions.memory_retries import calmest, reserved, runs_alone
 from controller.sources.ready_tasks import made_elsewhere, may_run, ready
 from controller.sources.task_source import Offer, Proposal
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 class EtlAndEvaluation:
     """Proposes the tasks of a run that need no idle model: ETL, validation, test and prediction."""
-
-    kinds = frozenset({"etl", "fitting", "valid", "test", "predict"})
-    reason = "its result is not needed"
 
     def __init__(self, state: ExperimentState, run: Run) -> None:
         self._state, self._run = state, run
@@ -42,10 +39,6 @@ class EtlAndEvaluation:
             free = [w for w in free if self._has_slot(view, w, offer)]
             if not free:
                 return
-
-    def is_still_needed(self, task: Task) -> bool:
-        """True: only the end of the run cancels such a task."""
-        return True
 
     def _worker_for(self, view: AssignmentDraft, key: TaskKey, free: Sequence[Worker]) -> Worker | None:
         """Return the first suitable worker. A task that must run alone reserves an idle or the least loaded one."""

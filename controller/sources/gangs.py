@@ -15,7 +15,7 @@ from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Gang, Member
 from cerebro.scheduling.schedule import Placement
-from cerebro.state import ExperimentState, ModelState, Run, Task
+from cerebro.state import ExperimentState, ModelState, Run
 from cerebro.state.models.parallel_plans import allowed_plans
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.sources.task_source import Offer, Proposal
@@ -32,9 +32,6 @@ class Gangs:
     Models go by priority, then by remaining work. A model waits for all workers of a set that it still needs
     completely, unless other runs use one of these workers.
     """
-
-    kinds = frozenset({"train"})
-    reason = "its model needs no sub-epoch"
 
     def __init__(self, fit: FitDispatch, dispatch_draft: DispatchDraft) -> None:
         self._fit, self._dispatch_draft = fit, dispatch_draft
@@ -93,10 +90,6 @@ class Gangs:
             # Also for a queued model: revoking it would be pointless, because it is excluded from the other workers.
             for _, worker in (place for places in needed for place in places):
                 self._dispatch_draft.exclude(model, worker)
-
-    def is_still_needed(self, task: Task) -> bool:
-        """True: `controller.decisions.decide` revokes the sub-epochs of ended models."""
-        return True
 
 
 def out_of_gangs(state: ExperimentState, run: Run, models: Iterable[str]) -> Iterator[ParallelPlansRuledOut]:

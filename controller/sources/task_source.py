@@ -52,7 +52,18 @@ class Offer(NamedTuple):
 
 
 class TaskSource(Protocol):
-    """Proposes the tasks of some kinds for one run.
+    """Proposes tasks for one run."""
+
+    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterable[Proposal]:
+        """Yield tasks for the offered slots.
+
+        The caller assigns each proposal before it requests the next one, so `view.places` counts it.
+        """
+        ...
+
+
+class RevocableTasks(TaskSource, Protocol):
+    """Proposes the tasks of some kinds, whose results can become unneeded.
 
     Attributes:
         kinds: kinds of its tasks.
@@ -61,13 +72,6 @@ class TaskSource(Protocol):
 
     kinds: frozenset[str]
     reason: str
-
-    def propose(self, view: AssignmentDraft, offer: Offer) -> Iterable[Proposal]:
-        """Yield tasks for the offered slots.
-
-        The caller assigns each proposal before it requests the next one, so `view.places` counts it.
-        """
-        ...
 
     def is_still_needed(self, task: Task) -> bool:
         """True if the result of an open task of these kinds is still needed."""
