@@ -166,11 +166,16 @@ def test_a_row_for_which_memory_never_suffices_is_named(tmp_path: Path, folder: 
 
 
 class Squeezed(Hungry):
-    """A spec whose rows fail before the first OOM kill."""
+    """A spec whose rows fail in each process that starts before the first OOM kill, until that process is killed."""
+
+    def initialize_worker(self) -> None:
+        """See `ETLSpec`."""
+        super().initialize_worker()
+        self.lacks_memory = not (self.folder / "deaths").exists()
 
     def row_preprocessor(self, row: Any, mode: Any, object_dir: str) -> tuple[Any, Any]:
         """See `ETLSpec`."""
-        if not (self.folder / "deaths").exists():
+        if self.lacks_memory:
             if row["value"] % 2:
                 self.die()
             raise OSError("Cannot allocate memory")
