@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from benchmarks.figure import Figure
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.planning.advice import choose
+from cerebro.scheduling.planning.advice import mean_makespans
 from cerebro.scheduling.planning.planner import Plan, plan
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Following
@@ -92,8 +92,9 @@ def _noisy() -> Figure:
         for seed in range(_FEW):
             problem = narrow(size, size, seed)
             found = plan(problem, clock=time.process_time)
-            advice = choose(problem, found, sigma=conditions.sigma, seed=1000)
-            policy = Following.of(found.schedule) if advice.follow else POLICIES["lrptw"]
+            policies = {"planned": Following.of(found.schedule), "lrptw": POLICIES["lrptw"]}
+            means, _ = mean_makespans(problem, policies, sigma=conditions.sigma, seed=1000)
+            policy = policies["planned" if means["planned"] < means["lrptw"] else "lrptw"]
             for run in range(_RUNS):
                 schedule = dispatch(problem, policy, seed=run, conditions=conditions)
                 ratios.append(schedule.makespan / Reality(problem, conditions, run).bound())

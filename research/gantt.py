@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Placement, Schedule, devices
+from cerebro.scheduling.schedule import Placement, Schedule
 
 # Okabe and Ito's colours, then Tol's muted ones, which colour-blind readers can distinguish. No black and no white: one
 # of the two would be invisible on light or dark.
@@ -62,6 +62,29 @@ def draw(
         title: heading, which screen readers read out.
     """
     return Drawing("\n".join(_Chart(problem, schedule, lower_bound).lines(title)) + "\n")
+
+
+def devices(sub_epochs: Iterable[Placement]) -> dict[Placement, tuple[int, ...]]:
+    """Assign GPU numbers (from 0) of its worker to each sub-epoch.
+
+    First fit in the order of start. This needs no more GPUs than the largest number in use at once, because a
+    sub-epoch may take any free GPUs. Ignores `others`: of a gang only the first worker's GPUs are assigned.
+    """
+    free_at: dict[int, list[float]] = defaultdict(list)
+    found: dict[Placement, tuple[int, ...]] = {}
+    for sub_epoch in sorted(sub_epochs, key=lambda u: (u.start, u.end)):
+        ends = free_at[sub_epoch.worker]
+        # Ends and starts may be sums in a different order of addition.
+        free = [
+            gpu for gpu, end in enumerate(ends) if end <= sub_epoch.start + 1e-9 * max(1.0, sub_epoch.start)
+        ]
+        while len(free) < sub_epoch.gpus:
+            ends.append(0.0)
+            free.append(len(ends) - 1)
+        found[sub_epoch] = tuple(free[: sub_epoch.gpus])
+        for gpu in found[sub_epoch]:
+            ends[gpu] = sub_epoch.end
+    return found
 
 
 class _Chart:

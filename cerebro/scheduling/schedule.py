@@ -72,26 +72,3 @@ class Schedule:
             for _, worker in sub_epoch.places:
                 found[worker].append(sub_epoch)
         return dict(found)
-
-
-def devices(sub_epochs: Iterable[Placement]) -> dict[Placement, tuple[int, ...]]:
-    """Assign GPU numbers (from 0) of its worker to each sub-epoch.
-
-    First fit in the order of start. This needs no more GPUs than the largest number in use at once, because a
-    sub-epoch may take any free GPUs. Ignores `others`: of a gang only the first worker's GPUs are assigned.
-    """
-    free_at: dict[int, list[float]] = defaultdict(list)
-    found: dict[Placement, tuple[int, ...]] = {}
-    for sub_epoch in sorted(sub_epochs, key=lambda u: (u.start, u.end)):
-        ends = free_at[sub_epoch.worker]
-        # Ends and starts may be sums in a different order of addition.
-        free = [
-            gpu for gpu, end in enumerate(ends) if end <= sub_epoch.start + 1e-9 * max(1.0, sub_epoch.start)
-        ]
-        while len(free) < sub_epoch.gpus:
-            ends.append(0.0)
-            free.append(len(ends) - 1)
-        found[sub_epoch] = tuple(free[: sub_epoch.gpus])
-        for gpu in found[sub_epoch]:
-            ends[gpu] = sub_epoch.end
-    return found

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 Params = Mapping[str, Any]
 """Parameters of a technique by name; values are JSON."""
 
-State = dict[str, Any]
-"""A model's checkpoint state: plain tensors of full shape in host memory of rank 0."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Place:

@@ -65,7 +65,7 @@ class FitDispatch:
         parallel_plans: the parallel plan of each model's next sub-epoch on each worker.
         policy: the deciding policy; a plan if the run has one.
         memory_retries: model -> partition -> workers where an open sub-epoch ran out of memory.
-        without_memory: model -> worker known to have too little memory -> reason; set by the caller.
+        without_memory: model -> workers known to have too little memory; set by the caller.
         failed_at: like `memory_retries`, for sub-epochs that failed because of a machine.
         interrupted: (model, epoch, partition) of open sub-epochs that were interrupted or have a savepoint ->
             time until which the model waits for a holder of the partition; 0 without waiting.
@@ -92,7 +92,7 @@ class FitDispatch:
         self.gang_size = run.request.gang
         self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
         self.failed_at: dict[int, dict[int, frozenset[int]]] = {}
-        self.without_memory: dict[int, dict[int, str]] = {}
+        self.without_memory: dict[int, set[int]] = {}
         self.interrupted: dict[tuple[int, int, int], float] = {}
         self._is_replica_known = True
         held = self._held(state)

@@ -1,4 +1,4 @@
-"""Workers that hold partitions of an idle model and may not train it now, with reasons. Pure.
+"""Workers that hold partitions of an idle model and may not train it now. Pure.
 
 Three causes, in this order: too little memory for a sub-epoch; a failed attempt there, if another worker could take
 the sub-epoch; an interrupted sub-epoch, which the model continues first on a worker with its partition.
@@ -7,19 +7,12 @@ the sub-epoch; an interrupted sub-epoch, which the model continues first on a wo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.state import Run
-from cerebro.state.exclusions import Exclusion, Scope
+from cerebro.state.exclusions import Scope
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.exclusions.memory_needs import Views, without_memory
-
-
-class _Cause(NamedTuple):
-    workers: set[int]
-    reason: str
-    until: float | None = None
 
 
 def update_memory(run: Run, fit: FitDispatch, views: Views) -> None:
@@ -27,22 +20,12 @@ def update_memory(run: Run, fit: FitDispatch, views: Views) -> None:
     fit.without_memory = {}
     for each in without_memory(run, views) if run.exhausted else ():
         if each.scope is Scope.MODEL and each.worker in fit.workers:
-            fit.without_memory.setdefault(fit.model(each.name), {})[fit.worker(each.worker)] = each.reason
+            fit.without_memory.setdefault(fit.model(each.name), set()).add(fit.worker(each.worker))
 
 
 def feasible_workers(fit: FitDispatch, model: int, now: float) -> set[int]:
     """Return the workers that hold remaining partitions of an idle model and may train it."""
-    return _holders(fit, model).difference(*(cause.workers for cause in _causes(fit, model, now)))
-
-
-def model_exclusions(fit: FitDispatch, model: int, now: float) -> Iterator[Exclusion]:
-    """Yield why the other holders may not train an idle model: one exclusion per worker."""
-    explained: set[int] = set()
-    for cause in _causes(fit, model, now):
-        for worker in sorted(cause.workers - explained):
-            reason = fit.without_memory.get(model, {}).get(worker, cause.reason)
-            yield Exclusion(fit.workers[worker], Scope.MODEL, reason, cause.until, name=fit.models[model])
-        explained |= cause.workers
+    return _holders(fit, model).difference(*_excluded(fit, model, now))
 
 
 def _holders(fit: FitDispatch, model: int) -> set[int]:
@@ -51,12 +34,12 @@ def _holders(fit: FitDispatch, model: int) -> set[int]:
     return {w for w, held in enumerate(state.held) if held & open_ and times[w] != NEVER}
 
 
-def _causes(fit: FitDispatch, model: int, now: float) -> Iterator[_Cause]:
-    state, name = fit.dispatch_state, fit.models[model]
+def _excluded(fit: FitDispatch, model: int, now: float) -> Iterator[set[int]]:
+    state = fit.dispatch_state
     found = _holders(fit, model)
     # Even if no worker remains: an able one is then absent, or the sub-epoch is about to fail.
     short = found.intersection(fit.without_memory.get(model, ()))
-    yield _Cause(short, f"it has too little memory for {name}")
+    yield short
     found -= short
     tried_at = {
         worker
@@ -67,12 +50,11 @@ def _causes(fit: FitDispatch, model: int, now: float) -> Iterator[_Cause]:
     }
     # A worker excluded for one sub-epoch may be the only one for another.
     if not tried_at.issuperset(found):
-        yield _Cause(tried_at & found, f"a sub-epoch of {name} failed there, and another worker can train it")
+        yield tried_at & found
         found -= tried_at
     for (each, epoch, partition), until in sorted(fit.interrupted.items()):
         if each == model and state.epoch[model] == epoch and state.open[model] >> partition & 1:
             holders = found.intersection(state.holders(partition))
             if holders or until > now:
-                reason = f"{name} first continues its interrupted sub-epoch on partition {fit.partitions[partition]}"
-                yield _Cause(found - holders, reason, until if until > now else None)
+                yield found - holders
                 found = holders

@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 
-_READING = ("valid", "test", "predict")
-"""Tasks that read a split; a worker that trains can read it."""
-
 
 def ready(run: Run) -> Iterator[TaskKey]:
     """Yield the pending tasks that need no idle model."""

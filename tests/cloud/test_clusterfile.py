@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.cloud.clusterfile import parse, read
+from cerebro.cloud.clusterfile import ClusterFile, read
 from cerebro.errors import ClusterFileError
+from cerebro.runtime import checked_yaml
 
 GOOD = """\
 name: demo
@@ -32,13 +33,13 @@ images:
 def refusal(text: str) -> str:
     """Return the error for a file."""
     with pytest.raises(ClusterFileError) as refused:
-        parse(text, "c.yaml")
+        checked_yaml.parse(text, "c.yaml", ClusterFile, ClusterFileError)
     return str(refused.value)
 
 
 def test_a_good_file_is_read() -> None:
     """Missing fields get defaults."""
-    file = parse(GOOD, "c.yaml")
+    file = checked_yaml.parse(GOOD, "c.yaml", ClusterFile, ClusterFileError)
     assert (file.num_workers, file.gpus, file.storage.shards_gib) == (3, 1, 100)
     assert file.instance_types == ["g4dn.xlarge", "g5.xlarge", "m6i.xlarge"]
 

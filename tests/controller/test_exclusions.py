@@ -20,7 +20,7 @@ from controller.decisions.core import Core
 from controller.exclusions.collection import Exclusions, of_slot
 from controller.exclusions.memory_needs import without_memory
 from controller.exclusions.memory_retries import reserved, runs_alone
-from controller.exclusions.model_exclusions import feasible_workers, model_exclusions
+from controller.exclusions.model_exclusions import feasible_workers
 from controller.scaling.autoscaler.autoscaler import released
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.sharing.arbiter import Place
@@ -92,24 +92,26 @@ def core_of(story: Story) -> Core:
     return core
 
 
-def of_model(story: Story) -> list[Exclusion]:
+def excluded(story: Story) -> set[str]:
+    """Return the workers that hold remaining partitions of m00 and may not train it."""
     fit = core_of(story).fit
     assert fit is not None
     model = fit.model("m00")
-    found = [*model_exclusions(fit, model, NOW)]
     holders = {w for w, held in enumerate(fit.dispatch_state.held) if held & fit.dispatch_state.open[model]}
-    assert holders - feasible_workers(fit, model, NOW) == {fit.worker(each.worker) for each in found}
-    return found
+    return {fit.workers[worker] for worker in holders - feasible_workers(fit, model, NOW)}
 
 
-def failed_there(is_on: bool) -> Iterable[Exclusion]:
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_model_does_not_return_to_where_it_failed(is_on: bool) -> None:
+    """Another worker holds the partition."""
     story = fit_with_replicas()
     if is_on:
         story.fail(TRAIN, 0, FailureKind.DEVICE)
-    return of_model(story)
+    assert excluded(story) == ({"worker-0"} if is_on else set())
 
 
-def interrupted(is_on: bool) -> Iterable[Exclusion]:
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_model_first_continues_its_interrupted_sub_epoch(is_on: bool) -> None:
     """m00 must continue on worker-1, the only holder of the partition."""
     story = Story()
     story.fit(models=2)
@@ -118,7 +120,7 @@ def interrupted(is_on: bool) -> Iterable[Exclusion]:
     story.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-1", reason="-", loss=lost_by))
     if not is_on:
         story.train(1, 1)
-    return of_model(story)
+    assert excluded(story) == ({"worker-0"} if is_on else set())
 
 
 def without_memory_for(key: TaskKey) -> Callable[[bool], Iterable[Exclusion]]:
@@ -154,8 +156,6 @@ CASES = {
     "unreadable volume": Case(by_machine(trainer_quarantined), Scope.EVERYTHING, ETL),
     "under check": Case(by_machine(under_check), Scope.NEW_TASKS, TRAIN),
     "runs alone": Case(lambda is_on: [runs_alone("worker-0", TRAIN)] * is_on, Scope.NEW_TASKS, ETL),
-    "failed there": Case(failed_there, Scope.MODEL, TRAIN, ETL),
-    "interrupted": Case(interrupted, Scope.MODEL, TRAIN, ETL),
     "no memory for a model": Case(without_memory_for(TRAIN), Scope.MODEL, TRAIN, VALID),
     "no memory for a task": Case(without_memory_for(VALID), Scope.TASK, VALID, TRAIN),
     "full volume": Case(without_room, Scope.COPIES, None, TRAIN),

@@ -1,18 +1,50 @@
-"""Write partitions whose values identify their rows."""
+"""Write partitions whose values identify their rows, and parse whole tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 
 from cerebro.data.manifests import FailedRow, PartitionManifest, ShardManifest, Source
 from cerebro.data.partitions import write_manifest
 from cerebro.data.shards import ShardWriter
+from cerebro.data.tables.cell_types import as_type, type_of
+from cerebro.data.tables.table_files import format_of
+from cerebro.data.tables.whole_tables import combined, parse_cells
+from cerebro.errors import MetadataError
 
 SOURCE = Source(fingerprint="spec-1", metadata="xxh3_64:0")
+
+
+def parse_table(content: bytes, name: str, types: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
+    """Parse a table; its name determines the format: CSV, TSV or Parquet.
+
+    Args:
+        content: bytes of the file.
+        name: name of the file.
+        types: types of text columns. `cell_types.type_of` infers the others from all cells.
+
+    Raises:
+        MetadataError: the content does not have this format.
+    """
+    if format_of(name) == "Parquet":
+        try:
+            return pa.parquet.read_table(io.BytesIO(content))
+        except pa.ArrowException as cause:
+            raise MetadataError(f"{name} cannot be read as Parquet: {cause}") from cause
+    cells = parse_cells(content, name, types)
+    for position, column in enumerate(cells.column_names):
+        if column not in types:
+            text = combined(cells.column(position))
+            kind = type_of(column, text)
+            cells = cells.set_column(position, pa.field(column, kind), as_type(text, kind))
+    return cells
 
 
 def write_shard(

@@ -22,8 +22,8 @@ from cerebro.contract.records import Locators
 from cerebro.data.tables.locators import open_metadata, preview_metadata
 from cerebro.data.tables.table_files import table_files
 from cerebro.data.tables.table_stream import SplitTypesError, open_splits
-from cerebro.data.tables.whole_tables import parse_table
 from cerebro.errors import MetadataError
+from tests.data.rows import parse_table
 
 WRITTEN_SO: Mapping[str, Sequence[Any]] = {
     "0 1 -7 9223372036854775807 -9223372036854775808": [0, 1, -7, 2**63 - 1, -(2**63)],

@@ -18,9 +18,9 @@ from cerebro.contract.records import Locator
 from cerebro.data.tables.locators import known_columns, preview_metadata
 from cerebro.data.tables.table_files import table_files
 from cerebro.data.tables.table_stream import open_tables
-from cerebro.data.tables.whole_tables import parse_table
 from cerebro.errors import LocatorError, MetadataError
 from tests.data.objects.s3 import BUCKET, put, s3_server
+from tests.data.rows import parse_table
 
 CELLS = st.sampled_from(
     [

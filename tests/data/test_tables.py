@@ -16,10 +16,10 @@ from cerebro.data.tables.locators import known_columns
 from cerebro.data.tables.whole_tables import (
     column_names,
     parquet_column_names,
-    parse_table,
     read_columns,
     write_columns,
 )
+from tests.data.rows import parse_table
 
 
 def test_numbers_with_leading_zeros_stay_text() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Placement, devices
+from cerebro.scheduling.schedule import Placement
+from research.gantt import devices
 from tests.scheduling.brute import optimum
 from tests.scheduling.instances import multi_gpu_problems
 

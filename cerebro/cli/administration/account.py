@@ -19,8 +19,6 @@ from cerebro.errors import BadRequestError, validation_summary
 if TYPE_CHECKING:
     from cerebro.contract.accounts.identity import TokenRecord, TokenRequest
 
-_DAY_S = 86_400
-
 
 def register(commands: Any, common: argparse.ArgumentParser, number: Callable[[str], int]) -> None:
     """Add ``token``, ``quota`` and ``audit`` to the subcommands."""

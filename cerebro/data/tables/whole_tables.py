@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,7 +14,6 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from cerebro.data.files.durable import DurableFile
-from cerebro.data.tables.cell_types import as_type, type_of
 from cerebro.data.tables.table_files import Format, format_of
 from cerebro.data.tables.text_check import TextCheck
 from cerebro.errors import DataError, MetadataError
@@ -27,31 +25,6 @@ _MATRIX = 2
 DELIMITERS: Mapping[Format, str] = {"CSV": ",", "TSV": "\t"}
 _READ = pa.csv.ReadOptions(block_size=TEXT_BLOCK_BYTES, use_threads=False)
 """Single-threaded, because Arrow then states the row of an error."""
-
-
-def parse_table(content: bytes, name: str, types: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
-    """Parse a table; its name determines the format: CSV, TSV or Parquet.
-
-    Args:
-        content: bytes of the file.
-        name: name of the file.
-        types: types of text columns. `cell_types.type_of` infers the others from all cells.
-
-    Raises:
-        MetadataError: the content does not have this format.
-    """
-    if format_of(name) == "Parquet":
-        try:
-            return pa.parquet.read_table(io.BytesIO(content))
-        except pa.ArrowException as cause:
-            raise MetadataError(f"{name} cannot be read as Parquet: {cause}") from cause
-    cells = parse_cells(content, name, types)
-    for position, column in enumerate(cells.column_names):
-        if column not in types:
-            text = combined(cells.column(position))
-            kind = type_of(column, text)
-            cells = cells.set_column(position, pa.field(column, kind), as_type(text, kind))
-    return cells
 
 
 def parse_cells(content: bytes, name: str, types: Mapping[str, str]) -> pa.Table:

@@ -102,22 +102,22 @@ def own_group(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> MemoryGro
     return MemoryGroup(events=folder / "memory.events", limit=folder / "memory.max")
 
 
-def offer_to_killer(score: Path = _SCORE) -> None:
+def offer_to_killer() -> None:
     """Make this process and its children the OOM killer's first choice, so that the agent survives to report.
 
     Raising one's own score needs no privilege. Does nothing without the file. Once per process.
     """
     with suppress(OSError, ValueError):
-        score.write_text(str(min(_MAX_SCORE, int(score.read_text()) + _OFFER)))
+        _SCORE.write_text(str(min(_MAX_SCORE, int(_SCORE.read_text()) + _OFFER)))
 
 
-def reset_peak(process: Path = _PROCESS) -> bool:
+def reset_peak() -> bool:
     """Reset the kernel's peak memory of this process (proc(5), ``clear_refs``).
 
     Returns False if the kernel does not; `peak_bytes` is meaningless then.
     """
     try:
-        (process / "clear_refs").write_text("5")
+        (_PROCESS / "clear_refs").write_text("5")
     except OSError:
         return False
     return True
@@ -128,9 +128,9 @@ def peak_bytes(process: Path = _PROCESS) -> int:
     return fields(process / "status").get("VmHWM:", 0) * 1024
 
 
-def own_resident(process: Path = _PROCESS) -> tuple[int, int]:
+def own_resident() -> tuple[int, int]:
     """Return this process's resident bytes, and the part in files or shared memory."""
-    found = fields(process / "status")
+    found = fields(_PROCESS / "status")
     return found.get("VmRSS:", 0) * 1024, (found.get("RssFile:", 0) + found.get("RssShmem:", 0)) * 1024
 
 

@@ -10,56 +10,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from cerebro.scheduling.conditions import Conditions
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.planning.plan_table import of_schedule
-from cerebro.scheduling.planning.planner import Plan
-from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
-from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
 
 _MOST_SUB_EPOCHS = 5_000
 """Limit of simulated sub-epochs for one side: some tenths of a second. Large problems get fewer samples."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """Result of a comparison.
-
-    Attributes:
-        follow: True if the plan is better than dispatch by LRPTw.
-        planned_s, dispatched_s: mean makespans in seconds.
-        samples: number of simulations of each.
-    """
-
-    follow: bool
-    planned_s: float
-    dispatched_s: float
-    samples: int
-
-
-def choose(problem: Problem, plan: Plan, *, sigma: float, seed: int = 0, samples: int = 20) -> Advice:
-    """Compare following the plan with dispatching by LRPTw, both with the plan's parallel plans.
-
-    Args:
-        problem: the problem of the plan.
-        plan: the plan.
-        sigma: measured standard deviation of the logarithm of sub-epoch times about their estimates. 0 needs
-            one sample only.
-        seed: seed of the noise.
-        samples: maximum number of simulations of each; large problems get fewer.
-
-    Returns:
-        The advice. A tie goes to dispatch, which depends less on the estimates.
-    """
-    single = problem.with_parallel_plans(of_schedule(problem, plan.schedule))
-    policies = {"planned": Following.of(plan.schedule), "dispatched": POLICIES[DEFAULT_POLICY]}
-    means, count = mean_makespans(single, policies, sigma=sigma, seed=seed, samples=samples)
-    planned, dispatched = means["planned"], means["dispatched"]
-    return Advice(follow=planned < dispatched, planned_s=planned, dispatched_s=dispatched, samples=count)
 
 
 def mean_makespans(
@@ -70,7 +28,10 @@ def mean_makespans(
     Args:
         problem: must have one parallel plan for each model and worker.
         policies: by name; the result has the same names.
-        sigma, seed, samples: see `choose`.
+        sigma: measured standard deviation of the logarithm of sub-epoch times about their estimates. 0 needs
+            one sample only.
+        seed: seed of the noise.
+        samples: maximum number of simulations of each; large problems get fewer.
     """
     count = max(1, min(samples, _MOST_SUB_EPOCHS // max(1, problem.num_sub_epochs))) if sigma else 1
     conditions = Conditions(sigma=sigma)

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 
 from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies.critical_first import CriticalFirst
-from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.schedule import Placement, Schedule
 
 _MAX_DELAY = 0.3
@@ -29,18 +28,16 @@ A tight plan needs waits as long as its noise; longer waits mean that the run di
 
 
 class Following:
-    """Follows a plan.
+    """Follows a plan, and goes critical first with sub-epochs outside the plan or on workers that lost the partition.
 
     Args:
         order: sub-epochs of all workers by planned start, which determines each worker's and each model's
             order. `start` is by the dispatch state's clock; infinity waits without limit.
-        fallback: decides on sub-epochs outside the plan, or planned on workers that lost the partition.
-            Default: critical first.
     """
 
-    def __init__(self, order: Iterable[Placement], *, fallback: Policy | None = None) -> None:
+    def __init__(self, order: Iterable[Placement]) -> None:
         self._order = tuple(order)
-        self._fallback = fallback or CriticalFirst()
+        self._fallback = CriticalFirst()
         self._of_worker: dict[int, list[Placement]] = defaultdict(list)
         self._of_model: dict[tuple[int, int], list[Placement]] = defaultdict(list)
         for entry in self._order:
@@ -48,9 +45,9 @@ class Following:
             self._of_model[entry.model, entry.epoch].append(entry)
 
     @classmethod
-    def of(cls, schedule: Schedule, *, fallback: Policy | None = None) -> Following:
+    def of(cls, schedule: Schedule) -> Following:
         """Follow a schedule. With the planned times, the run ends no later than the schedule."""
-        return cls(schedule.sub_epochs, fallback=fallback)
+        return cls(schedule.sub_epochs)
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return the next planned sub-epoch; the fallback decides on others."""

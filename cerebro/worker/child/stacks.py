@@ -19,6 +19,7 @@ from cerebro.worker.child.fork_server import members
 
 _SIGNAL = signal.SIGUSR1
 _PAUSE_S = 0.02
+_WAIT_S = 1.0
 _QUIET_S = 0.1
 """Seconds without growth after which a dump is complete. A busy machine may pause it between lines."""
 _MOST_BYTES = 16 << 10
@@ -51,11 +52,8 @@ class DumpTarget(NamedTuple):
     log: Path
 
 
-def dump(groups: Sequence[DumpTarget], *, within_s: float = 1.0) -> list[str]:
+def dump(groups: Sequence[DumpTarget]) -> list[str]:
     """Request dumps from all groups at once, and return the new text in each log.
-
-    Args:
-        within_s: maximum seconds to wait for all.
 
     Returns:
         Text by group, newest calls first; "" without an answer.
@@ -63,7 +61,7 @@ def dump(groups: Sequence[DumpTarget], *, within_s: float = 1.0) -> list[str]:
     logs = [_Log(target.log) for target in groups]
     signalled = [log if _signal(target.group) else None for target, log in zip(groups, logs, strict=True)]
     waited_for = [log for log in signalled if log is not None]
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + _WAIT_S
     while waited_for and (now := time.monotonic()) < deadline:
         time.sleep(min(_PAUSE_S, deadline - now))
         waited_for = [log for log in waited_for if not log.is_written()]
