@@ -6,8 +6,9 @@ the user code that it names.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -98,32 +99,149 @@ class Gang(Contract):
         return number, rank - self.ranks_of(number)[0]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureTraits:
+    """How Cerebro treats failures of one kind.
+
+    Attributes:
+        retry: the task's next attempt. `free`: the failure does not count. `counted`: until `max_attempts` are used up.
+            `elsewhere`: on other workers, up to `MAX_DEVICE_FAILURES`. `no`: none. `Task.fail` has exceptions: an
+            idle hang, lack of memory, an unusable volume or a lost worker.
+        fails_run: True if it ends the whole run, because no other model could escape it.
+        savepoint: effect on the sub-epoch's savepoint. `discard`: always. The others apply to an attempt that
+            continued from it. `restart`: discard it, and repeat the sub-epoch from its beginning.
+            `discard_if_repeated`: discard it after `MAX_DEATHS` attempts.
+        plan: effect on the parallel plan. `rule_out`: the plan is the cause. `doubt`: the plan, user code or chance is.
+        uses_failure_rules: True if the task's own work causes it, so failure rules apply.
+        keeps_processes: True if the processes stay usable once all ranks have failed this way.
+        is_unexplained: True if it says how the attempt ended, but not why; stray messages may explain it.
+        may_be_worker: True if it is evidence about the worker.
+        may_be_lost_peer: True if a lost connection to another rank may appear as this kind.
+        may_be_kernel_kill: True if a process that the kernel killed for memory may appear as this kind.
+    """
+
+    retry: Literal["free", "counted", "elsewhere", "no"]
+    fails_run: bool
+    savepoint: Literal["keep", "discard", "restart", "discard_if_repeated"]
+    plan: Literal["keep", "doubt", "rule_out"]
+    uses_failure_rules: bool
+    keeps_processes: bool
+    is_unexplained: bool
+    may_be_worker: bool
+    may_be_lost_peer: bool
+    may_be_kernel_kill: bool
+
+
 class FailureKind(StrEnum):
-    """Cause of an attempt without a result. `RETRYABLE` lists the kinds that get another attempt."""
+    """Cause of an attempt without a result, with its traits."""
 
-    USER_ERROR = "user_error"  # user code raised: with the same seed it raises again
-    NON_FINITE = "non_finite"  # a metric is NaN or infinite
-    HANG = "hang"  # no batch for longer than it may be; once more where its process was idle
-    CRASH = "crash"  # the child process died: signal, exit, segmentation fault
-    OUT_OF_MEMORY = "out_of_memory"  # the child was killed for memory or the GPU ran out
-    CHECKPOINT = "checkpoint"  # the input checkpoint is missing or corrupt: the sub-epoch before is redone
-    STORAGE_FULL = "storage_full"  # a volume is full: the run pauses
-    REQUIREMENTS = "requirements"  # pip failed: fails the run
-    DATA = "data"  # rows are unusable: fails the run
-    PREEMPTED = "preempted"  # the worker was asked to end; does not count as an attempt
-    UNAVAILABLE = "unavailable"  # an object store or a volume did not answer: worth another attempt
-    NOT_APPLICABLE = "not_applicable"  # the parallel plan cannot train this model; counts as no attempt
-    MEMBER_LOST = (
-        "member_lost"  # of a gang: another worker did not come, or was lost; counts as a lost worker
+    traits: FailureTraits
+
+    def __new__(cls, value: str, traits: FailureTraits) -> Self:
+        """Create a member; its value is the text alone."""
+        kind = str.__new__(cls, value)
+        kind._value_, kind.traits = value, traits
+        return kind
+
+    # fmt: off
+    # User code raised; with the same seed it raises again. Tried again elsewhere once if a device may be the cause.
+    USER_ERROR = "user_error", FailureTraits(
+        retry="no", fails_run=False, savepoint="restart", plan="doubt",
+        uses_failure_rules=True, keeps_processes=False, is_unexplained=False,
+        may_be_worker=True, may_be_lost_peer=True, may_be_kernel_kill=True,
     )
-    DEVICE = "device"  # faulty machine: retried elsewhere, counts against the worker, not the task
 
+    # A metric is NaN or infinite.
+    NON_FINITE = "non_finite", FailureTraits(
+        retry="no", fails_run=False, savepoint="discard", plan="keep",
+        uses_failure_rules=True, keeps_processes=False, is_unexplained=False,
+        may_be_worker=True, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
 
-RETRYABLE = frozenset({FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY})
-"""Kinds that get another attempt until the run's `max_attempts` are used up."""
+    # No batch within the limit. Tried once more if the process was idle.
+    HANG = "hang", FailureTraits(
+        retry="no", fails_run=False, savepoint="discard_if_repeated", plan="doubt",
+        uses_failure_rules=True, keeps_processes=False, is_unexplained=True,
+        may_be_worker=True, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
 
-FAILS_RUN = frozenset({FailureKind.REQUIREMENTS, FailureKind.DATA})
-"""Kinds that no other model could escape."""
+    # The child process died: signal, exit, segmentation fault.
+    CRASH = "crash", FailureTraits(
+        retry="counted", fails_run=False, savepoint="discard_if_repeated", plan="doubt",
+        uses_failure_rules=True, keeps_processes=False, is_unexplained=True,
+        may_be_worker=True, may_be_lost_peer=True, may_be_kernel_kill=True,
+    )
+
+    # The kernel killed the child for memory, or the GPU ran out.
+    OUT_OF_MEMORY = "out_of_memory", FailureTraits(
+        retry="counted", fails_run=False, savepoint="discard_if_repeated", plan="rule_out",
+        uses_failure_rules=True, keeps_processes=False, is_unexplained=False,
+        may_be_worker=True, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
+
+    # The input checkpoint is missing or corrupt: the sub-epoch before is trained again.
+    CHECKPOINT = "checkpoint", FailureTraits(
+        retry="free", fails_run=False, savepoint="discard", plan="keep",
+        uses_failure_rules=False, keeps_processes=True, is_unexplained=False,
+        may_be_worker=False, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
+
+    # A volume is full: the run pauses.
+    STORAGE_FULL = "storage_full", FailureTraits(
+        retry="free", fails_run=False, savepoint="keep", plan="keep",
+        uses_failure_rules=False, keeps_processes=True, is_unexplained=False,
+        may_be_worker=False, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
+
+    # pip failed.
+    REQUIREMENTS = "requirements", FailureTraits(
+        retry="no", fails_run=True, savepoint="keep", plan="keep",
+        uses_failure_rules=False, keeps_processes=False, is_unexplained=False,
+        may_be_worker=True, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
+
+    # Rows are unusable.
+    DATA = "data", FailureTraits(
+        retry="no", fails_run=True, savepoint="keep", plan="keep",
+        uses_failure_rules=True, keeps_processes=False, is_unexplained=False,
+        may_be_worker=True, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
+
+    # The worker drains, or the attempt was revoked.
+    PREEMPTED = "preempted", FailureTraits(
+        retry="free", fails_run=False, savepoint="keep", plan="keep",
+        uses_failure_rules=False, keeps_processes=True, is_unexplained=False,
+        may_be_worker=False, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
+
+    # An object store or a volume did not answer. A failed volume costs no attempt; see `Failure.volume`.
+    UNAVAILABLE = "unavailable", FailureTraits(
+        retry="counted", fails_run=False, savepoint="keep", plan="keep",
+        uses_failure_rules=True, keeps_processes=False, is_unexplained=False,
+        may_be_worker=True, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
+
+    # The parallel plan cannot train this model. Another plan costs no attempt.
+    NOT_APPLICABLE = "not_applicable", FailureTraits(
+        retry="no", fails_run=False, savepoint="keep", plan="rule_out",
+        uses_failure_rules=False, keeps_processes=True, is_unexplained=False,
+        may_be_worker=False, may_be_lost_peer=True, may_be_kernel_kill=False,
+    )
+
+    # Another worker of a gang did not come, or was lost. Counted as a lost worker.
+    MEMBER_LOST = "member_lost", FailureTraits(
+        retry="no", fails_run=False, savepoint="keep", plan="rule_out",
+        uses_failure_rules=False, keeps_processes=False, is_unexplained=False,
+        may_be_worker=False, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
+
+    # The machine is faulty. Counted against its worker.
+    DEVICE = "device", FailureTraits(
+        retry="elsewhere", fails_run=False, savepoint="keep", plan="keep",
+        uses_failure_rules=True, keeps_processes=False, is_unexplained=False,
+        may_be_worker=True, may_be_lost_peer=False, may_be_kernel_kill=False,
+    )
+    # fmt: on
 
 
 def text_of(limit: int) -> BeforeValidator:

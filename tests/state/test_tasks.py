@@ -16,12 +16,11 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.failure_rules import ACTIONS, Action, MatchedRule
-from cerebro.contract.tasks import FAILS_RUN, CheckpointRef, Failure, FailureKind, TaskResult
+from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, Task, TaskKey, TaskState
-from cerebro.state.tasks.task import MAX_DEVICE_FAILURES, UNCOUNTED
+from cerebro.state.tasks.task import MAX_DEVICE_FAILURES
 from cerebro.state.tasks.task import TRANSITIONS as TASK_TRANSITIONS
-from cerebro.worker.health.failure_rules import MATCHED
 from tests.state.stories import Story, joined, sub_epoch
 
 TASK_EVENTS = ["TaskAssigned", "TaskStarted", "TaskCommitted", "TaskFailed", "TaskRevoked"]
@@ -168,7 +167,7 @@ RETRIED = {FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("kind", sorted(MATCHED))
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind.traits.uses_failure_rules])
 def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action) -> None:
     """ "No retry" also applies to hardware faults, and "elsewhere" moves the task; other actions leave the
     task unchanged."""
@@ -185,7 +184,7 @@ def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action
     task, goes_on = story.run.task(key), kind in RETRIED or action == "retry_elsewhere"
     is_over = action == "no_retry" or not goes_on
     assert task.state is (TaskState.FAILED if is_over else TaskState.PENDING)
-    is_of_all = is_over and kind in FAILS_RUN  # in that case the run fails, not the model
+    is_of_all = is_over and kind.traits.fails_run  # in that case the run fails, not the model
     assert (story.run.fatal is not None) == is_of_all
     assert story.model().state is (ModelState.FAILED if is_over and not is_of_all else ModelState.ACTIVE)
     if action == "retry_elsewhere":
@@ -205,7 +204,7 @@ def test_a_rule_that_wants_no_other_attempt_holds_where_more_memory_would_help()
     assert (story.run.task(key).state, story.model().state) == (TaskState.FAILED, ModelState.FAILED)
 
 
-@pytest.mark.parametrize("kind", sorted(UNCOUNTED))
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind.traits.retry == "free"])
 def test_no_rule_counts_what_is_not_the_task_s_own(kind: FailureKind) -> None:
     """Workers apply no rule to such failures, and the fold ignores one."""
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)

@@ -21,17 +21,13 @@ from dataclasses import dataclass
 from cerebro.contract.events import ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import RETRYABLE, Failure, FailureKind
+from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.contract.trials import Cause, TrialOutcome
 from cerebro.errors import IllegalEventError
 from cerebro.state.models.model import Model, ModelState, RuledOut
 from cerebro.state.models.sub_epochs import ParallelPlanUsed
 from cerebro.state.runs.run import Run
 from cerebro.state.tasks.task import MAX_LOSSES, Task
-
-_STRIKING = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.OUT_OF_MEMORY, FailureKind.MEMBER_LOST})
-_DOUBTFUL = frozenset({FailureKind.USER_ERROR, FailureKind.HANG, FailureKind.CRASH})
-"""Failures with several possible causes: the plan, user code or chance."""
 
 
 def parallel_plans_of(run: Run) -> tuple[ParallelPlan, ...]:
@@ -55,14 +51,15 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
         True if another plan remains; the failure then counts as no attempt.
     """
     parallel_plan = task.attempts[-1].parallel_plan or SINGLE
-    is_doubtful = failure.is_by_parallel_plan and failure.kind in _DOUBTFUL
-    if not (failure.kind in _STRIKING or is_doubtful) or parallel_plan.label in model.struck:
+    traits = failure.kind.traits
+    is_doubtful = failure.is_by_parallel_plan and traits.plan == "doubt"
+    if not (traits.plan == "rule_out" or is_doubtful) or parallel_plan.label in model.struck:
         return False
     has_other = any(other.label != parallel_plan.label for other in allowed_plans(run, model))
     if failure.kind is FailureKind.MEMBER_LOST and not (has_other and task.losses >= MAX_LOSSES):
         return False
     is_last_attempt = task.failures + 1 >= run.max_attempts
-    if is_doubtful and not (has_other and (is_last_attempt or failure.kind not in RETRYABLE)):
+    if is_doubtful and not (has_other and (is_last_attempt or traits.retry != "counted")):
         return False
     if failure.kind is FailureKind.OUT_OF_MEMORY:
         was_alone = failure.place == "device" or bool(task.exhausted)
@@ -271,7 +268,7 @@ def see_trial(run: Run, group: str, parallel_plan: str) -> None:
 def final(failure: Failure, run: Run, model: Model) -> Failure:
     """Return the failure to show for a failed model; it lists all plans once they are ruled out."""
     if (
-        failure.kind not in _STRIKING
+        failure.kind.traits.plan != "rule_out"
         or len(parallel_plans_of(run)) == 1
         or next(allowed_plans(run, model), None) is not None
     ):

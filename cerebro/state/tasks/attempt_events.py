@@ -25,7 +25,7 @@ from cerebro.state.models.model import Model
 from cerebro.state.runs.run import Dataset, Run
 from cerebro.state.tasks import commit_events, failure_events, invariants, verifications
 from cerebro.state.tasks.invariants import Members
-from cerebro.state.tasks.task import UNCOUNTED, Task, TaskEvent, TaskState
+from cerebro.state.tasks.task import Task, TaskEvent, TaskState
 from cerebro.state.workers import Ended, Worker
 
 
@@ -252,7 +252,7 @@ def _see_end(
             run.doubted = ""
         task.doubts = ()
         return
-    if event.failure.kind in UNCOUNTED or event.failure.kind in _NOT_HERE:
+    if not event.failure.kind.traits.may_be_worker:
         return
     is_device = event.failure.kind is FailureKind.DEVICE
     at = _of_rank(event.failure.rank, members) or worker
@@ -260,10 +260,6 @@ def _see_end(
     rule = event.failure.rule
     is_certain = is_device and rule is not None and rule.action == "quarantine"
     at.ended.append(Ended(event.time, event.task, model, event.failure, is_device, is_certain=is_certain))
-
-
-_NOT_HERE = frozenset({FailureKind.NOT_APPLICABLE, FailureKind.MEMBER_LOST})
-"""Failure kinds that say nothing about the worker."""
 
 
 def _of_rank(rank: int | None, members: Members) -> Worker | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cerebro.contract.events import TaskFailed, TaskRevoked
-from cerebro.contract.tasks import FAILS_RUN, MEASURING, Failure, FailureKind
+from cerebro.contract.tasks import MEASURING, Failure, FailureKind
 from cerebro.state.models import parallel_plans
 from cerebro.state.models.model import Model
 from cerebro.state.runs.run import Run
@@ -23,8 +23,6 @@ After a pause, one is enough until a task commits."""
 MAX_DEATHS = 2
 """Attempts that may die on one savepoint before the sub-epoch restarts from its beginning."""
 
-_DEADLY = frozenset({FailureKind.CRASH, FailureKind.HANG, FailureKind.OUT_OF_MEMORY})
-
 
 def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
     """Discard a savepoint that makes attempts fail; call it when a running attempt of `model` ends.
@@ -37,15 +35,14 @@ def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
     if saved is None or saved.task != event.task:
         return False
     kind = event.failure.kind if isinstance(event, TaskFailed) else event.loss
+    effect = kind.traits.savepoint if kind else "keep"
     went_on = event.attempt > saved.attempt
-    if kind in (FailureKind.NON_FINITE, FailureKind.CHECKPOINT) or (
-        went_on and kind is FailureKind.USER_ERROR
-    ):
+    if effect == "discard" or (went_on and effect == "restart"):
         model.saved = None
-    elif went_on and kind in _DEADLY:
+    elif went_on and effect == "discard_if_repeated":
         deaths = saved.deaths + 1
         model.saved = replace(saved, deaths=deaths) if deaths < MAX_DEATHS else None
-    return went_on and kind is FailureKind.USER_ERROR
+    return went_on and effect == "restart"
 
 
 def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
@@ -73,7 +70,7 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     elif model is None and (failure.kind is FailureKind.CHECKPOINT or task.state is TaskState.FAILED):
         # A test or prediction cannot have the sub-epoch recomputed: its fit run has ended.
         run.fatal = failure
-    elif failure.kind in FAILS_RUN and task.state is TaskState.FAILED:
+    elif failure.kind.traits.fails_run and task.state is TaskState.FAILED:
         run.fatal = failure  # unless a failure rule retries it elsewhere
     elif task.state is TaskState.FAILED and model:
         model.give_up(parallel_plans.final(failure, run, model))

@@ -22,7 +22,7 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import MEASURING, RETRYABLE, Failure, FailureKind, Member, TaskResult
+from cerebro.contract.tasks import MEASURING, Failure, FailureKind, Member, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state.tasks import memory_need
 from cerebro.state.tasks.keys import TaskKey
@@ -70,12 +70,6 @@ MAX_LOSSES = 5
 
 MAX_DEVICE_FAILURES = 5
 """Number of machine failures that fails a task. Retries prefer workers where the task has not failed."""
-
-UNCOUNTED = frozenset({FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT})
-"""Failure kinds that `Task.fail` never counts in `Task.failures`.
-
-Machine, volume and memory failures, lost workers and another parallel plan have their own rules; see `Task.fail`.
-"""
 
 
 @lru_cache(maxsize=256)
@@ -300,21 +294,21 @@ class Task:
 
     def _fail(self, failure: Failure, max_attempts: int, *, is_worth_another: bool = False) -> None:
         self._count(failure, max_attempts, is_worth_another=is_worth_another)
-        if failure.is_final and failure.kind not in UNCOUNTED:
+        if failure.is_final and failure.kind.traits.retry != "free":
             self.state = TaskState.FAILED  # a rule forbids a retry, also on a worker with more memory
 
     def _count(self, failure: Failure, max_attempts: int, *, is_worth_another: bool) -> None:
         """Count a failed attempt and decide on a retry. Afterwards `_fail` applies a failure rule that forbids one."""
-        self.failure = failure
-        if failure.kind is FailureKind.DEVICE:
+        self.failure, retry = failure, failure.kind.traits.retry
+        if retry == "elsewhere":
             self._fail_of_device(failure)
             return
-        if failure.is_of_volume and failure.kind not in UNCOUNTED:
+        if failure.is_of_volume and retry != "free":
             self.volume_failures += 1
             self.failed_at |= {self.attempts[-1].worker}
             self.state = TaskState.PENDING
             return
-        if self.key.kind in MEASURING and failure.kind not in UNCOUNTED:
+        if self.key.kind in MEASURING and retry != "free":
             # A failed measurement is a result.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
@@ -332,7 +326,7 @@ class Task:
             if memory_need.have_grown(previous_lacks, self.lacks):
                 self.state = TaskState.PENDING  # without a worker with more memory, the controller gives up
                 return
-        if failure.kind in UNCOUNTED:
+        if retry == "free":
             self.state = TaskState.PENDING
             return
         if failure.may_be_device:
@@ -344,7 +338,7 @@ class Task:
         self.failures += 1
         self.hangs += failure.is_idle
         is_first_hang = failure.is_idle and self.hangs == 1
-        is_retryable = failure.kind in RETRYABLE or is_worth_another or is_first_hang or is_for_elsewhere
+        is_retryable = retry == "counted" or is_worth_another or is_first_hang or is_for_elsewhere
         another = is_retryable and self.failures < max_attempts
         self.state = TaskState.PENDING if another else TaskState.FAILED
 

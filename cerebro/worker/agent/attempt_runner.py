@@ -62,9 +62,6 @@ _LAST_S = 5.0
 _STRICT = InspectTask | TrialTask | SearchTask
 """Tasks that report no progress: the limit applies to the entire task."""
 
-_UNEXPLAINED = frozenset({FailureKind.HANG, FailureKind.CRASH})
-"""Failure kinds that stray messages may explain."""
-
 Answer = TaskResult | Failure
 
 
@@ -142,7 +139,7 @@ class AttemptRunner:
             f"{num_refused} lines were no valid message, such as {self._child.channel.last_refused!r}"
         )
         log.warning("%s", wrote)
-        if not isinstance(answer, Failure) or answer.kind not in _UNEXPLAINED:
+        if not isinstance(answer, Failure) or not answer.kind.traits.is_unexplained:
             return answer
         return answer.model_copy(update={"message": f"{answer.message}. Before that, {wrote}"})
 

@@ -76,6 +76,8 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
 
 _MAY_BE_OF_MEMORY = frozenset({FailureKind.USER_ERROR, FailureKind.OUT_OF_MEMORY})
 _MAY_BE_OF_DEVICE = frozenset({FailureKind.USER_ERROR, FailureKind.DEVICE, FailureKind.NOT_APPLICABLE})
+"""First results of `_KINDS` that `failure_of` checks for a memory or a device error. Not traits: only exceptions have
+such a first result."""
 
 
 _NICE_END = 19

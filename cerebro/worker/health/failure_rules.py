@@ -50,22 +50,6 @@ BUILT_IN = (
 )
 """Labels of frequent failures. `device_errors` handles machine faults, with exceptions and not only texts."""
 
-MATCHED = frozenset(
-    {
-        FailureKind.USER_ERROR,
-        FailureKind.DATA,
-        FailureKind.NON_FINITE,
-        FailureKind.HANG,
-        FailureKind.CRASH,
-        FailureKind.OUT_OF_MEMORY,
-        FailureKind.UNAVAILABLE,
-        FailureKind.DEVICE,
-    }
-)
-"""Kinds that a task's own work causes, unlike preemption, plan failures, other workers or lost
-checkpoints.
-"""
-
 
 def ruled(failure: Failure, path: Path, rules: Sequence[FailureRule], *, limit_s: float = LIMIT_S) -> Failure:
     """Add the first matching rule to a failure. A quarantining rule makes it a `DEVICE` failure.
@@ -75,7 +59,7 @@ def ruled(failure: Failure, path: Path, rules: Sequence[FailureRule], *, limit_s
         rules: the cluster's rules, then the run's; built-in ones follow.
         limit_s: seconds before each rule is cut off.
     """
-    if failure.kind not in MATCHED:
+    if not failure.kind.traits.uses_failure_rules:
         return failure
     text, known = f"{end_of(path)}\n{failure.text}\n", (*rules, *BUILT_IN)
     rule, line, late = _found(text, known, limit_s)

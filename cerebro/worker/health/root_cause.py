@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks import Failure
 
 _LOST_PEER = re.compile(
     # gloo: pair.cc. It shows the place in its own source, so user code's connections are not meant.
@@ -21,7 +21,6 @@ _LOST_PEER = re.compile(
     # torch's stores, while the ranks meet.
     r"|torch\.distributed\.Dist(Network|Store)Error",
 )
-_MAY_BE_LOST_PEER = frozenset({FailureKind.USER_ERROR, FailureKind.CRASH, FailureKind.NOT_APPLICABLE})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class RankEnd:
 def is_lost_peer(failure: Failure) -> bool:
     """True if a rank only lost its connection to another, even if user code wrapped that error."""
     texts = (failure.message, failure.traceback)
-    return failure.kind in _MAY_BE_LOST_PEER and any(_LOST_PEER.search(text) for text in texts)
+    return failure.kind.traits.may_be_lost_peer and any(_LOST_PEER.search(text) for text in texts)
 
 
 def decisive(ends: Iterable[RankEnd]) -> RankEnd:

@@ -27,16 +27,6 @@ from cerebro.worker.child.rank_page import PAGE, RankPage
 from cerebro.worker.health.root_cause import RankEnd, decisive, is_lost_peer, who_is_behind
 from cerebro.worker.protocol.messages import Answer, Done, Failed, Preempted, Ranks
 
-_HARMLESS = frozenset(
-    {
-        FailureKind.NOT_APPLICABLE,
-        FailureKind.PREEMPTED,
-        FailureKind.CHECKPOINT,
-        FailureKind.STORAGE_FULL,
-    }
-)
-"""Failures that leave the processes usable if all ranks had them."""
-
 
 class ChildGroup:
     """Children that train one model together, one attempt after another. Used by one thread.
@@ -246,4 +236,4 @@ class ChildGroup:
 
 
 def _is_harmless(end: RankEnd) -> bool:
-    return end.failure is not None and end.failure.kind in _HARMLESS and not end.is_lost_peer
+    return end.failure is not None and end.failure.kind.traits.keeps_processes and not end.is_lost_peer

@@ -34,8 +34,6 @@ _GRACE_S = 2.0
 _CLAIM_S = 0.3
 """Seconds after a kernel kill until the agent knows that its process has ended."""
 _GUESS = ": killed, perhaps for lack of memory"
-_OF_MEMORY = frozenset({FailureKind.CRASH, FailureKind.USER_ERROR})
-"""Failure kinds of a kernel kill for memory: the process's death, or an error in its waiting parent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +254,8 @@ class ChildProcess:
 
     def explained(self, failure: Failure, *, was_killed: bool = False) -> Failure:
         """Return the failure, or its cause: a kernel kill for memory since the task began."""
-        if failure.kind not in _OF_MEMORY or not self._kills.claim(self._kills_before, was_killed=was_killed):
+        may_be_kill = failure.kind.traits.may_be_kernel_kill
+        if not may_be_kill or not self._kills.claim(self._kills_before, was_killed=was_killed):
             return failure
         limit = self._memory.limit_bytes()
         used_up = f"the limit of this worker, {limit / 2**30:.2f} GiB" if limit else "the machine's memory"
