@@ -52,3 +52,14 @@ def test_an_installed_package_has_every_template_and_every_file_for_browsers() -
     packed = {path for pattern in patterns for path in root.glob(pattern)}
     assert packed >= {*FILES, *root.rglob("*.html")}
     assert all((path.parent / "__init__.py").is_file() for path in packed)
+
+
+def test_long_texts_are_scrolled_by_keyboard() -> None:
+    """Whether a text is long enough to scroll depends on what failed, so a test in a browser may miss it."""
+    texts = [
+        (path.name, tag)
+        for path in Path(dispatcher.__file__).parent.rglob("*.html")
+        for tag in re.findall(r'<[^>]*class="log"[^>]*>', path.read_text())
+    ]
+    assert len(texts) > 5
+    assert [text for text in texts if 'tabindex="0"' not in text[1]] == []
