@@ -18,7 +18,8 @@ from tests.exports.tracking_contract import TrackingContract, check_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 8
+KILLS = 3
+"""Kills per test; `test_mlflow.py` and `test_registry_export.py` kill at each request of a fake server."""
 
 
 @pytest.fixture(scope="module")
