@@ -142,7 +142,7 @@ def registered_models() -> tuple[RegisteredModel, ...]:
 
 
 def tabs() -> list[str]:
-    """Pages to visit once: the list, the cluster, and all tabs of a running experiment."""
+    """Pages to check in every look: the list, the cluster, and all tabs of a running experiment."""
     own = [f"/experiments/digits{tab}" for tab in (*TABS, "/models/m00", "/models/m07", "/delete", *FORMS)]
     return ["/experiments", "/start", "/cluster", "/registry", *own]
 

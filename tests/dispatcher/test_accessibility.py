@@ -17,7 +17,8 @@ from tests.e2e.browser import (
     SCHEMES,
     Complaints,
     Scheme,
-    overflow,
+    change_look,
+    mistakes,
     settle,
     sign_in,
     violations,
@@ -36,7 +37,10 @@ IS_SEEN = """() => {
 }"""
 """True if the focused element is visible."""
 
-SIZES = {"desktop": DESKTOP, "phone": PHONE}
+LOOKS: tuple[tuple[tuple[int, int], Scheme], ...] = (
+    (DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"), (PHONE, "dark"),
+)  # fmt: skip
+"""Window and color scheme; neighbors differ in the scheme."""
 
 
 @pytest.fixture(scope="module")
@@ -50,26 +54,27 @@ def address(bench: Bench) -> Iterator[str]:
         yield at
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_page(browser: Browser, address: str, scheme: Scheme, size: str, tmp_path: Path) -> None:
-    """Pages of experiments in every state. Screenshots stay in the test's folder."""
+def test_every_page(browser: Browser, address: str, tmp_path: Path) -> None:
+    """Experiments in every state; every second page is loaded in the last look instead of the first."""
     wrong: list[str] = []
-    with window(browser, SIZES[size], scheme) as context:
+    is_turned = False
+    with window(browser) as context:
         complaints = Complaints()
         page = complaints.listen(context.new_page())
-        page.goto(f"{address}/sign-in")
-        wrong += [f"/sign-in: {each}" for each in violations(page)]
-        sign_in(page, address, TOKEN)
-        # Every state is tested with each width and each colour scheme once; other combinations add nothing.
-        is_whole = (scheme, size) in (("light", "desktop"), ("dark", "phone"))
-        for number, path in enumerate(paths() if is_whole else tabs()):
+        for path in ("/sign-in", *paths()):
             page.goto(address + path)
             settle(page)
-            page.screenshot(path=tmp_path / f"{number:02}{path.replace('/', '_')[:60]}.png", full_page=True)
-            wrong += [f"{path}: {each}" for each in violations(page)]
-            if wider := overflow(page):
-                wrong.append(f"{path}: {wider} px wider than the window")
+            # Every state is tested with each width and each color scheme once; tabs also in the other combinations.
+            looks = LOOKS if path in ("/sign-in", *tabs()) else (LOOKS[0], LOOKS[-1])
+            first, *others = reversed(looks) if is_turned else looks
+            assert page.evaluate("innerWidth") == first[0][0]
+            wrong += mistakes(page, path, tmp_path)
+            for size, scheme in others:
+                change_look(page, size, scheme)
+                wrong += mistakes(page, path, tmp_path)
+            is_turned = not is_turned
+            if path == "/sign-in":
+                sign_in(page, address, TOKEN)
     assert not wrong, "\n".join(wrong)
     complaints.check(allowed=("status of 404",))
 

@@ -103,6 +103,18 @@ def settle(page: Page) -> None:
     page.wait_for_function(IS_SETTLED)
 
 
+def change_look(page: Page, size: tuple[int, int], scheme: Scheme) -> None:
+    """Change to the other color scheme, wait until every figure is drawn in it, and resize the window."""
+    page.evaluate(
+        "() => document.querySelectorAll('.js-plotly-plot').forEach((plot) => plot.before = plot.data)"
+    )
+    page.emulate_media(color_scheme=scheme)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.js-plotly-plot')].every((plot) => plot.data !== plot.before)"
+    )
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+
+
 def overflow(page: Page) -> int:
     """Return the page's width beyond its window in pixels; tables may scroll in their own box."""
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
@@ -120,3 +132,14 @@ def violations(page: Page) -> list[str]:
         if each["impact"] in ("serious", "critical")
         for node in each["nodes"]
     ]
+
+
+def mistakes(page: Page, path: str, folder: Path) -> list[str]:
+    """List violations and overflow of the open page; if there are any, keep a screenshot in `folder`."""
+    found = [f"{path}: {each}" for each in violations(page)]
+    if wider := overflow(page):
+        found.append(f"{path}: {wider} px wider than the window")
+    if found:
+        name = path.strip("/").replace("/", "-")[:60]
+        page.screenshot(path=folder / f"{name}-{page.evaluate('innerWidth')}.png", full_page=True)
+    return found

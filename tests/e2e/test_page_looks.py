@@ -15,10 +15,9 @@ from tests.e2e.browser import (
     PHONE,
     Complaints,
     Scheme,
-    overflow,
+    mistakes,
     settle,
     sign_in,
-    violations,
     window,
 )
 from tests.e2e.harness import Lab
@@ -48,7 +47,7 @@ def trained(home: Path, names: Iterator[str], prepared: str, tmp_path_factory: p
 def test_every_page_of_a_real_run(
     lab: Lab, trained: str, browser: Browser, size: tuple[int, int], scheme: Scheme, tmp_path: Path
 ) -> None:
-    """No serious violation, no overflow, no console message. Screenshots stay in the test's folder."""
+    """No serious violation, no overflow, no console message."""
     wrong: list[str] = []
     complaints, info = Complaints(), lab.info()
     runs = lab.log(Experiment.attach(trained)).state().runs.values()
@@ -63,9 +62,6 @@ def test_every_page_of_a_real_run(
         for path in ("/experiments", "/start", "/cluster", *own):
             page.goto(info.dispatcher + path)
             settle(page)
-            page.screenshot(path=tmp_path / f"{path.strip('/').replace('/', '-')}.png", full_page=True)
-            wrong += [f"{path}: {each}" for each in violations(page)]
-            if wider := overflow(page):
-                wrong.append(f"{path}: {wider} px wider than the window")
+            wrong += mistakes(page, path, tmp_path)
     assert not wrong, "\n".join(wrong)
     complaints.check()
