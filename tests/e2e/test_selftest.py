@@ -18,8 +18,9 @@ def test_it_passes_on_a_cluster_that_works_and_leaves_no_data(
     """ETL, fit and checks: exit status 0, a leaderboard, and an empty folder on the shared volume."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(home))
-    assert main(["selftest", "--home", str(home), "--timeout", f"{4 * HANG_S:g}"]) == 0
-    told = capsys.readouterr().out
+    status = main(["selftest", "--home", str(home), "--timeout", f"{4 * HANG_S:g}"])
+    told, problem = capsys.readouterr()
+    assert status == 0, told + problem
     assert "16 sub-epochs, each committed exactly once" in told
     assert "m03" in told
     assert list((home / "volumes" / "shared" / "selftest").iterdir()) == []
