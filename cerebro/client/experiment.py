@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -545,7 +545,8 @@ class Experiment(CommandsMixin, RegistryMixin):
         """Return the current result of a fit run, also while it runs.
 
         Args:
-            run: fit run. Default: the newest.
+            run: fit run. Default: the newest, whose result has the best model over all comparable fits; see
+                `FitResult.best`.
 
         Raises:
             NotFoundError: the run does not exist.
@@ -554,7 +555,8 @@ class Experiment(CommandsMixin, RegistryMixin):
 
             experiment.result().leaderboard()
         """
-        return self._fit_result(self._session.chosen_fit(run))
+        chosen = self._session.chosen_fit(run)
+        return self._fit_result(chosen, result_of=self._fit_result if run is None else None)
 
     def failed_rows(self, run: str | None = None) -> pd.DataFrame:
         """Return the rows that failed in an ETL run, also if the run itself failed.
@@ -589,7 +591,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             raise DataError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
         return EvaluateRequest(kind=kind, fit=self.result(fit).run, models=names, split=split)
 
-    def _fit_result(self, run: Run) -> FitResult:
+    def _fit_result(self, run: Run, result_of: Callable[[Run], FitResult] | None = None) -> FitResult:
         from cerebro.client.results import FitResult
 
         kvs, record = self.connection.kvs, self._session.record
@@ -612,6 +614,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             kvs.code,
             user_code=user_code,
             events=kvs,
+            result_of=result_of,
         )
 
     def __repr__(self) -> str:

@@ -34,9 +34,11 @@ from cerebro.state import ModelState, Worker
 from cerebro.state.experiment import ExperimentState, fold
 from cerebro.state.reports.throughput import ThroughputMeter
 from research.simulation.store import VirtualStore
+from tests.dispatcher.stories import NOW
 from tests.state.runs import TimedStory
 from tests.state.stories import sub_epoch
 from tests.state.test_beside import evaluation, half_trained
+from tests.state.test_best import two_fits
 
 
 def test_workers_are_listed_by_name() -> None:
@@ -114,6 +116,16 @@ def test_an_experiment_shows_its_runs_and_models() -> None:
         ["m00", "queued", "0/2", "-", "lr=0.1,", "batch_size=32"],
         ["m01", "failed", "0/2", "-", "lr=0.2,", "batch_size=32", "no"],
     ]
+
+
+def test_the_status_names_the_best_model_of_all_fits() -> None:
+    """The same as the page: a worse model of a newer fit is not called the best."""
+    lines = state_lines(two_fits().state, now=NOW)
+    assert "  best model: m00 of fit-1, accuracy 0.9405 at epoch 2" in lines
+    assert not lines[-1].endswith("best")
+    other_data = state_lines(two_fits(dataset="d2").state, now=NOW)
+    assert not any("best model" in line for line in other_data)
+    assert other_data[-1].endswith("best")
 
 
 def _shared() -> api.QueueAnswer:

@@ -26,6 +26,7 @@ from cerebro.state import (
     schedule_lines,
     waiting_for,
 )
+from cerebro.state.models.best import best_model
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter
 from cerebro.state.runs import breaks, rungs
@@ -104,7 +105,7 @@ def state_lines(
     schedule += [f"  {line}" for line in forecast_lines(fits[-1], now)]
     schedule += [f"  {line}" for line in verification_texts.lines(fits[-1].audits)]
     search = [f"  {line}" for line in rungs.lines(fits[-1])]
-    for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
+    for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(state, fits[-1])):
         lines += ["", *part] if part else []
     return lines
 
@@ -157,16 +158,18 @@ def _epoch_lines(fit: Run) -> list[str]:
     return table((f"EPOCHS OF {fit.id}", "ENDED AFTER", "AT BEST", "GAP", "STARTS", "IDLE"), rows)
 
 
-def _model_lines(fit: Run) -> list[str]:
-    best = fit.best_model()
-    rows = [_model_row(fit, model, model is best) for model in fit.models.values()]
-    metric = getattr(fit.request, "metric", "metric")
-    return table((f"MODEL OF {fit.id}", "STATE", "EPOCHS", str(metric).upper(), "HYPERPARAMETERS", ""), rows)
+def _model_lines(state: ExperimentState, fit: Run) -> list[str]:
+    best, metric = best_model(state, fit), fit.fit_request.metric
+    rows = [_model_row(fit, model, best is not None and model is best.model) for model in fit.models.values()]
+    lines = table((f"MODEL OF {fit.id}", "STATE", "EPOCHS", metric.upper(), "HYPERPARAMETERS", ""), rows)
+    if best is not None and best.run is not fit:
+        found = f"{best.model.id} of {best.run.id}, {metric} {best.value:.4g} at epoch {best.epoch}"
+        lines.insert(0, f"  best model: {found}")
+    return lines
 
 
 def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
-    name, mode = getattr(fit.request, "metric", ""), getattr(fit.request, "mode", "max")
-    epoch = model.best_epoch(name, mode, validated=fit.is_validated)
+    name, epoch = fit.fit_request.metric, fit.best_epoch(model)
     score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
     origin = f"from {model.parent} at epoch {model.inherited_epochs}" if model.inherited else ""
     reason = fit.search.verdicts.get(model.id, "") if fit.search is not None else ""

@@ -27,7 +27,6 @@ from cerebro.errors import (
     NotFoundError,
     UnreadableError,
 )
-from cerebro.state.models.best import best_model
 from cerebro.usercode.fitted import read_fitted
 from cerebro.usercode.in_process import UserCode
 
@@ -51,7 +50,6 @@ class RegisteredModel(TrainedModel):
         name: registered name.
         version: version number, from 1.
         experiment: experiment of the model `id`.
-        run: fit run of the model.
         dataset: id of the data set that it was trained on.
         metrics: metrics at its epoch, as ``train/NAME`` and ``valid/NAME``.
         author: user who registered it.
@@ -65,7 +63,6 @@ class RegisteredModel(TrainedModel):
     name: str
     version: int
     experiment: str
-    run: str
     dataset: str
     metrics: dict[str, float]
     author: str
@@ -148,14 +145,15 @@ class RegistryMixin:
         self, model: str | None = None, *, fit: str | None = None, epoch: int | None = None
     ) -> Registration:
         session = self._session
-        best = best_model(session.state()) if fit is None and model is None else None
-        result = self.result(best.run.id if best else fit)
+        result = self.result(fit)
+        if model is None:
+            best = result.best
+            result, model = self.result(best.run), best.id
         run = session.state().runs[result.run]
-        model_id = model or result.best.id
-        trained = result.model(model_id, epoch)
+        trained = result.model(model, epoch)
         if trained.gone:
             raise NotFoundError(trained.gone)
-        state, request = run.models[model_id], run.fit_request
+        state, request = run.models[model], run.fit_request
         dataset = session.state().datasets.get(run.plan.dataset) if run.plan else None
         metrics = {
             f"{split}/{metric}": value

@@ -22,6 +22,7 @@ from cerebro.scheduling.schedule import Schedule
 from cerebro.state import ExperimentState, Model, ModelState, Run, gap, schedule_of
 from cerebro.state.log_pages import EventStore, Log, LogPages
 from cerebro.state.models import parallel_plans
+from cerebro.state.models.best import best_in, best_model
 from cerebro.state.reports import state_words
 from cerebro.state.runs.pruning import gone_text
 from cerebro.state.tasks import verification_texts
@@ -51,12 +52,13 @@ class FitResult(FitFigures):
         *,
         user_code: UserCode | None = None,
         events: EventStore | None = None,
+        result_of: Callable[[Run], FitResult] | None = None,
     ) -> None:
         if not isinstance(run.request, FitRequest):
             raise RunFailedError(f"{run.id} is not a fit run")
         super().__init__(state, run, record, code)
         self._files, self._user_code, self._events = files, user_code, events
-        self._request = run.request
+        self._request, self._result_of = run.request, result_of
 
     @property
     def run(self) -> str:
@@ -67,13 +69,18 @@ class FitResult(FitFigures):
     def best(self) -> TrainedModel:
         """The best model at its best epoch.
 
+        In a result of `run_fit` or of a named run, it is the best model of that fit. In ``experiment.result()`` it is
+        the best over all fits with the newest fit's metric, mode, split and data set, as on the web page.
+
         Raises:
             RunFailedError: no model has finished an epoch.
         """
-        model = self._run.best_model()
-        if model is None:
+        found = best_in(self._run) if self._result_of is None else best_model(self._state)
+        if found is None:
             raise RunFailedError(f"{self._run.id} has no best model: no model finished an epoch")
-        return self._trained(model, self._best_epoch(model))
+        if self._result_of is not None and found.run.id != self._run.id:
+            return self._result_of(found.run).best
+        return self._trained(found.model, found.epoch)
 
     @property
     def user_code(self) -> tuple[UserCode | None, str | None]:
@@ -120,6 +127,7 @@ class FitResult(FitFigures):
         code, request = self._code, self._request
         return TrainedModel(
             id=model.id,
+            run=self._run.id,
             hyperparams=(
                 model.hyperparams_at(epoch) if epoch else model.hyperparams_of(len(model.visits) - 1)
             ),

@@ -20,6 +20,7 @@ class TrainedModel:
 
     Attributes:
         id: model id, such as ``m03``.
+        run: fit run of the model.
         hyperparams: configuration at this epoch.
         epoch: epoch of the checkpoint: the best one, unless another was requested. 0 for the newest state of a model
             without a complete epoch.
@@ -38,6 +39,7 @@ class TrainedModel:
     """
 
     id: str
+    run: str
     hyperparams: Hyperparameters
     epoch: int
     metric: str

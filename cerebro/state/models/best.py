@@ -25,11 +25,12 @@ def best_model(
 ) -> BestModel | None:
     """Find the best model over all fits comparable with `fit`; the first of equal ones.
 
-    Comparable fits have the same metric, mode, split and data set.
+    Comparable fits have the same metric, mode, split and data set. Preprocessing with other arguments makes another
+    data set, whose fits are compared only with each other.
 
     Args:
         fit: a planned fit. Default: the newest.
-            best_of: returns the best model of one fit; a caller may pass a cache.
+        best_of: returns the best model of one fit; a caller may pass a cache.
 
     Returns:
         `None` while no model has the metric.

@@ -6,15 +6,17 @@ import importlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from cerebro import SubEpochSpec
+from cerebro import Experiment, SubEpochSpec
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
 from cerebro.client.results.model import TrainedModel
+from cerebro.commands.selection import chosen_fit
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import TaskResult
 from cerebro.errors import NotFoundError
@@ -24,7 +26,9 @@ from cerebro.usercode.encoding import encode
 from cerebro.usercode.in_process import UserCode
 from cerebro.worker.training.checkpoints.checkpoint import save
 from tests.client.results.fits import fit_result, fitted
+from tests.dispatcher.stories import record
 from tests.state.stories import Story, sub_epoch
+from tests.state.test_best import two_fits
 
 
 @pytest.mark.parametrize("validated", [False, True])
@@ -50,6 +54,31 @@ def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
     state = fit_result(story, volumes).best.load()
     assert torch.equal(state["models"][0]["w"], weights)
     assert state["checkpoint"] == {"n": 1}
+
+
+def test_without_a_name_the_best_model_is_that_of_all_fits(volumes: Volumes) -> None:
+    """`register` keeps the same one. A named fit has its own; fits on other data are not compared."""
+    for dataset, expected in (("d1", ("fit-1", "m00", 2)), ("d2", ("fit-2", "m00", 1))):
+        state = two_fits(dataset=dataset).state
+        connection: Any = SimpleNamespace(
+            kvs=SimpleNamespace(archive=None, code=None), files=MountedFiles(volumes)
+        )
+        session: Any = SimpleNamespace(
+            name="twice",
+            record=record("twice"),
+            connection=connection,
+            state=lambda state=state: state,
+            chosen_fit=lambda run, state=state: chosen_fit(state, run),
+        )
+        experiment = Experiment.__new__(Experiment)
+        experiment._session = session
+        result = experiment.result()
+        assert result.run == "fit-2"
+        assert (result.best.run, result.best.id, result.best.epoch) == expected
+        registered = experiment._registration()
+        assert (registered.run, registered.model, registered.epoch) == expected
+        assert experiment.result("fit-2").best.run == "fit-2"
+        assert experiment._registration(fit="fit-2").run == "fit-2"
 
 
 @pytest.mark.parametrize(("named", "weight"), [(None, 0.0), (1, 0.0), (2, 1.0)])
@@ -155,6 +184,7 @@ def _known(volumes: Volumes, folder: Path, number: int) -> TrainedModel:
     volumes.model_checkpoints(record.name, "fit-1", "m00").mkdir(parents=True)
     return TrainedModel(
         id="m00",
+        run="fit-1",
         hyperparams={"batch_size": 1},
         metric="loss",
         epoch=1,
