@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
+from datetime import datetime
 from typing import Any
 
 import pandas as pd
@@ -210,8 +210,8 @@ class FitResult(FitFigures):
     def sub_epochs(
         self,
         *,
-        since: float | None = None,
-        until: float | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         epochs: Collection[int] | int | None = None,
     ) -> pd.DataFrame:
         """Return one row per committed sub-epoch, in order of their ends.
@@ -221,13 +221,13 @@ class FitResult(FitFigures):
         Limit the time range or the epochs to read less.
 
         Args:
-            since: earliest end, in seconds since the epoch. Default: no limit.
-            until: latest end, in seconds since the epoch. Default: no limit.
+            since: earliest end, as a timezone-aware datetime. Default: no limit.
+            until: latest end, as a timezone-aware datetime. Default: no limit.
             epochs: epoch number or collection, such as ``range(10, 20)``. Default: all.
 
         Returns:
             Columns ``model``, ``sub_epoch`` (counted over all epochs; for a clone, from its parent's start), ``epoch``,
-            ``partition``, ``worker``, ``attempt``, ``rows``, ``started`` and ``ended`` (seconds since the epoch),
+            ``partition``, ``worker``, ``attempt``, ``rows``, ``started`` and ``ended`` (timezone-aware, UTC),
             ``process_start`` (seconds of process start and imports), ``devices`` (of the worker), ``parallel_plan``,
             ``partitions`` and ``workers`` (all, for a gang), ``peak_bytes`` and ``peak_gpu_bytes`` (maximum memory,
             missing if unknown), and the metrics. In a time range, ``sub_epoch`` is missing if the range contains
@@ -235,17 +235,15 @@ class FitResult(FitFigures):
             sub-epochs that began long before.
 
         Raises:
+            DataError: `since` or `until` has no time zone.
             LostEventsError: a required part of the log cannot be read.
 
         Example::
 
             result.sub_epochs(epochs=range(10, 20))
+            result.sub_epochs(since=datetime.now(UTC) - timedelta(hours=1))
         """
-        selection = Selection(
-            since=-math.inf if since is None else since,
-            until=math.inf if until is None else until,
-            epochs=(epochs,) if isinstance(epochs, int) else epochs,
-        )
+        selection = Selection.between(since, until, epochs)
         created = self._record.created if self._record is not None else 0.0
         pages = LogPages(self._events, cache_size=0) if self._events is not None else None
         return sub_epoch_table(self._run, selection, pages, Log(self._state.name, created, self._state.seq))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain, groupby
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 
 from cerebro.client.results.tables import merge_columns
 from cerebro.contract.parallel_plans import SINGLE
-from cerebro.errors import LostEventsError
+from cerebro.errors import DataError, LostEventsError
 from cerebro.state import Model, Run, TaskKey, Visit
 from cerebro.state.log_pages import PAGE, Log, LogPages
 from cerebro.state.reports.timeline import TaskAttempt
@@ -20,6 +21,8 @@ from cerebro.state.tasks.past_attempts import PastAttempts
 
 _FRAME_ROWS = 20_000
 """Rows per data frame. Python objects need ten times the memory, so they are converted in parts."""
+_ROUNDING_S = 6e-7
+"""The table rounds times to microseconds. With this margin a time from the table selects its own row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,21 @@ class Selection:
     since: float = -math.inf
     until: float = math.inf
     epochs: Collection[int] | None = None
+
+    @classmethod
+    def between(
+        cls, since: datetime | None, until: datetime | None, epochs: Collection[int] | int | None
+    ) -> Selection:
+        """Return the filter for a time range of timezone-aware datetimes; `None` is no limit.
+
+        Raises:
+            DataError: a time has no time zone.
+        """
+        return cls(
+            since=-math.inf if since is None else _timestamp("since", since) - _ROUNDING_S,
+            until=math.inf if until is None else _timestamp("until", until) + _ROUNDING_S,
+            epochs=(epochs,) if isinstance(epochs, int) else epochs,
+        )
 
     def contains(self, visit: Visit) -> bool:
         """True if the sub-epoch passes the filter."""
@@ -62,7 +80,20 @@ def sub_epoch_table(run: Run, selection: Selection, pages: LogPages | None, log:
         frame[name] = pd.to_numeric(frame[name])  # a frame without numbers has dtype object
     if "sub_epoch" in frame and frame["sub_epoch"].isna().any():
         frame["sub_epoch"] = frame["sub_epoch"].astype("Int64")
-    return frame.sort_values("ended", kind="stable", ignore_index=True) if len(frame) else frame
+    if not len(frame):
+        return frame
+    frame = frame.sort_values("ended", kind="stable", ignore_index=True)
+    for name in ("started", "ended"):
+        frame[name] = pd.to_datetime(frame[name], unit="s", utc=True).dt.round("us")
+    return frame
+
+
+def _timestamp(name: str, moment: datetime) -> float:
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise DataError(
+            f"{name} is {moment!r}, expected a datetime with a time zone, such as datetime.now(UTC)"
+        )
+    return moment.timestamp()
 
 
 _Numbered = tuple[str, int | None, Visit]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from random import Random
 
 import pandas as pd
@@ -138,7 +139,7 @@ def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pd.testing.assert_frame_equal(of_epochs, sorted_(expected[expected["epoch"].isin([2, 3])]))
     of_one = sorted_(result.sub_epochs(epochs=2))
     pd.testing.assert_frame_equal(of_one, sorted_(expected[expected["epoch"] == 2]))
-    since, until = (float(expected["ended"].quantile(share)) for share in (0.2, 0.4))
+    since, until = (expected["ended"].quantile(share, "nearest") for share in (0.2, 0.4))
     found = sorted_(result.sub_epochs(since=since, until=until))
     inside = sorted_(expected[expected["ended"].between(since, until)])
     known = found["sub_epoch"].notna()
@@ -160,8 +161,12 @@ def test_what_is_broken_before_a_window_is_no_matter_of_it(monkeypatch: pytest.M
     result = FitResult(
         made.state, made.run, MountedFiles(Volumes.from_environment({})), events=Broken(made.log)
     )
-    since, until = made.log[150].time, made.log[200].time
+    since, until = _moment(made.log[150].time), _moment(made.log[200].time)
     sub_epochs = {e.task for e in made.log[150:200] if isinstance(e, TaskCommitted) and "/train/" in e.task}
     assert 0 < len(result.sub_epochs(since=since, until=until)) <= len(sub_epochs) + 1
     with pytest.raises(LostEventsError):
-        result.sub_epochs(until=made.log[40].time)
+        result.sub_epochs(until=_moment(made.log[40].time))
+
+
+def _moment(time: float) -> datetime:
+    return datetime.fromtimestamp(time, UTC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from random import Random
 from typing import Literal
 
@@ -13,7 +14,7 @@ from cerebro.client.results import FitResult
 from cerebro.contract.events import ModelsAdded
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.tasks import FailureKind
-from cerebro.errors import RunFailedError
+from cerebro.errors import DataError, RunFailedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.scheduling.validator import validate
 from cerebro.state.experiment import fold
@@ -108,6 +109,19 @@ def test_the_visits_are_the_log_of_sub_epochs(volumes: Volumes) -> None:
     ]
     assert visits["ended"].is_monotonic_increasing
     assert (visits["ended"] > visits["started"]).all()
+
+
+def test_times_are_datetimes_with_a_time_zone(volumes: Volumes) -> None:
+    """In UTC. A time from the table selects its own row; a time without a zone is refused."""
+    result = fit_result(fitted(), volumes)
+    table = result.sub_epochs()
+    assert str(table["started"].dt.tz) == str(table["ended"].dt.tz) == "UTC"
+    ends = [visit.ended for model in result._run.models.values() for visit in model.visits]
+    assert [moment.timestamp() for moment in table["ended"]] == pytest.approx(sorted(ends), abs=1e-6)
+    moment = table["ended"].iloc[3]
+    assert list(result.sub_epochs(since=moment, until=moment)["ended"]) == [moment]
+    with pytest.raises(DataError, match=r"since is .*, expected a datetime with a time zone"):
+        result.sub_epochs(since=datetime(2026, 11, 27))
 
 
 def test_the_log_is_enough_to_judge_the_schedule(volumes: Volumes) -> None:
