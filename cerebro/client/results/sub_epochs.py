@@ -88,7 +88,7 @@ def sub_epoch_table(run: Run, selection: Selection, pages: LogPages | None, log:
     return frame
 
 
-def _timestamp(name: str, moment: datetime) -> float:
+def _timestamp(name: str, moment: object) -> float:
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise DataError(
             f"{name} is {moment!r}, expected a datetime with a time zone, such as datetime.now(UTC)"
