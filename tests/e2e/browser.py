@@ -124,7 +124,9 @@ def violations(page: Page) -> list[str]:
     """List axe-core's serious and critical violations, one line per rule and element."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page).response["violations"]
+    if not page.evaluate("'axe' in window"):  # the script stays until the page is left
+        page.evaluate(Axe().axe_script)
+    found = page.evaluate("() => axe.run({resultTypes: ['violations']})")["violations"]
     return [
         f"{each['id']} ({each['impact']}): {' '.join(map(str, node['target']))}: "
         + (node.get("failureSummary") or "").replace("\n", " ")[:300]
