@@ -1,7 +1,7 @@
 """Exclusions: why a worker or a device slot gets no task. Pure.
 
-Producers return them, for example `cerebro.state.quarantine.machine_exclusions`. The controller collects them for each
-decision (`controller.exclusions.collection`). `cerebro status`, pages and logs print the same reason.
+Producers return them, for example `cerebro.state.worker_quarantine.machine_exclusions`. The controller collects
+them for each decision (`controller.exclusions.collection`). `cerebro status`, pages and logs print the same reason.
 """
 
 from __future__ import annotations

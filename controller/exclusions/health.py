@@ -14,7 +14,7 @@ from cerebro.contract.records import WorkerStatus
 from cerebro.contract.stored.health import CONTROLLER, HealthAnswer, Quarantine, WorkerCheck, WorkerHealth
 from cerebro.contract.texts import first_line
 from cerebro.state import ExperimentState, ModelState, Run, TaskState
-from cerebro.state.quarantine import CHECK_S, DOUBTED_MACHINE, refusal
+from cerebro.state.worker_quarantine import CHECK_TIMEOUT_S, DOUBTED_MACHINE, refusal
 from cerebro.state.workers import LAST, Ended
 
 DEVICE_FAILURES = 2
@@ -237,7 +237,7 @@ _IN_A_ROW = "two models in a row failed: "
 def _to_check(check: WorkerCheck | None, ended: Sequence[Ended], now: float) -> str:
     """Return why a worker should check its machine now, or ""."""
     checked = check.requested if check is not None else 0.0
-    if check is not None and check.ended is None and now - check.requested < CHECK_S:
+    if check is not None and check.ended is None and now - check.requested < CHECK_TIMEOUT_S:
         return ""  # a check is running
     suspicious = [each for each in ended if each.is_device or each.is_doubtful]
     if suspicious and suspicious[-1].time > checked:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.stored.health import HealthAnswer
-from cerebro.state.quarantine import SLOW
+from cerebro.state.worker_quarantine import SLOW_FACTOR
 
 SUB_EPOCHS = 5
 """Minimum sub-epochs of a worker before it is compared."""
@@ -88,7 +88,7 @@ def label(runs: Iterable[Learned], statuses: Sequence[WorkerStatus], health: Hea
             and pace.sub_epochs <= sub_epochs < pace.sub_epochs + SUB_EPOCHS
         ):
             continue  # these sub-epochs ran on the worker's previous machine
-        is_slow = factor > SLOW or (had is not None and factor >= WELL)
+        is_slow = factor > SLOW_FACTOR or (had is not None and factor >= WELL)
         is_news = had is None or abs(factor / had - 1.0) > _NEWS
         if is_slow != (had is not None) or (is_slow and is_news):
             yield Paced(worker=name, is_slow=is_slow, factor=factor, sub_epochs=sub_epochs)

@@ -17,7 +17,7 @@ from cerebro.contract.stored.health import HealthAnswer
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state.exclusions import excluded_workers
-from cerebro.state.quarantine import machine_exclusions
+from cerebro.state.worker_quarantine import machine_exclusions
 from controller.exclusions.memory_limits import MemoryLimits
 from controller.scaling.arrivals import Arrivals
 from controller.scaling.autoscaler.autoscaler import SizeHistory

@@ -21,8 +21,8 @@ from cerebro.contract.rest.api import QueueAnswer
 from cerebro.contract.stored.health import HealthAnswer, Incident
 from cerebro.figures.schedule.spans import by_number
 from cerebro.state import lost_because
-from cerebro.state.quarantine import CHECK_PASSED, health_words
 from cerebro.state.reports import state_words
+from cerebro.state.worker_quarantine import CHECK_PASSED, health_words
 from cerebro.state.workers import NO_DEVICE
 from dispatcher.cluster.summary import QueueRow, Summary, queue_rows, task_text
 from dispatcher.pages.tables import page_of

@@ -23,7 +23,7 @@ from cerebro.contract.rest import api
 from kvs_api.logs.log_files import LogFiles
 from kvs_api.store import keys
 from kvs_api.store.database import PAGE, Entries, seq_of, text, translated
-from kvs_api.store.quarantine import checked
+from kvs_api.store.experiment_quarantine import checked
 from kvs_api.store.stack_requests import StacksStore
 from kvs_api.store.steps import UNNUMBERED
 

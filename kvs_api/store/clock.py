@@ -1,17 +1,19 @@
-"""The store's clock: milliseconds that only grow. Leases, leadership and silence depend on it.
+"""The store's clock: milliseconds that only grow. Leases, leadership and silence of workers depend on it.
+
+`Database` owns the one `Clock` of a process and sends its count with each call of the script. Times that people
+see, such as times of events, are wall-clock times of Redis instead.
 
 A machine's wall clock may be set, by hand or by a time service. An hour back would keep a dead worker's lease
-for an hour; an hour forward would end all leases at once. So no decision reads it. Redis offers no other
-clock; therefore each process of kvs_api counts by its machine's monotonic clock, starting from the stored
-value. Each call of the script takes the greater of the stored value and the process's count, uses it and
-stores it. With several processes on different machines, the clock never decreases and never runs faster than
-time.
+for an hour; an hour forward would end all leases at once. So no lease depends on it. Redis offers no other
+clock, so each process of kvs_api counts by its machine's monotonic clock, from the stored value. Each call of
+the script takes the larger of the stored value and the process's count, uses it and stores it. With several
+processes on different machines, the clock never decreases and never runs faster than time.
 
-Time that no process counts does not pass: while kvs_api is away no worker can renew a lease, so no lease
-ends. A new process may be behind a running one, at most by the time since that one's last call. A lease may
-end too early or too late by at most this time. The controller calls every second or two.
+The clock stands still while no process of kvs_api runs. Workers cannot renew leases then, and no lease ends. A new
+process may be behind a running one, by at most the time since the running one's last call. A lease may end too
+early or too late by at most this time. The controller calls every second or two.
 
-A sleeping machine does not count either (``CLOCK_MONOTONIC``), and neither do its workers.
+The clock also stands still while the machine sleeps (``CLOCK_MONOTONIC``), as its workers do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
--- The cluster log. Called by kvs_api.logs.cluster_log; follows quarantine.lua.
+-- The cluster log. Called by kvs_api.logs.cluster_log; follows experiment_quarantine.lua.
 --
 -- `:workers` maps each worker to its incarnation according to the log; empty if the worker has left.
 

@@ -1,7 +1,8 @@
-"""Connection to Redis: blocking reads, calls of the script, translation of errors.
+"""Connection to Redis: blocking reads, calls of the Lua script, translation of errors.
 
-Uses only the keys of the clock and the cluster log, and no contract. Thread-safe. A read that waits for news
-holds neither a thread nor a connection (`kvs_api.store.news`).
+`Database` is the first base class of `kvs_api.store.store.Store`, whose parts call it. It knows no rule about shared
+state and uses only the keys of the clock, the leader, the news and the cluster log. Thread-safe. A read that waits
+for news holds neither a thread nor a connection (`kvs_api.store.news`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ from kvs_api.store.clock import Clock
 from kvs_api.store.news import News
 
 _SCRIPT = (
-    *("occupancy.lua", "quotas.lua", "steps.lua", "experiments.lua", "quarantine.lua", "cluster_log.lua"),
+    *(
+        "occupancy.lua",
+        "quotas.lua",
+        "steps.lua",
+        "experiments.lua",
+        "experiment_quarantine.lua",
+        "cluster_log.lua",
+    ),
     *("segments.lua", "registry.lua", "history.lua", "workers.lua"),
 )
 
@@ -35,7 +43,7 @@ PAGE = 1000
 """Maximum number of entries in one read."""
 
 _ANSWER_S = 15.0
-"""A Redis that is silent for this many seconds counts as away."""
+"""Seconds after which a silent Redis counts as unavailable."""
 
 _LEAST_FILE, _FILE_TIMES = 64 << 20, 4
 """Size in bytes, and multiple of used memory, above which to rewrite the append-only file."""
@@ -47,7 +55,7 @@ Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 class Database:
-    """Redis.
+    """A connection to Redis.
 
     Args:
         url: Redis URL (``redis://`` or ``unix://``).
@@ -57,7 +65,7 @@ class Database:
     def __init__(self, url: str, *, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._clock = Clock(self._join, elapsed)
         self.fence = ContextVar("fence", default=0)
-        """Term of the present request; the script refuses its writes in any other term. 0: no term."""
+        """Leadership term of the present request; the script refuses its writes in any other term. 0: no term."""
         self.poll: ContextVar[LongPoll | None] = ContextVar("poll", default=None)
         """The present request, if it may wait for news."""
         # No retries: the client repeats calls, with pauses in between.
@@ -106,7 +114,7 @@ class Database:
     def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, Entries]]:
         """Return entries after the cursors, of all streams at one moment.
 
-        Without entries, if the request may wait, it wakes on the first one (`kvs_api.api.long_polls`).
+        If the result is empty and the request may wait, the first new entry wakes it (`kvs_api.api.long_polls`).
         """
         poll = self.poll.get()
         if wait_s <= 0 or poll is None:

@@ -1,7 +1,8 @@
-"""Workers' machines in the store: checks, quarantine and incidents.
+"""Health of workers' machines in the store: checks, quarantine, slow labels and incidents.
 
-`cerebro.state.quarantine` decides. The result is written only if the state has not changed in between;
-otherwise it decides again.
+Called by views of the REST API for people, the controller and agents. The rules are in
+`cerebro.state.worker_quarantine`. A change is written only if no other change came in between; otherwise the rules
+are applied to the new state.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from cerebro.contract.stored.health import (
     ReleaseRequest,
     WorkerHealth,
 )
-from cerebro.state import quarantine
-from cerebro.state.quarantine import Change
+from cerebro.state import worker_quarantine
+from cerebro.state.worker_quarantine import Change
 from kvs_api.store import keys
 from kvs_api.store.database import text, translated
-from kvs_api.store.quarantine import QuarantineStore
+from kvs_api.store.experiment_quarantine import QuarantineStore
 
 _TRIES = 20
 
 
 class HealthStore(QuarantineStore):
-    """Reads and changes of the state of workers' machines."""
+    """Reads and changes of health records and incidents of workers."""
 
     def workers_health(self) -> HealthAnswer:
         """Return the state of all machines."""
@@ -43,7 +44,7 @@ class HealthStore(QuarantineStore):
         """See `KvsClient.quarantine_worker`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
-            return quarantine.quarantined(worker, request, statuses, known, now)
+            return worker_quarantine.quarantined(worker, request, statuses, known, now)
 
         return self._change(worker, change, term=request.term)
 
@@ -51,7 +52,7 @@ class HealthStore(QuarantineStore):
         """See `KvsClient.release_worker`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
-            return quarantine.released(worker, request, statuses, known, now)
+            return worker_quarantine.released(worker, request, statuses, known, now)
 
         return self._change(worker, change, term=request.term)
 
@@ -59,7 +60,7 @@ class HealthStore(QuarantineStore):
         """See `KvsClient.request_check`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
-            return quarantine.check_asked(worker, request, statuses, known, now)
+            return worker_quarantine.check_requested(worker, request, statuses, known, now)
 
         entry = {"experiment": "", "task": "", "attempt": 0, "check": request.reason}
         return self._change(worker, change, term=request.term, entry=json.dumps(entry))
@@ -68,8 +69,8 @@ class HealthStore(QuarantineStore):
         """See `KvsClient.report_check`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
-            quarantine.found(worker, statuses)
-            return quarantine.check_told(worker, result, known, now)
+            worker_quarantine.registered(worker, statuses)
+            return worker_quarantine.check_completed(worker, result, known, now)
 
         self._change(worker, change)
 
@@ -77,7 +78,7 @@ class HealthStore(QuarantineStore):
         """See `KvsClient.report_pace`."""
 
         def change(statuses: tuple[WorkerStatus, ...], known: HealthAnswer, now: float) -> Change:
-            return quarantine.paced(worker, request, statuses, known, now)
+            return worker_quarantine.labelled(worker, request, statuses, known, now)
 
         self._change(worker, change, term=request.term)
 
@@ -85,7 +86,7 @@ class HealthStore(QuarantineStore):
         """See `KvsClient.report_incident`."""
         for _ in range(_TRIES):
             known, seq, now = self._health()
-            incident = quarantine.new_incident(request, known, now)
+            incident = worker_quarantine.new_incident(request, known, now)
             if incident is None or self._write(request.worker, seq, None, incident, term=request.term):
                 return
 

@@ -1,4 +1,8 @@
-"""The history in the store: tables of bounded length. Each event of a log counts once."""
+"""The history of sub-epochs in the store: one table of bounded length. Each event of a log counts once.
+
+The leading controller adds rows; it and clients read them. Rows are merged here, and nothing is estimated from
+them (`cerebro.contract.stored.history`).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ class HistoryStore(RegistryStore):
         return History(sub_epochs=sub_epochs, unreadable=unreadable)
 
     def count_history(self, request: HistoryRequest) -> HistoryAnswer:
-        """Add rows to the table, unless their events are already counted.
+        """Add rows to the table, unless their events have been counted before.
 
         Raises:
             ConflictError: another controller leads.

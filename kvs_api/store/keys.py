@@ -1,4 +1,4 @@
-"""Every key in Redis. The store and its script are handed these names, and only extend them by the suffixes listed.
+"""Every key in Redis. The store and its script use these names and add only the suffixes listed.
 
 | key                      | type   | holds                                             | writers            | readers            | expiry |
 |--------------------------|--------|---------------------------------------------------|--------------------|--------------------|--------|
@@ -131,7 +131,7 @@ def log_of(name: str) -> str:
 
 
 def marks(name: str) -> str:
-    """A user's requests about an experiment as a whole."""
+    """Marks of an experiment as a whole: archived, unreadable, its deletion."""
     return f"{log(name)}:marks"
 
 

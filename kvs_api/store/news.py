@@ -1,9 +1,12 @@
-"""Wake-up of requests that wait for stream entries: one connection and one thread for all.
+"""Wake-up of requests that wait for stream entries, with one connection and one thread per process.
 
-The script publishes the key of each stream it appends to, and the thread wakes the requests that wait for
-this stream, in any process. A woken request reads again, so a message only hints at news and may be lost:
-after an interruption of the connection all requests wake, and every few seconds one read checks all awaited
-streams. If Redis denies its user the channel, only this check remains. A silent connection is replaced.
+`kvs_api.store.database.Database` registers each waiting request here. The thread reads no entries: a woken request
+reads again itself (`kvs_api.api.long_polls`).
+
+The script publishes the key of each stream it appends to. The thread receives the key and wakes the requests that
+wait for this stream. A message may be lost without harm: after an interruption of the connection all requests
+wake, and every 5 s one read checks all awaited streams. If Redis denies its user the channel, only this check
+remains. A silent connection is replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ _REFUSED_S = 60.0
 """Pause between attempts to subscribe after a refusal."""
 
 _SILENT_S = 12.0
-"""A connection without data for this long, not even replies to pings, is lost."""
+"""Seconds without data, not even replies to pings, after which a connection counts as lost."""
 _MAX_MISSED = 2
 """Checks in a row with news but no message before the connection is replaced."""
 
@@ -119,7 +122,7 @@ class News:
                 self._note_refusal(refusal)
                 self._sweep_for(_REFUSED_S)
         except redis.RedisError:
-            # They learn that Redis is away.
+            # Woken requests read again and report that Redis is unavailable.
             self._wake(list(self._by_key))
             self._closed.wait(_PAUSE_S)
         finally:
@@ -143,7 +146,7 @@ class News:
             self._sweep()
 
     def _follow(self, messages: redis.client.PubSub) -> redis.ResponseError | None:
-        """Wake requests by messages. Returns when Redis refuses to send any, or the connection is silent."""
+        """Wake requests by messages. Return when Redis refuses the subscription or the connection is silent."""
         swept = heard = self._clock()
         missed = 0
         while not self._closed.is_set():
@@ -194,10 +197,10 @@ class News:
             poll.wake()
 
     def _sweep(self) -> bool:
-        """Read all awaited streams and wake requests. Returns whether there was news."""
+        """Read all awaited streams and wake requests. Return True if there was a new entry."""
         now = time.monotonic()  # clock of `LongPoll.until`
         with self._lock:
-            # Drop requests past their deadline; their readers have left.
+            # Drop requests past their deadline; they have been answered.
             gone = [p for p in self._cursors if p.until is not None and p.until < now - _SWEEP_S]
             for poll in gone:
                 self._forget(poll)

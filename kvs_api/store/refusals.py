@@ -1,4 +1,7 @@
-"""Errors for events that the script refuses."""
+"""Errors for clients' events that the script refuses, with advice.
+
+Called by `Store.append`. The script decides; this module only words the refusal.
+"""
 
 from __future__ import annotations
 

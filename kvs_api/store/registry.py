@@ -1,4 +1,8 @@
-"""Registered models in the store: version numbers, outcomes of copying, aliases."""
+"""Registered models in the store: version numbers, outcomes of copying, aliases.
+
+Called by views of the REST API: clients register models and move aliases, the controller copies files and reports
+the outcome. No file is read or copied here.
+"""
 
 from __future__ import annotations
 
@@ -144,10 +148,7 @@ class RegistryStore(SegmentStore):
         return tuple(_model(name, fields) for name, fields in zip(names, answers, strict=True))
 
     def _pending(self, name: str, version: int) -> ModelVersion | None:
-        """Return a version.
-
-        `None` if only another version of Cerebro can read it, so that later ones proceed.
-        """
+        """Return a version to copy; `None` for an unreadable one, so that copying of other versions continues."""
         try:
             return self._version(name, version)[1]
         except errors.UnreadableError:

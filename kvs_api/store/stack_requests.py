@@ -1,6 +1,7 @@
-"""Stack traces of tasks.
+"""Requests for stack traces of running tasks, and the answers.
 
-A request goes into the worker's inbox, the answer waits for its reader.
+Called by views of the REST API. A client's request goes into the worker's inbox; the agent takes the stack trace
+and reports it. The store keeps the answer for five minutes, in which the client fetches it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class StacksStore(HealthStore):
     def report_stacks(self, report: api.StacksReport) -> None:
         """Store a worker's answer, unless the request has expired."""
         with translated():
-            # The mark distinguishes an empty answer from no answer.
+            # The leading `=` distinguishes an empty answer from no answer.
             self._redis.set(
                 keys.stacks(report.experiment, report.question), f"={report.text}", xx=True, ex=_TTL_S
             )

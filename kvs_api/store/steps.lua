@@ -2,7 +2,7 @@
 --
 -- One script in ten files, joined by kvs_api/store/database.py in this order: occupancy.lua (attempts on devices),
 -- quotas.lua, steps.lua (tasks: steps of the controller and workers), experiments.lua (clients' events, deletion),
--- quarantine.lua (unreadable experiments), cluster_log.lua, segments.lua (files of logs), registry.lua (registered models),
+-- experiment_quarantine.lua (unreadable ones), cluster_log.lua, segments.lua (files of logs), registry.lua (models),
 -- history.lua, workers.lua (registrations, the controller's lease).
 --
 -- ARGV[1] is a request as JSON. Events and task bodies are opaque strings in it, because cjson turns empty lists into
@@ -29,7 +29,7 @@
 --   {call = "trim", worker, inbox, incarnation, after}
 --   {call = "remove", worker, workers, name, inbox, recent, history, health, incarnation?, cluster}
 --   {call = "health", health, after, term?, worker, name, record?, incident?, inbox, entry?, cluster}
---   {call = "size", size, workers, record?, answers, cluster}
+--   {call = "size", size, workers, record?, only_if_pending?, cluster}
 --   {call = "put", key, record, kept_s?}
 --   {call = "lead", holder, process, is_start, ttl_ms, open_runs, attended?}
 --   {call = "join", workers, worker}

@@ -1,7 +1,8 @@
 """Conversion of typed steps to the tables of ``steps.lua``.
 
-It adds keys and the event of each step. Pure. Only this module creates a step's event, so a change of state
-and its event cannot differ.
+`decide` of the store calls `decision` for the controller's steps; `report` calls `report` for workers' steps. Each
+table gets the step's keys and its event. Only this module creates a step's event, so a change of state and its
+event cannot differ. Pure; the script decides whether a step is still valid.
 """
 
 from __future__ import annotations

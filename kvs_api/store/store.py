@@ -1,7 +1,10 @@
-"""The store over Redis: translates typed requests into calls of its script and plain reads.
+"""The store over Redis: translates typed requests into calls of the Lua script and plain reads.
 
-Maps the contract to keys; independent of HTTP. Thread-safe; a waiting read holds no connection. Redis runs
-with the append-only file and ``appendfsync always``: every answered change is on disk.
+`Store` is the last class of a chain: each base class adds the methods of one topic, from `Database` over accounts,
+workers, health and logs to the registry and the history. This module adds experiments, runs, leadership, trials and
+code. The views (`kvs_api.api.views`) call it; it knows nothing about HTTP. Rules that several keys must obey are
+in the script. Thread-safe; a waiting read holds no connection. Redis runs with the append-only file and
+``appendfsync always``, so every answered change is on disk.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ from cerebro.contract.trials import TrialRecord
 from kvs_api.logs.cluster_log import numbered
 from kvs_api.store import keys, steps
 from kvs_api.store.database import PAGE, seq_of, text, translated
+from kvs_api.store.experiment_quarantine import record_of
 from kvs_api.store.history import HistoryStore
-from kvs_api.store.quarantine import record_of
 from kvs_api.store.refusals import refusal
 
 _TRIALS_S = 90 * 24 * 3600

@@ -81,7 +81,7 @@ end
 function calls.size()
   local known = redis.call('GET', request.size)
   local requested = known and cjson.decode(known).workers
-  if request.answers and requested ~= request.workers then return {outdated = true} end
+  if request.only_if_pending and requested ~= request.workers then return {outdated = true} end
   if request.unless_open then
     local open = redis.call('LRANGE', request.queue, 0, -1)
     if #open > 0 then return {open = open} end
@@ -91,7 +91,7 @@ function calls.size()
     return {seq = 0}
   end
   redis.call('SET', request.size, request.record)
-  if not request.answers then notify(request.cluster) end
+  if not request.only_if_pending then notify(request.cluster) end
   return {seq = 0}
 end
 

@@ -1,4 +1,8 @@
-"""Workers in the store: registrations, reports, inboxes and the requested number of workers."""
+"""Workers in the store: registrations, reports, inboxes and the requested number of workers.
+
+Views of the REST API call it for agents, the controller and clients. It decides nothing about workers: leases
+and open attempts change in the script (`workers.lua`, `steps.lua`), machine health is in `kvs_api.store.health`.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +39,15 @@ _DAY_S = 24 * 3600
 _STORE_FIELDS = steps.UNNUMBERED | {"worker"}
 """Fields of a live point that the store sets."""
 
-
 _STATUS_FIELDS = ("record", "reported", "free", "running", "leaving", "usage")
-_NOTHING = '""'
+_EMPTY_JSON_TEXT = '""'
 
-_TRIMMED = 32
-"""Minimum number of read entries to remove from an inbox at once.
-
-Single removals would cost a write per task.
-"""
+_MIN_TRIMMED = 32
+"""Minimum number of read entries to remove from an inbox at once; single removals would cost a write per task."""
 
 
 class WorkerStore(QuotaStore):
-    """Reads and changes of workers."""
+    """Reads and changes of workers. One link in the chain of base classes of `kvs_api.store.store.Store`."""
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -70,7 +70,16 @@ class WorkerStore(QuotaStore):
         return record
 
     def remove_worker(self, worker: str, incarnation: str | None) -> None:
-        """Remove a worker. If `incarnation` is given and outdated, nothing happens."""
+        """Remove a worker.
+
+        Args:
+            worker: name of the worker.
+            incarnation: remove only this incarnation; `None` removes any.
+
+        Raises:
+            NotFoundError: the worker is not registered.
+            ConflictError: the worker has registered again; nothing is removed.
+        """
         call = {
             "call": "remove",
             "workers": keys.WORKERS,
@@ -95,7 +104,7 @@ class WorkerStore(QuotaStore):
     def worker_documents(self) -> list[str]:
         """Return `workers` as JSON objects, spliced from stored text.
 
-        The controller requests 1,000 workers each second; parsing them would block other requests.
+        The controller reads the status of up to 1,000 workers each second; parsing them would block other requests.
         """
         with translated():
             now = self._now()
@@ -107,7 +116,8 @@ class WorkerStore(QuotaStore):
         return [
             f'{{"record":{record.decode()},"silent_s":{max(0, now - int(reported)) / 1000},'
             f'"checkpoint_free_bytes":{free.decode() or "null"},"running":{_quoted(running)},'
-            f'"leaving":{_quoted(leaving) if leaving else _NOTHING},"usage":{usage.decode() if usage else "null"}}}'
+            f'"leaving":{_quoted(leaving) if leaving else _EMPTY_JSON_TEXT},'
+            f'"usage":{usage.decode() if usage else "null"}}}'
             for record, reported, free, running, leaving, usage in found
             if record  # removed between the two reads
         ]
@@ -133,7 +143,7 @@ class WorkerStore(QuotaStore):
                 "cluster": keys.CLUSTER,
                 "steps": [steps.report(worker, step) for step in request.steps],
                 "live": live,
-                "live_id": _identity(live, points) if live else "",
+                "live_id": _points_hash(live, points) if live else "",
                 "recent": keys.recent(worker),
                 "history": keys.usage(worker),
                 "reclaim": keys.RECLAIM,
@@ -165,8 +175,7 @@ class WorkerStore(QuotaStore):
     def inbox(self, worker: str, incarnation: str, cursor: int, wait_s: float) -> Iterator[str]:
         """Yield inbox entries as JSON objects; nothing for a replaced incarnation.
 
-        The reader has received everything up to `after`, so these entries are removed, `_TRIMMED` or more at
-        a time.
+        The reader has received all entries up to `cursor`. They are removed, at least `_MIN_TRIMMED` at a time.
         """
         key = keys.inbox(worker)
         for _, entries in self._block({key: cursor}, wait_s):
@@ -176,7 +185,7 @@ class WorkerStore(QuotaStore):
                 current, length = pipeline.execute()
             if current != incarnation.encode():
                 return
-            if length - len(entries) >= _TRIMMED:
+            if length - len(entries) >= _MIN_TRIMMED:
                 self._trim(worker, incarnation, cursor)
             for identity, fields in entries:
                 body = fields[b"b"].decode() or "null"
@@ -204,24 +213,31 @@ class WorkerStore(QuotaStore):
     def request_size(self, request: SizeRequest) -> None:
         """Replace the size request.
 
-        A request with a `problem` answers the pending one and replaces only that.
+        A request with a `problem` is the refusal of the pending request. It replaces only a request for the
+        same number of workers.
 
         Raises:
-            ConflictError: the answered request is not pending; or 0 workers were requested while runs are
-                open and must first be paused or end. The controller knows which runs are paused and checks
-                itself.
+            ConflictError: the refused request is not pending; or a person requests 0 workers without `pause`
+                while runs are open. The autoscaler's requests are not checked: it knows which runs are paused.
         """
-        is_answer = bool(request.problem)
-        is_checked = not (request.workers or request.pause or is_answer or request.by == AUTOSCALER)
+        is_refusal = bool(request.problem)
+        is_checked = not (request.workers or request.pause or is_refusal or request.by == AUTOSCALER)
         found = self._size(
-            request.workers, record=request.model_dump_json(), answers=is_answer, unless_open=is_checked
+            request.workers,
+            record=request.model_dump_json(),
+            only_if_pending=is_refusal,
+            unless_open=is_checked,
         )
         if affected := found.get("open"):
             raise errors.ConflictError(no_workers_for(affected))
 
     def withdraw_size_request(self, workers: int) -> None:
-        """Remove the request for this number of workers. Any other request remains."""
-        self._size(workers, answers=True)
+        """Remove the pending request for this number of workers.
+
+        Raises:
+            ConflictError: no request for this number is pending.
+        """
+        self._size(workers, only_if_pending=True)
 
     def _size(self, workers: int, **fields: Any) -> dict[str, Any]:
         names = {"size": keys.SIZE, "cluster": keys.CLUSTER, "queue": keys.QUEUE}
@@ -251,12 +267,12 @@ def _quoted(value: bytes) -> str:
 
 
 def _live(worker: str, live: Mapping[str, Sequence[LivePoint]]) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Group live points by attempt, for the script. Returns the groups and the stored texts."""
+    """Group live points by attempt, for the Lua script. Return the groups and the texts to store."""
     parts: dict[tuple[str, str, int], list[bytes]] = {}
     for experiment, points in live.items():
         for point in points:
-            # Defaults are not stored. The worker is spliced in here, as numbers and times are later: copying
-            # thousands of points a second would cost more.
+            # Defaults are not stored. The worker's name is inserted into the JSON text, because copying each point
+            # to add it is slower. The script adds numbers and times the same way.
             content = point.model_dump_json(exclude=_STORE_FIELDS, exclude_defaults=True)
             text = f'{{"worker":"{worker}",{content[1:]}'.encode()
             parts.setdefault((experiment, point.task, point.attempt), []).append(text)
@@ -273,6 +289,6 @@ def _live(worker: str, live: Mapping[str, Sequence[LivePoint]]) -> tuple[list[di
     return groups, [text for texts in parts.values() for text in texts]
 
 
-def _identity(live: list[dict[str, Any]], points: list[bytes]) -> str:
-    """Return a hash that identifies a repeated report's points."""
+def _points_hash(live: list[dict[str, Any]], points: list[bytes]) -> str:
+    """Return a hash of the points; the script ignores the points of a repeated report by it."""
     return hashlib.sha256(b"\n".join([json.dumps(live).encode(), *points])).hexdigest()

@@ -26,8 +26,8 @@ from cerebro.contract.stored.segments import SegmentRequest
 from cerebro.state import ExperimentState, Run, RunState
 from cerebro.state.exclusions import excluded_workers
 from cerebro.state.experiment import fold
-from cerebro.state.quarantine import machine_exclusions
 from cerebro.state.snapshots import packed, restored, snapshot_format
+from cerebro.state.worker_quarantine import machine_exclusions
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
 from controller.exclusions.health import evidence

@@ -15,8 +15,8 @@ from cerebro.contract.stored.health import (
 )
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError
-from cerebro.state import quarantine
-from cerebro.state.quarantine import Change
+from cerebro.state import worker_quarantine
+from cerebro.state.worker_quarantine import Change
 from research.simulation.worker_store import VirtualWorkerStore
 
 
@@ -38,20 +38,20 @@ class VirtualMachineStore(VirtualWorkerStore):
         self._require_term(request.term)
         return self._keep_health(
             worker,
-            quarantine.quarantined(worker, request, self.workers(), self._health, self._now()),
+            worker_quarantine.quarantined(worker, request, self.workers(), self._health, self._now()),
         )
 
     def release_worker(self, worker: str, request: ReleaseRequest) -> WorkerHealth:
         """Release a worker from quarantine."""
         self._require_term(request.term)
-        change = quarantine.released(worker, request, self.workers(), self._health, self._now())
+        change = worker_quarantine.released(worker, request, self.workers(), self._health, self._now())
         return self._keep_health(worker, change)
 
     def request_check(self, worker: str, request: CheckRequest) -> WorkerHealth:
         """Request a node check from a worker."""
         self._require_term(request.term)
         before = self._health.of(worker)
-        change = quarantine.check_asked(worker, request, self.workers(), self._health, self._now())
+        change = worker_quarantine.check_requested(worker, request, self.workers(), self._health, self._now())
         if change.health != before:
             inbox = self._workers[worker].inbox
             inbox.append(
@@ -61,19 +61,21 @@ class VirtualMachineStore(VirtualWorkerStore):
 
     def report_check(self, worker: str, result: CheckResult) -> None:
         """Store the result of a worker's node check."""
-        quarantine.found(worker, self.workers())
-        self._keep_health(worker, quarantine.check_told(worker, result, self._health, self._now()))
+        worker_quarantine.registered(worker, self.workers())
+        self._keep_health(
+            worker, worker_quarantine.check_completed(worker, result, self._health, self._now())
+        )
 
     def report_pace(self, worker: str, request: PaceRequest) -> None:
         """Store the pace of a worker's sub-epochs."""
         self._require_term(request.term)
-        change = quarantine.paced(worker, request, self.workers(), self._health, self._now())
+        change = worker_quarantine.labelled(worker, request, self.workers(), self._health, self._now())
         self._keep_health(worker, change)
 
     def report_incident(self, request: IncidentRequest) -> None:
         """Store an incident."""
         self._require_term(request.term)
-        self._tell(quarantine.new_incident(request, self._health, self._now()))
+        self._tell(worker_quarantine.new_incident(request, self._health, self._now()))
 
     def _require_term(self, term: int | None) -> None:
         if term is not None and term != self._leader.term:

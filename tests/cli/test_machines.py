@@ -21,7 +21,7 @@ from cerebro.contract.stored.health import (
 )
 from cerebro.contract.tasks import KINDS
 from cerebro.runtime.kvs.client import KvsClient
-from cerebro.state.quarantine import health_words, slow
+from cerebro.state.worker_quarantine import health_words, slow_factors
 from research.simulation.store import VirtualStore
 from tests.kvs_api.bench import worker
 
@@ -134,12 +134,12 @@ def test_slow_is_a_label() -> None:
             "worker-3": checked(1.0, "1 core"),
         }
     )
-    assert slow(known) == {"worker-2": 90.0 / 40.0}
+    assert slow_factors(known) == {"worker-2": 90.0 / 40.0}
     store = VirtualStore(lambda: 0.0)
     store.register(worker("a", "worker-2"))
     assert (
         health_words(store.workers(), known, 3.0)["worker-2"]
-        == "slow: 2.2 times as long as the median of its kind"
+        == "slow: its check took 2.2 times the median of equal devices"
     )
 
 

@@ -15,7 +15,7 @@ from cerebro.contract.stored.health import CONTROLLER, HealthAnswer, Quarantine,
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import TaskKey
 from cerebro.state.exclusions import Exclusion, Scope
-from cerebro.state.quarantine import CHECK_S, DOUBTED_MACHINE, health_words, machine_exclusions
+from cerebro.state.worker_quarantine import CHECK_TIMEOUT_S, DOUBTED_MACHINE, health_words, machine_exclusions
 from controller.decisions.core import Core
 from controller.exclusions.collection import Exclusions, of_slot
 from controller.exclusions.memory_needs import without_memory
@@ -49,7 +49,7 @@ def trainer_quarantined(is_on: bool) -> HealthAnswer:
 
 
 def under_check(is_on: bool) -> HealthAnswer:
-    asked = NOW if is_on else NOW - CHECK_S
+    asked = NOW if is_on else NOW - CHECK_TIMEOUT_S
     check = WorkerCheck(requested=asked, reason=f"{DOUBTED_MACHINE}{TRAIN}", by=CONTROLLER)
     return HealthAnswer(workers={"worker-0": WorkerHealth(check=check)})
 

@@ -21,7 +21,7 @@ from cerebro.contract.stored.health import (
 )
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError
-from cerebro.state import ModelState, TaskKey, TaskState, quarantine
+from cerebro.state import ModelState, TaskKey, TaskState, worker_quarantine
 from cerebro.state.tasks.task import Task
 from controller.exclusions.health import Quarantined, act, evidence, given_up_at
 from controller.exclusions.machines import Machines
@@ -46,7 +46,7 @@ class Store:
     def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
         if not self.leads:
             raise ConflictError("leadership term 1 has ended, term 2 leads")
-        changed = quarantine.quarantined(worker, request, self.statuses, self.health, 3.0).health
+        changed = worker_quarantine.quarantined(worker, request, self.statuses, self.health, 3.0).health
         self.health = self.health.model_copy(update={"workers": {**self.health.workers, worker: changed}})
         return changed
 

@@ -26,8 +26,8 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
-from cerebro.state.quarantine import machine_exclusions
 from cerebro.state.tasks.task import MAX_DEVICE_FAILURES
+from cerebro.state.worker_quarantine import machine_exclusions
 from cerebro.state.workers import Ended
 from controller.exclusions.health import Checked, Quarantined, Released, Spared, act
 from research.simulation.cluster import Simulation

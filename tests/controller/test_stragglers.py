@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.stored.health import HealthAnswer, Pace, WorkerHealth
 from cerebro.contract.tasks import EtlTask, TaskBody
-from cerebro.state.quarantine import SLOW, health_words
+from cerebro.state.worker_quarantine import SLOW_FACTOR, health_words
 from controller.exclusions.stragglers import SUB_EPOCHS, WELL, Paced, label
 from research.simulation.scenario import Scenario
 from tests.controller.test_core import own_partition
@@ -83,13 +83,13 @@ def test_only_who_has_shown_enough_is_labelled(factors: list[float], sub_epochs:
         others = sorted(factors[:number] + factors[number + 1 :])
         low, high = others[(len(others) - 1) // 2], others[len(others) // 2]
         factor = factors[number] / math.sqrt(low * high)
-        if abs(factor - SLOW) > 1e-6:
-            is_slow = factor > SLOW and sub_epochs >= SUB_EPOCHS
+        if abs(factor - SLOW_FACTOR) > 1e-6:
+            is_slow = factor > SLOW_FACTOR and sub_epochs >= SUB_EPOCHS
             assert any(each.worker == f"worker-{number}" for each in found) == is_slow
 
 
 @settings(max_examples=50)
-@given(st.lists(st.floats(WELL + 0.01, SLOW - 0.01), max_size=20), st.booleans())
+@given(st.lists(st.floats(WELL + 0.01, SLOW_FACTOR - 0.01), max_size=20), st.booleans())
 def test_between_the_borders_nothing_changes(factors: list[float], had: bool) -> None:
     """Labels stay and none appear, which avoids flicker."""
     health = labelled(1.6) if had else HealthAnswer()
@@ -107,5 +107,7 @@ def test_one_worker_alone_is_not_slow() -> None:
 def test_a_label_is_of_the_machine_that_it_was_found_on() -> None:
     """A pod on another node does not inherit the label."""
     statuses = there(1, "node-b")
-    assert health_words(statuses, labelled(2.1, "node-b"), 0.0) == {"worker-0": "slow: 2.1 x the others"}
+    assert health_words(statuses, labelled(2.1, "node-b"), 0.0) == {
+        "worker-0": "slow: its sub-epochs take 2.1 times as long as on others"
+    }
     assert health_words(statuses, labelled(2.1, "node-a"), 0.0) == {"worker-0": ""}

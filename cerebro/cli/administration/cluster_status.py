@@ -25,9 +25,9 @@ from cerebro.local.supervision.supervisor import ClusterState
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.usage.cores import crowded
 from cerebro.state import ExperimentState, Run, Worker, lost_because
-from cerebro.state.quarantine import health_words
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter
+from cerebro.state.worker_quarantine import health_words
 
 _TIMEOUT_S = 3.0
 

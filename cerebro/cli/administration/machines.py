@@ -47,7 +47,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 def _quarantine(options: argparse.Namespace) -> int:
     from cerebro.client.session import author
     from cerebro.contract.stored.health import QuarantineWorkerRequest
-    from cerebro.state.quarantine import cordon_line, found
+    from cerebro.state.worker_quarantine import cordon_line, registered
 
     kvs = cluster_client(options.home)
     if not options.reason.strip():
@@ -58,7 +58,7 @@ def _quarantine(options: argparse.Namespace) -> int:
         f"{options.worker} is quarantined: it returns its tasks and gets no more. Partitions that only it holds are "
         f"prepared elsewhere when a run needs them. Undo it with `cerebro release {options.worker}`."
     )
-    if line := cordon_line(found(options.worker, kvs.workers())):
+    if line := cordon_line(registered(options.worker, kvs.workers())):
         print(f"{line}.")
     return 0
 
@@ -109,9 +109,9 @@ def results(
     Args:
         asked: worker -> time of the request, as the store recorded it.
     """
-    from cerebro.state.quarantine import CHECK_S
+    from cerebro.state.worker_quarantine import CHECK_TIMEOUT_S
 
-    deadline = clock() + CHECK_S
+    deadline = clock() + CHECK_TIMEOUT_S
     while True:
         found = _completed(kvs.workers_health(), requested)
         if len(found) == len(requested) or clock() >= deadline:

@@ -22,9 +22,9 @@ from cerebro.state import (
     schedule_now,
     waiting_for,
 )
-from cerebro.state.quarantine import health_words
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter
+from cerebro.state.worker_quarantine import health_words
 
 
 @dataclass(frozen=True, kw_only=True)

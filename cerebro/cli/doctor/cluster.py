@@ -15,7 +15,7 @@ from cerebro.local.supervision import ports, processes, readiness
 from cerebro.local.supervision.services import health_port
 from cerebro.local.supervision.supervisor import ClusterState
 from cerebro.runtime.usage.cores import crowded
-from cerebro.state.quarantine import health_words
+from cerebro.state.worker_quarantine import health_words
 
 _MANY_RESTARTS = 5
 

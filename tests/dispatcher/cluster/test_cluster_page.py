@@ -28,7 +28,7 @@ from cerebro.contract.stored.health import (
     WorkerHealth,
 )
 from cerebro.contract.tasks import CheckpointRef, TaskResult
-from cerebro.state.quarantine import CHECK_PASSED
+from cerebro.state.worker_quarantine import CHECK_PASSED
 from dispatcher.cluster.summary import summary
 from dispatcher.cluster.view import ClusterData, cluster, slots
 from tests.dispatcher.fakes import Bench
@@ -355,8 +355,8 @@ def test_slow_workers_are_labelled() -> None:
     bench.store.machines = HealthAnswer(workers=known)
     page = bench.signed_in().get("/cluster").text
     rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="worker-')[1:]]
-    assert "slow: 2.2 times as long as the median of its kind" in rows[2]
-    assert "slow: 2.1 x the others" in rows[1]
+    assert "slow: its check took 2.2 times the median of equal devices" in rows[2]
+    assert "slow: its sub-epochs take 2.1 times as long as on others" in rows[1]
     assert "slow" not in rows[0]
     assert "healthy" in rows[0]
 

@@ -1,4 +1,8 @@
-"""Quarantine of unreadable experiments, with the reason, and their restoration."""
+"""Quarantine of experiments with an unreadable record or log, and their restoration.
+
+Called by views of the REST API: the controller quarantines, a person restores. Nothing here repairs or deletes
+data. Workers are quarantined in `kvs_api.store.health`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _UNKNOWN = Locators(train=Locator(metadata="unknown: the record cannot be read")
 
 
 class QuarantineStore(WorkerStore):
-    """Reads and changes of quarantine marks."""
+    """Changes of quarantine marks of experiments."""
 
     def quarantine(self, name: str, problem: Unreadable, term: int) -> None:
         """Quarantine an unreadable experiment; its runs leave the queue (`KvsClient.quarantine`)."""
@@ -55,7 +59,7 @@ class QuarantineStore(WorkerStore):
 
 
 def record_of(name: str, content: bytes, created: float) -> tuple[ExperimentRecord, Unreadable | None]:
-    """Parse a stored record. For an unreadable one, return its name and age, and the reason."""
+    """Parse a stored record. If it is unreadable, return one with only its name and creation time, and the reason."""
     try:
         return ExperimentRecord.model_validate_json(content), None
     except ValidationError as cause:
@@ -64,7 +68,7 @@ def record_of(name: str, content: bytes, created: float) -> tuple[ExperimentReco
 
 
 def checked(number: int, text: str) -> str:
-    """Return an entry, or an event of unknown type if it is no JSON object."""
+    """Return an entry of a log. Replace text that is no JSON object by an event of unknown type."""
     try:
         if isinstance(json.loads(text), dict):
             return text

@@ -1,4 +1,8 @@
-"""Limits of quarantine, for people and the controller's rule, and the store's health records. Pure."""
+"""Quarantine of workers: limits for people and the controller, exclusions, and changes of health records. Pure.
+
+`kvs_api.store.health` applies the changes and stores them; the controller and pages derive exclusions and texts.
+This module doesn't decide when a machine counts as broken (`controller.exclusions.health`).
+"""
 
 from __future__ import annotations
 
@@ -25,16 +29,17 @@ from cerebro.contract.stored.health import (
 from cerebro.errors import ConflictError, NotFoundError
 from cerebro.state.exclusions import Exclusion, Scope
 
-MOST = 0.5
-"""Largest share of quarantined training workers."""
-SLOW = 1.5
-"""Factor over the median time that labels a worker slow; a label has no other effect.
+MAX_SHARE = 0.5
+"""Maximum share of training workers in quarantine."""
+SLOW_FACTOR = 1.5
+"""Factor over the median time above which a worker is labelled slow.
 
-Compares check results on equal devices, and sub-epochs (`controller.exclusions.stragglers`)."""
+Used for check results on equal devices and for times of sub-epochs (`controller.exclusions.stragglers`). The label
+is for people; dispatch and replica copies use the estimates behind it."""
 CHECK_PASSED = "check passed"
 """`Incident.what` of a passed check, which the log keeps and the page hides."""
 
-CHECK_S = 75.0
+CHECK_TIMEOUT_S = 75.0
 """Seconds to wait for a check's result."""
 
 DOUBTED_MACHINE = "its machine may have failed: "
@@ -46,9 +51,9 @@ def machine_exclusions(
 ) -> tuple[Exclusion, ...]:
     """Return the exclusions of workers because of their machines.
 
-    Quarantined workers get no tasks. Neither do ETL workers on volumes whose training workers are all quarantined:
-    their partitions would count, but no worker could read them. A worker gets no new tasks during a check after a
-    possible machine failure.
+    A quarantined worker gets no tasks. Neither do the other workers on a volume whose training workers are all
+    quarantined: the partitions they make would count as available, but no worker could train on them. A worker
+    gets no new tasks during a check after a possible machine failure.
 
     Args:
         statuses: all registered workers.
@@ -80,14 +85,14 @@ def _quarantine_reason(mark: Quarantine) -> str:
 
 def _checking(known: Mapping[str, WorkerHealth], now: float) -> Iterator[Exclusion]:
     for name, check in ((name, each.check) for name, each in known.items()):
-        is_open = check is not None and check.ended is None and now - check.requested < CHECK_S
+        is_open = check is not None and check.ended is None and now - check.requested < CHECK_TIMEOUT_S
         if (
             check is not None
             and is_open
             and check.by == CONTROLLER
             and check.reason.startswith(DOUBTED_MACHINE)
         ):
-            until = check.requested + CHECK_S
+            until = check.requested + CHECK_TIMEOUT_S
             yield Exclusion(name, Scope.NEW_TASKS, f"checking its machine: {check.reason}", until)
 
 
@@ -103,15 +108,15 @@ def refusal(worker: str, statuses: Sequence[WorkerStatus], health: Mapping[str, 
     there = [status for status in here if status.record.worker not in out]
     record = next((status.record for status in statuses if status.record.worker == worker), None)
     if record is None or "train" not in record.kinds:
-        return _last_maker(worker, there)
+        return _no_preprocessing(worker, there)
     trainers = [status.record.worker for status in statuses if "train" in status.record.kinds]
     remaining_trainers = [status.record.worker for status in there if "train" in status.record.kinds]
     if not remaining_trainers:
-        return f"{worker} is the last worker that trains: whatever runs would wait for it"
-    if why := _unmakable(worker, statuses, there):
+        return f"{worker} is the last worker that trains: all runs would wait for it"
+    if why := _no_replacement(worker, statuses, there):
         return why
     quarantined = sorted(name for name in trainers if name in out)
-    if len(quarantined) > MOST * len(trainers):
+    if len(quarantined) > MAX_SHARE * len(trainers):
         return (
             f"{', '.join(quarantined)} would be {len(quarantined)} of {len(trainers)} workers, more than half: the "
             "cluster is the cause, not a worker"
@@ -119,14 +124,14 @@ def refusal(worker: str, statuses: Sequence[WorkerStatus], health: Mapping[str, 
     return ""
 
 
-def _last_maker(worker: str, there: Sequence[WorkerStatus]) -> str:
+def _no_preprocessing(worker: str, there: Sequence[WorkerStatus]) -> str:
     if any("etl" in status.record.kinds for status in there):
         return ""
-    return f"{worker} is the last worker that preprocesses: nobody could make partitions any more"
+    return f"{worker} is the last worker that preprocesses: no worker could make partitions"
 
 
-def _unmakable(worker: str, statuses: Sequence[WorkerStatus], there: Sequence[WorkerStatus]) -> str:
-    """Why no other worker could provide this one's partitions, or an empty string."""
+def _no_replacement(worker: str, statuses: Sequence[WorkerStatus], there: Sequence[WorkerStatus]) -> str:
+    """Return why no other worker could rebuild this one's partitions, or an empty string."""
     held = _held(status for status in statuses if status.record.worker == worker)
     trainers = [status for status in there if "train" in status.record.kinds]
     lonely = sorted(held - _held(trainers))
@@ -135,8 +140,8 @@ def _unmakable(worker: str, statuses: Sequence[WorkerStatus], there: Sequence[Wo
         return ""
     named = ", ".join(f"{partition} of {dataset}" for dataset, partition in lonely[:3])
     return (
-        f"nobody else could make what {worker} alone holds (partition {named}): no other worker preprocesses onto a "
-        "volume that is trained on"
+        f"only {worker} holds partition {named}, and no other worker that preprocesses shares a volume with a "
+        "training worker"
     )
 
 
@@ -161,7 +166,7 @@ def health_words(statuses: Sequence[WorkerStatus], health: HealthAnswer, now: fl
     exclusions: dict[str, Exclusion] = {}
     for each in machine_exclusions(statuses, health, now):
         exclusions.setdefault(each.worker, each)
-    factors = slow(health)
+    factors = slow_factors(health)
     return {
         name: _words(status, health, exclusions.get(name), factors.get(name))
         for status in statuses
@@ -180,12 +185,12 @@ def _words(
     if check is not None and check.result is not None and check.result.verdict:
         return f"its check failed: {check.result.verdict}"
     if known.pace is not None and known.pace.host == status.record.host:
-        return f"slow: {known.pace.factor:.1f} x the others"
-    return f"slow: {factor:.1f} times as long as the median of its kind" if factor is not None else ""
+        return f"slow: its sub-epochs take {known.pace.factor:.1f} times as long as on others"
+    return f"slow: its check took {factor:.1f} times the median of equal devices" if factor else ""
 
 
 def cordon_line(status: WorkerStatus) -> str:
-    """Return the command that cordons a worker's node, which Cerebro may not do; empty outside pods."""
+    """Return the command that cordons a worker's node, which Cerebro has no permission to run; empty outside pods."""
     record = status.record
     return f"If its node is broken: kubectl cordon {record.host}" if record.pod and record.host else ""
 
@@ -207,13 +212,13 @@ def quarantined(
     health: HealthAnswer,
     now: float,
 ) -> Change:
-    """Quarantine a worker. A person's request replaces the rule's.
+    """Quarantine a worker. A person's request replaces the controller's.
 
     Raises:
         NotFoundError: the worker is not registered.
         ConflictError: the cluster needs the worker.
     """
-    status, known = found(worker, statuses), health.of(worker)
+    status, known = registered(worker, statuses), health.of(worker)
     if known.quarantine is not None and known.is_quarantined:
         is_repeated = (known.quarantine.reason, known.quarantine.by) == (request.reason, request.by)
         if request.term is not None or is_repeated:
@@ -227,7 +232,7 @@ def quarantined(
         worker=worker,
         what="quarantined",
         evidence=request.reason,
-        action="it is given nothing; what it holds is made elsewhere when it is needed",
+        action="it gets no tasks; other workers rebuild its partitions when needed",
         by=by,
     )
     return Change(known.model_copy(update={"quarantine": mark}), incident)
@@ -242,7 +247,7 @@ def released(
         NotFoundError: the worker is not registered.
         ConflictError: it is not quarantined.
     """
-    status, known = found(worker, statuses), health.of(worker)
+    status, known = registered(worker, statuses), health.of(worker)
     if known.quarantine is None or not known.is_quarantined:
         raise ConflictError(f"{worker} is not quarantined: there is nothing to release")
     by, host = _by(request), status.record.host
@@ -252,13 +257,13 @@ def released(
         worker=worker,
         what="released",
         evidence=f"was quarantined: {known.quarantine.reason}",
-        action="it is given tasks again" + (f", now on {host}" if host != known.quarantine.host else ""),
+        action="it gets tasks again" + (f", now on {host}" if host != known.quarantine.host else ""),
         by=by,
     )
     return Change(known.model_copy(update={"quarantine": mark}), incident)
 
 
-def check_asked(
+def check_requested(
     worker: str, request: CheckRequest, statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
 ) -> Change:
     """Request a node check.
@@ -267,19 +272,23 @@ def check_asked(
         NotFoundError: the worker is not registered.
         ConflictError: the worker trains no models.
     """
-    status = found(worker, statuses)
+    status = registered(worker, statuses)
     if "train" not in status.record.kinds:
         raise ConflictError(
             f"{worker} trains no models, so it cannot check its machine: name a worker that trains"
         )
     known, by = health.of(worker), _by(request)
-    if known.check is not None and known.check.ended is None and now - known.check.requested < CHECK_S:
+    if (
+        known.check is not None
+        and known.check.ended is None
+        and now - known.check.requested < CHECK_TIMEOUT_S
+    ):
         return Change(known)  # a check is running
     check = WorkerCheck(requested=now, reason=request.reason, by=by)
     return Change(known.model_copy(update={"check": check}))
 
 
-def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: float) -> Change:
+def check_completed(worker: str, result: CheckResult, health: HealthAnswer, now: float) -> Change:
     """Record the result of a check.
 
     Also records an unrequested result, or one from another incarnation of the worker, because it is newer.
@@ -301,7 +310,7 @@ def check_told(worker: str, result: CheckResult, health: HealthAnswer, now: floa
     return Change(known.model_copy(update={"check": completed_check}), incident)
 
 
-def paced(
+def labelled(
     worker: str, request: PaceRequest, statuses: Sequence[WorkerStatus], health: HealthAnswer, now: float
 ) -> Change:
     """Set or clear the slow label of a worker. Announce only changes of the label, not of the factor.
@@ -309,7 +318,7 @@ def paced(
     Raises:
         NotFoundError: the worker is not registered.
     """
-    host, known = found(worker, statuses).record.host, health.of(worker)
+    host, known = registered(worker, statuses).record.host, health.of(worker)
     pace = None
     if request.is_slow and request.factor is not None:
         pace = Pace(factor=request.factor, sub_epochs=request.sub_epochs, time=now, host=host)
@@ -317,18 +326,19 @@ def paced(
     changed = known.model_copy(update={"pace": pace})
     if had == (pace is not None):
         return Change(changed)
-    evidence = "there is no other worker any more to compare it with"
+    evidence = "no other worker is left to compare it with"
     if request.factor is not None:
         evidence = (
-            f"{request.sub_epochs} of its sub-epochs take {request.factor:.1f} times as long as those of the "
-            f"others"
+            f"{request.sub_epochs} of its sub-epochs take {request.factor:.1f} times as long as on others"
         )
     incident = Incident(
         time=now,
         worker=worker,
         what="slow" if pace is not None else "no longer slow",
         evidence=evidence,
-        action="its partitions are made on others, too, where that pays" if pace is not None else "",
+        action="its partitions may also be copied to other workers if that saves time"
+        if pace is not None
+        else "",
         by=CONTROLLER,
     )
     return Change(changed, incident)
@@ -342,7 +352,7 @@ def new_incident(request: IncidentRequest, health: HealthAnswer, now: float) -> 
     return Incident(time=now, by=CONTROLLER, **request.model_dump(exclude={"term"}))
 
 
-def slow(health: HealthAnswer) -> dict[str, float]:
+def slow_factors(health: HealthAnswer) -> dict[str, float]:
     """Return worker -> factor over the median check time on equal devices, for slow workers."""
     rates: dict[str, dict[str, float]] = {}
     for name, each in health.workers.items():
@@ -352,11 +362,11 @@ def slow(health: HealthAnswer) -> dict[str, float]:
     found: dict[str, float] = {}
     for alike in rates.values():
         median = statistics.median(alike.values())
-        found |= {name: median / rate for name, rate in alike.items() if median / rate > SLOW}
+        found |= {name: median / rate for name, rate in alike.items() if median / rate > SLOW_FACTOR}
     return found
 
 
-def found(worker: str, statuses: Sequence[WorkerStatus]) -> WorkerStatus:
+def registered(worker: str, statuses: Sequence[WorkerStatus]) -> WorkerStatus:
     """Return a registered worker, or raise `NotFoundError`."""
     for status in statuses:
         if status.record.worker == worker:

@@ -1,4 +1,4 @@
--- Experiments with an unreadable log or record. Called by kvs_api.store.quarantine; follows experiments.lua.
+-- Experiments with an unreadable log or record. Called by kvs_api.store.experiment_quarantine; follows experiments.lua.
 --
 -- Quarantine does not change the log. The mark states the problem, `:waiting` keeps the runs removed from the queue.
 
