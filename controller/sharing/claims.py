@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from cerebro.contract.priority import weight
 from cerebro.contract.records import QUEUE_DEPTH
@@ -30,9 +30,6 @@ _UNKNOWN_S = 60.0
 """Expected seconds of a task before one of its run has ended."""
 _NEWEST = 8
 """Number of process starts that are averaged."""
-
-
-Weigh = Callable[[ExperimentState, Run], float]
 
 
 def places_of(state: ExperimentState) -> frozenset[Place]:
@@ -59,14 +56,7 @@ def used(state: ExperimentState, run: Run) -> frozenset[Place]:
     return frozenset(_lane(w) for w in state.workers.values() if w.is_alive and "etl" in w.kinds)
 
 
-def weight_of(state: ExperimentState, run: Run) -> float:
-    """Return the weight of the run's priority."""
-    return weight(run.priority)
-
-
-def claim(
-    state: ExperimentState, run: Run, fit: FitDispatch | None, now: float, *, weigh: Weigh = weight_of
-) -> Claim:
+def claim(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> Claim:
     """Return the slots that a run holds and wants.
 
     Args:
@@ -79,7 +69,7 @@ def claim(
     return Claim(
         ref=RunRef(state.name, run.id),
         project=run.project,
-        weight=weigh(state, run),
+        weight=weight(run.priority),
         holds=holds,
         wants=wants,
         most=most,
@@ -95,10 +85,10 @@ def claim(
     )
 
 
-def resting(state: ExperimentState, run: Run, *, weigh: Weigh = weight_of) -> Claim:
+def resting(state: ExperimentState, run: Run) -> Claim:
     """Return a claim with the held slots only."""
     ref = RunRef(state.name, run.id)
-    return Claim(ref=ref, project=run.project, weight=weigh(state, run), holds=held(state, run))
+    return Claim(ref=ref, project=run.project, weight=weight(run.priority), holds=held(state, run))
 
 
 def held(state: ExperimentState, run: Run) -> frozenset[Place]:

@@ -68,14 +68,10 @@ class _Wait:
 
 
 class Sharing:
-    """Gives open runs their turns by the arbiter. Owned by a loop; not thread-safe.
+    """Gives open runs their turns by the arbiter. Owned by a loop; not thread-safe."""
 
-    Args:
-        weigh: weight of a run; by its priority by default.
-    """
-
-    def __init__(self, weigh: claims.Weigh = claims.weight_of) -> None:
-        self._arbiter, self._weigh = Arbiter(), weigh
+    def __init__(self) -> None:
+        self._arbiter = Arbiter()
         self._skipped: set[str] = set()
         self._waits: dict[RunRef, _Wait] = {}
         self._rested: tuple[ExperimentState, int, str, Claim] | None = None
@@ -141,7 +137,7 @@ class Sharing:
             yield from (RunOffer(core, run, is_alone=True) for core, run in runs)
             self._rest(runs, now)
             return
-        view = _RoundView(runs, now, self._weigh, self._skipped)
+        view = _RoundView(runs, now, self._skipped)
         self._arbiter.see(now, view.claims())
         named = {RunRef(core.state.name, run.id): (core, run) for core, run in runs}
         previous = {ref: frozenset(run.open) for ref, (_, run) in named.items()}
@@ -214,7 +210,7 @@ class Sharing:
         state, known = core.state, self._rested
         if known is not None and known[0] is state and known[1:3] == (state.seq, run.id):
             return known[3]
-        claim = claims.resting(state, run, weigh=self._weigh)
+        claim = claims.resting(state, run)
         self._rested = state, state.seq, run.id, claim
         return claim
 
@@ -238,10 +234,8 @@ class _RoundView:
         skipped: experiments that are skipped. They keep their slots.
     """
 
-    def __init__(
-        self, runs: Sequence[tuple[Core, Run]], now: float, weigh: claims.Weigh, skipped: Set[str]
-    ) -> None:
-        self._runs, self._now, self._weigh, self._skipped = runs, now, weigh, skipped
+    def __init__(self, runs: Sequence[tuple[Core, Run]], now: float, skipped: Set[str]) -> None:
+        self._runs, self._now, self._skipped = runs, now, skipped
         self._claims: dict[RunRef, tuple[int, Claim]] = {}
 
     def still(self) -> Iterator[tuple[Core, Run]]:
@@ -274,7 +268,7 @@ class _RoundView:
         return known[1]
 
     def _new_claim(self, core: Core, run: Run) -> Claim:
-        return claims.claim(core.state, run, core.fit_of(run), self._now, weigh=self._weigh)
+        return claims.claim(core.state, run, core.fit_of(run), self._now)
 
 
 def _guard(core: Core, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:

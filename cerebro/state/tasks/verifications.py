@@ -351,10 +351,10 @@ def _sub_epoch_of(key: TaskKey) -> TaskKey:
     return key._replace(kind="train", redo=None)
 
 
-def _named(names: Collection[str], most: int = 3) -> str:
+def _named(names: Collection[str]) -> str:
     listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more
 
 
 def _doubt(workers: Mapping[str, Worker], name: str, event: TaskCommitted, audit: Audit) -> None:

@@ -21,7 +21,7 @@ def widths(parallel_plans: Mapping[str, Sequence[tuple[int, float]]], devices: i
     """Return the devices of each model that gets several; {} if the gain is below `WORTH`.
 
     Args:
-        parallel_plans: see `controller.sources.trials.times.Makespan`.
+        parallel_plans: see `controller.sources.trials.times.lower_s`.
         devices: number of devices of all workers.
     """
     narrow = {model: [min(each)] for model, each in parallel_plans.items() if each}

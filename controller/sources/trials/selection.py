@@ -33,7 +33,6 @@ from controller.sources.trials.situation import (
     there,
 )
 from controller.sources.trials.times import (
-    Makespan,
     Width,
     chain_s,
     known_s,
@@ -104,16 +103,11 @@ def is_worth_a_trial(batches: float, batch_s: float | None) -> bool:
     return batches >= LEAST_BATCHES and (batch_s is None or batches * batch_s >= LEAST_S)
 
 
-def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[Wanted]:
+def trials(situation: Situation) -> Iterator[Wanted]:
     """Yield worthwhile trials, the longest chain's first.
 
     Later ones are for workers that cannot run the first. Call again after one has started.
-
-    Args:
-        makespan: of the remaining work; `lower_s` by default.
     """
-    devices = sum(sum(sizes) for sizes in situation.devices.values())
-    makespan_of = makespan or (lambda parallel_plans: lower_s(parallel_plans, devices))
     groups = [group for group in situation.inspection.groups if left_of(situation, group)]
     if not any(size > 1 for sizes in situation.devices.values() for size in sizes):
         return
@@ -132,7 +126,7 @@ def trials(situation: Situation, makespan: Makespan | None = None) -> Iterator[W
     best = times | {group.id: _with(times[group.id], hopes[group.id]) for group in long}
     for group in sorted(long, key=lambda group: -chains[group.id]):
         if hopes[group.id] and not _is_being_tried(situation, group):
-            yield from _worthwhile(situation, group, hopes[group.id], _Comparison(times, best, makespan_of))
+            yield from _worthwhile(situation, group, hopes[group.id], _Comparison(times, best))
 
 
 def _untried(situation: Situation, group: ModelGroup) -> Iterator[KnownParallelPlan]:
@@ -150,7 +144,6 @@ class _Comparison(NamedTuple):
     """Known times of each group."""
     best: Mapping[str, Mapping[Width, float]]
     """The same with all optimistic times."""
-    makespan: Makespan
 
 
 def _hopes(situation: Situation, group: ModelGroup) -> list[tuple[KnownParallelPlan, float]]:
@@ -178,15 +171,15 @@ def _worthwhile(
     hopes: Sequence[tuple[KnownParallelPlan, float]],
     comparison: _Comparison,
 ) -> Iterator[Wanted]:
-    without = comparison.makespan(
-        parallel_plans_of(situation, {**comparison.best, group.id: comparison.times[group.id]})
-    )
+    devices = sum(sum(sizes) for sizes in situation.devices.values())
+
+    def makespan_s(times: Mapping[Width, float]) -> float:
+        return lower_s(parallel_plans_of(situation, {**comparison.best, group.id: times}), devices)
+
+    without = makespan_s(comparison.times[group.id])
     found: list[tuple[float, Wanted]] = []
     for known, seconds in hopes:
-        alone = _with(comparison.times[group.id], [(known, seconds)])
-        makespan_with_trial = comparison.makespan(
-            parallel_plans_of(situation, {**comparison.best, group.id: alone})
-        )
+        makespan_with_trial = makespan_s(_with(comparison.times[group.id], [(known, seconds)]))
         if makespan_with_trial < without * (1 - WORTH):
             wanted = Wanted(group=group, known=known, model=_model(situation, group))
             found.append((makespan_with_trial, wanted))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cerebro.contract.trials import KnownParallelPlan, ModelGroup, TrialOutcome
 from controller.sources.trials.memory import may_fit
 from controller.sources.trials.situation import Situation, left_of, measured, outcome_of, there
-
-Makespan = Callable[[Mapping[str, Sequence[tuple[int, float]]]], float]
-"""Model -> its plans as (devices, seconds of all remaining work) -> makespan in seconds."""
 
 
 class Width(NamedTuple):
@@ -105,7 +102,7 @@ def load_s_of(
 def parallel_plans_of(
     situation: Situation, times: Mapping[str, Mapping[Width, float]]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return the plans of each unfinished model as input of `Makespan`."""
+    """Return the plans of each unfinished model as input of `lower_s`."""
     groups = situation.inspection.groups
     return {
         model: [(key.size, remaining_batches * seconds) for key, seconds in times[group.id].items()]
@@ -135,6 +132,10 @@ def lower_s(parallel_plans: Mapping[str, Sequence[tuple[int, float]]], devices: 
 
     The least C such that each model has a plan of at most C seconds, and the cheapest such plans fill at most
     C seconds of all devices. Their work falls in steps as C grows, so the search goes from step to step.
+
+    Args:
+        parallel_plans: model -> its plans as (devices, seconds of all remaining work).
+        devices: number of devices of all workers.
     """
     models = [
         sorted((seconds, size * seconds) for size, seconds in each)
