@@ -1,4 +1,8 @@
-"""The exclusions of one decision, by worker, device slot and task. Pure."""
+"""The exclusions of one decision, by worker, device slot and task. Pure.
+
+The controller fills an `Exclusions` per run and decision, and dispatch looks up each worker. The other modules of this
+folder decide who is excluded; this one only collects.
+"""
 
 from __future__ import annotations
 

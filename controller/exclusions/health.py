@@ -3,6 +3,8 @@
 Evidence is the results of attempts on a worker and of the check of its machine. A quarantined worker gets no
 tasks, and other workers rebuild its partitions, as after its removal. At most half of the workers are
 quarantined, and never the last able one: if that many fail, the machines are not the cause.
+
+`controller.exclusions.machines` calls it in the loop and performs the actions; nothing here calls the store.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def evidence(of: Iterable[Mapping[str, Iterable[Ended]]]) -> dict[str, list[Ende
 
 @dataclass(frozen=True, kw_only=True)
 class Quarantined:
-    """Give a worker nothing more."""
+    """Give a worker no more tasks."""
 
     worker: str
     reason: str

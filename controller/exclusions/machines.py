@@ -1,7 +1,7 @@
 """Effects of machine health: checks, quarantines, retries of models and labels of slow workers.
 
-`controller.exclusions.health` and `controller.exclusions.stragglers` decide; this module acts. Owned by the
-loop.
+The loop calls it. `controller.exclusions.health` and `controller.exclusions.stragglers` decide; this module only
+performs their decisions through the store. Not thread-safe.
 """
 
 from __future__ import annotations

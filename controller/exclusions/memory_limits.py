@@ -1,11 +1,11 @@
 """Larger memory limits for running worker pods, if the cluster manager supports it.
 
 Owned by the loop; not thread-safe. A pod's limit is doubled, up to a bound set by the cluster's operator. Its
-request grows by the same factor, which reserves the memory on the node and keeps the quality of service. The
+request grows by the same factor, which reserves the memory on the node and keeps the pod's QoS class. The
 worker's next report confirms the change (`controller.scaling.cluster_snapshot`). After a refusal or a timeout
 the pod is not resized again, and the sub-epoch fails as usual (`controller.exclusions.memory_needs`). A new
-pod starts with the chart's limit. No task fails while its worker is absent, its pod is being replaced or the
-cluster manager is unreachable: the next pod may get more memory.
+pod starts with the chart's limit. `memory_needs` doesn't fail a task for memory while its worker is absent, its
+pod is being replaced or the cluster manager is unreachable, because the next pod may get more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from controller.scaling.orchestrator import Fleet, Memory
 log = logging.getLogger(__name__)
 
 WAIT_S = 120.0
-"""Seconds until a granted limit must take effect and be reported."""
+"""Seconds within which a granted limit must be reported; then it counts as refused."""
 _PAUSE_S = 5.0
 """Seconds before an unavailable cluster manager is called again."""
 _NEARLY = 0.99
@@ -72,7 +72,7 @@ class MemoryLimits:
         self._not_before = float("-inf")
 
     def update(self, statuses: Collection[WorkerStatus], fleet: Fleet | None) -> Growth:
-        """Return which workers may get more memory.
+        """Check the results of requests, and return which workers may get more memory.
 
         Args:
             fleet: `None` while the cluster manager is unreachable; open requests then stay open.
@@ -109,7 +109,10 @@ class MemoryLimits:
             del self._pending[uid]
             log.info("%s has %.4g GiB of memory now", each.pod.name, each.has_bytes / 2**30)
         elif self._clock() - request.at > WAIT_S:
-            why = fleet.pods[each.pod.name].unresized or f"it has not got it within {WAIT_S:.0f} s"
+            why = (
+                fleet.pods[each.pod.name].unresized
+                or f"the new limit did not take effect within {WAIT_S:.0f} s"
+            )
             self._refuse(each, f"pod {each.pod.name} is not given more memory: {why}")
 
     def grow(self, workers: Collection[str]) -> None:

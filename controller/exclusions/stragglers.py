@@ -1,7 +1,8 @@
 """Workers with much slower sub-epochs than the others, labelled for people. Pure.
 
 The estimates of sub-epoch times, which dispatch and replica copies also use, give the slowness. A label stays
-until sub-epochs disprove it, even after its run.
+until sub-epochs disprove it, even after its run. `controller.exclusions.machines` stores the labels; they do not
+exclude a worker from tasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Preparation of an ETL run: read the metadata, cut it, write each worker's rows to the shared volume.
 
-Writes only files of the data set's own folder, to temporary names first; repeating it changes nothing. Memory
-is bounded for any table: rows are sorted in files (`controller.preparation.bucket_sort`). It runs in
+Writes to a scratch folder, then moves the files into the data set's folder; repeating it changes nothing. Memory is
+bounded for any table: rows are sorted in files (`controller.preparation.bucket_sort`). It runs in
 `controller.preparation.process`, so the controller never holds Arrow or a table.
 """
 
@@ -39,8 +39,8 @@ def prepare_etl(
 ) -> EtlPlan:
     """Return the plan of an ETL run; write its partitioned metadata to the shared volume.
 
-    The data set's id is a fingerprint of everything that determines its rows. If the experiment has the data
-    set, its partitions stay and nothing is written.
+    The data set's id is a fingerprint of everything that determines its rows. If `known` has
+    the id, return its plan and write nothing.
 
     Args:
         known: the experiment's data sets.
@@ -100,8 +100,8 @@ def _found(split: Split, locator: Locator, scratch: Path) -> _Table:
 def _only_cut(scratch: Path, dataset: str, placed: Path) -> Iterator[Path]:
     """A temporary folder for a data set's files, so that two preparations never mix theirs.
 
-    A former leader's preparation may still run. The later one counts: it moves the other's folder away in one
-    step, so the other cannot put its files in place.
+    A former leader's preparation may still run. The newer one wins: it renames the older one's folder, whose
+    moves then fail.
 
     Args:
         placed: the final folder.
@@ -129,14 +129,14 @@ def _only_cut(scratch: Path, dataset: str, placed: Path) -> Iterator[Path]:
 
 def _superseded(dataset: str) -> ConflictError:
     return ConflictError(
-        f"another preparation of the data set {dataset} began while this one ran, and its rows count: run it again"
+        f"another preparation of the data set {dataset} began while this one ran, and replaces this one: run it again"
     )
 
 
 def _cut(
     table: _Table, stream: TableStream, request: EtlRequest, weights: Sequence[float], scratch: Path
 ) -> tuple[list[int], list[Path]]:
-    """Return row numbers and a file for each worker."""
+    """Return the number of rows and a file for each worker."""
     from controller.preparation.sorted_metadata import SortedMetadata
 
     folder = scratch / f"{table.split}-sorted"

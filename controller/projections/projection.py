@@ -1,4 +1,7 @@
-"""The interface of data derived from logs, and the object that the loop passes events to."""
+"""The interface of data derived from logs, and the object that the loop passes events to.
+
+`RunHistory` and `TensorBoardFiles` implement it. They follow the logs; no decision about tasks waits for them.
+"""
 
 from __future__ import annotations
 

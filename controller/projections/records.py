@@ -1,8 +1,9 @@
-"""Additions of each event to TensorBoard's files. Pure: a log always gives the same records in order.
+"""What each event adds to TensorBoard's files. Pure: a log always gives the same records in order.
 
-A model's file begins with its hyperparameters and ends, after all epochs, with its success: messages of the
-HParams plugin, which shows them next to the newest values. A failed or stopped model gets no end, because a
-user may resume it in the same file, and TensorBoard keeps the first end.
+`controller.projections.tensorboard` calls `additions` and writes the files. A model's file begins with its
+hyperparameters. After its last epoch it ends with the status 'success'. Both are records of the HParams plugin. A
+failed or stopped model gets no end, because a user may resume it in the same file, and TensorBoard keeps the first
+end.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Addition(NamedTuple):
         time: time of the event.
         parts: values in order, or a single session record.
         rows_before: rows that the model had seen before the task.
-        live_values: number of values of each live metric before the records.
+        live_values: maximum number of live values per metric, written before the other records.
         ended: the attempt that reported them, for a commit.
         is_sub_epoch: True for sub-epochs: they are too many to remember for detecting duplicates.
     """
@@ -122,7 +123,9 @@ ADDING = (TaskCommitted, TaskFailed, TaskRevoked, EpochCompleted)
 def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended]:
     """Yield the additions of `event`, which `state` has just applied.
 
-    Skip keys added before. A sub-epoch repeated after the loss of its checkpoint adds nothing.
+    The caller must skip additions whose key it has seen. Each end of an attempt is yielded as a bare `Ended`, too: the
+    writer then forgets the attempt's live points, even if nothing is added. A sub-epoch repeated after the loss of
+    its checkpoint adds nothing.
     """
     committed = committed_values(state, event)
     if isinstance(event, EpochCompleted):
@@ -163,7 +166,7 @@ def keys_of(state: ExperimentState) -> set[str]:
 
 
 def _is_at_end(run: Run, model: Model) -> bool:
-    """True after the last epoch; a search may continue a model from a rung."""
+    """True if the model finished its last epoch. Finished at a rung isn't the end: a search may continue it."""
     is_final = run.search is None or model.epochs >= run.fit_request.epochs
     return model.state is ModelState.FINISHED and is_final
 

@@ -80,7 +80,7 @@ def test_nodes_without_room_end_in_advice() -> None:
     simulation = grown(6.0, 16.0, unresized=frozenset({"worker-0", "worker-1"}))
     (given_up,) = (event for event in simulation.log if isinstance(event, TaskGivenUp))
     assert "more could not be had for a worker" in given_up.reason
-    assert "it has not got it within 120 s" in given_up.reason
+    assert "the new limit did not take effect within 120 s" in given_up.reason
     assert given_up.time <= 2 * WAIT_S + 30
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
 

@@ -34,7 +34,7 @@ class Screen(Protocol):
         reason: str,
         shown: QueueDisplay,
     ) -> None:
-        """Draw a planned or waiting run.
+        """Draw the run: its bars, or why it waits.
 
         Args:
             state: state of the experiment.
@@ -90,7 +90,7 @@ class Progress:
         reason: str = "",
         shown: QueueDisplay = NOT_SHOWN,
     ) -> None:
-        """Draw the state, unless the last drawing is too recent. `reason` is the reason for waiting."""
+        """Draw the state, at most every 0.3 s; the last state is drawn at exit. `reason`: why the run waits."""
         run = state.runs.get(self._run)
         if run is None or not self._is_shown:
             return

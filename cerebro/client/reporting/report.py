@@ -1,8 +1,8 @@
 """Report of a fit run as one self-contained HTML file.
 
-It needs no network and no cluster, prints, follows the reader's light or dark theme, and is readable without scripts,
-because each figure's data are a table too. The text is in `report.html`, which escapes all user values; this module
-computes the values.
+It needs neither network nor cluster, can be printed, follows the reader's light or dark theme, and is readable without
+scripts, because each figure's data is also in a table. The text is in `report.html`, which escapes all user values;
+this module computes the values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Creation of experiments: check that workers can read the data, then reserve the name.
 
-For an existing experiment nothing is checked, because its data may be preprocessed and its sources deleted. Locators of
-an experiment without a data set may be replaced.
+Called by `Experiment` and for experiment files. Nothing is preprocessed or trained. For an existing experiment with the
+same locators nothing is checked, because its data may be preprocessed and its sources deleted. Locators of an
+experiment without a data set may be replaced.
 """
 
 from __future__ import annotations

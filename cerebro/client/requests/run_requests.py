@@ -1,7 +1,8 @@
-"""Validation of the arguments of `run_etl`, `run_fit` and `dry_run`, and the requests built from them.
+"""Checks of the arguments of `run_etl`, `run_fit` and `dry_run`, and the request of a fit.
 
-Mistakes are reported before anything is sent to the cluster. Notebooks, experiment files and the web page share this
-code. Search arguments are in `search/requests.py`, techniques in `techniques.py`, goals in `goals.py`.
+Mistakes are reported before anything is sent to the cluster; nothing here sends a request. Notebooks, experiment files
+and the web page share this code. Search arguments are in `search/requests.py`, techniques in `techniques.py`, goals in
+`cerebro/client/limits.py`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class Scheduling:
 
     Attributes:
         scheduler: dispatch policy. ``"lrptw"`` (default): the worker with the most remaining work takes the model with
-            the most remaining work. ``"promising"``: good models train first. To compare: ``"random"``, ``"fifo"``,
-            ``"cyclic"``, ``"monte-carlo"``, ``"hermes"``, ``"slaq"`` and ``"rr"``; see docs/scheduling.md.
+            the most remaining work. ``"promising"``: good models train first. For comparison with other systems:
+            ``"random"``, ``"fifo"``, ``"cyclic"``, ``"monte-carlo"``, ``"hermes"``, ``"slaq"`` and ``"rr"``; see
+            docs/scheduling.md.
         planner: True (default) to let a planner search for a better order during training. The plan is used only if it
             is better in simulation. Has an effect with ``"lrptw"`` only.
 
@@ -143,7 +145,7 @@ def check_etl(
     is_outside: bool,
     failure_rules: object = (),
 ) -> None:
-    """Check that the cluster can preprocess the data with these arguments.
+    """Check the arguments of `run_etl` as far as this machine can.
 
     Args:
         is_outside: True if the cluster runs elsewhere, so that paths cannot be checked here.
@@ -186,7 +188,9 @@ def resolve_fit(
     is_validated: bool,
     put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
 ) -> tuple[SearchRequest | None, list[Hyperparameters]]:
-    """Validate a fit and return its search request and its listed models.
+    """Validate a fit; return its search request, and the configurations to train.
+
+    The list is empty if a search procedure chooses configurations.
 
     Args:
         spec: `None` where user code must not run; the workers then report mistakes in it.

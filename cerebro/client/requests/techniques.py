@@ -1,4 +1,7 @@
-"""Parallel techniques that a user names for a fit: their checks and their request fields."""
+"""Parallel techniques that a user names for a fit or dry run: their checks and their request fields.
+
+Called with the arguments of `run_fit` and `dry_run`. Which plan a sub-epoch gets is decided by the controller.
+"""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ def failed_table(
     """Return the failed rows of an ETL run, in the order of splits and partitions.
 
     A worker writes at most 1,000 rows per partition. ``table.attrs["total"]`` is the number of all failed rows,
-    ``table.attrs["notes"]`` has sentences about missing ones.
+    ``table.attrs["notes"]`` has sentences that explain which failed rows are missing.
 
     Args:
         plan: plan of the data set.
         files: access to the cluster's files.
         experiment: experiment of `run`.
-        run: only rows of this run. A later run of the same data set replaces the files of partitions that `run` did not
-            complete; the result omits these rows.
+        run: only rows of this run. A later run overwrites files of partitions that `run` did not complete; those rows
+            are omitted and named in the notes.
 
     Raises:
         UnauthorizedError, StoreUnavailableError: a remote cluster does not deliver the files.
@@ -49,7 +49,7 @@ def failed_table(
                     replaced.append(f"{split} {part.partition}")
                     continue
             if report is None:
-                continue  # no row failed
+                continue  # no row failed, or the partition is not preprocessed yet
             total += report["total"]
             rows += [{"split": split, **row} for row in report["rows"]]
     table = pd.DataFrame(rows, columns=list(COLUMNS))

@@ -293,7 +293,7 @@ def _task_processes(
             return
         stacks.enable()
         context.user_code.learn(message.codes)
-        channel.put_back(message.unread.encode())
+        channel.add_unread(message.unread.encode())
         Child(channel, context, handler, sandbox, code).serve_one(parent)
 
     def prepare(message: Run, depth: Depth) -> str:

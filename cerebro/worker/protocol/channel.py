@@ -1,4 +1,7 @@
-"""Send and receive messages over a socket, one JSON object per line.
+"""Messages over a stream socket, one JSON object per line.
+
+A channel connects an agent with a child, a child with its task process, and members of a gang. The channel knows
+the accepted messages (`cerebro.worker.protocol.messages`), but not their meaning or order.
 
 JSON rather than pickle, because the child runs user code and is not trusted. User code may write to the
 socket, for example after closing a file descriptor twice. Lines that are not messages are refused and counted;
@@ -18,7 +21,7 @@ from cerebro.contract.texts import cleaned
 from cerebro.worker.protocol.messages import M, MessageError, NoMessageError, Protocol, encode
 
 MAX_LINE = 64 << 20
-"""Maximum bytes of a message. It contains user code, which has at most 32 MiB."""
+"""Maximum bytes of a message. A message may contain encoded user code, of at most 32 MiB."""
 _READ_BYTES = 1 << 16
 _TURN_BYTES = 1 << 20
 """Maximum bytes read by one call of `pending`, so that a flood of messages cannot block the caller."""
@@ -26,7 +29,7 @@ _QUOTED = 100
 
 
 class Channel(Generic[M]):
-    """One end of a socket pair. Any thread may call `send`; one thread calls the reading methods.
+    """One end of a stream socket. Any thread may call `send`; one thread calls the reading methods.
 
     Args:
         protocol: messages that this end accepts.
@@ -52,7 +55,10 @@ class Channel(Generic[M]):
         self._take(unread)
 
     def fileno(self) -> int:
-        """Return the descriptor for select. It does not show `pending` messages that are already read."""
+        """Return the descriptor for select.
+
+        Call `pending` before select: messages already read don't make it readable.
+        """
         return self._socket.fileno()
 
     def send(self, message: Contract) -> None:
@@ -83,9 +89,9 @@ class Channel(Generic[M]):
         return self._messages.popleft() if self._messages else None
 
     def take_unread(self, *messages: M) -> bytes:
-        """Return `messages` and everything read after them, for the next reader of this socket.
+        """Remove and return all unread messages and bytes, preceded by `messages`.
 
-        The result is never empty. This end discards them.
+        For the next process that reads this socket. The result starts with a newline.
         """
         lines = [encode(each) for each in (*messages, *self._messages)]
         unread = b"\n".join([b"", *lines, b"".join(self._parts)])
@@ -93,7 +99,7 @@ class Channel(Generic[M]):
         self._parts, self._num_bytes = [], 0
         return unread
 
-    def put_back(self, unread: bytes) -> None:
+    def add_unread(self, unread: bytes) -> None:
         """Add bytes that another process read from this end, as returned by `take_unread`."""
         self._take(unread)
 
@@ -103,7 +109,7 @@ class Channel(Generic[M]):
 
     @property
     def last_refused(self) -> str:
-        """Name and fault of the latest refused message, or the line that is none; shortened."""
+        """Description of the last refused message, or the refused line itself; shortened."""
         return cleaned(self._last_refused, _QUOTED)
 
     def refuse(self, message: Contract) -> None:

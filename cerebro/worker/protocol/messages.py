@@ -3,6 +3,8 @@
 A message is a JSON object on one line: its fields, and the name of its class as `type`. A `Protocol` lists the
 messages that one end accepts. User code shares the child's process and may write to the socket, so each received
 message is validated.
+
+Agents and children import the classes; `cerebro.worker.protocol.channel` carries them. Nothing here sends or acts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A short curve of a sub-epoch's reported values, for policies by priority score.
+"""A short curve of a sub-epoch's reported values, for policies that rank models by a priority score.
+
+The handler of sub-epochs makes a recorder only if the task has `with_curve`. The scores are computed in the
+controller.
 
 Values on a GPU are summed there: fetching each one would synchronize the GPU at every batch.
 """
@@ -41,7 +44,7 @@ class CurveRecorder:
         self._name = ""
         self._sums: list[_Sum] = []
         self._each = 1
-        """Values that are in a sum once it is full."""
+        """Number of values in a full sum."""
         self._last: Any = None
 
     def record(self, values: Mapping[str, Any]) -> None:
@@ -64,8 +67,8 @@ class CurveRecorder:
     def curve(self) -> Curve | None:
         """Return the curve; `None` if no number was reported. Synchronizes with the GPU.
 
-        Only the last value decides whether it has diverged: a point is not finite if any of its values is
-        not, and some losses are undefined for some batches.
+        It has diverged if the last value is not finite, or no point is. One NaN alone is no divergence, because
+        some losses are undefined for some batches; its point is dropped.
         """
         if not self._sums:
             return None
@@ -81,7 +84,7 @@ def _number(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.is_complex():
             return None
-        # A copy: it may be changed in place, as sums are.
+        # A copy, because user code may later change the tensor in place, for example a running sum.
         return value.detach().reshape(()).to(torch.float32, copy=True)
     try:
         return None if has_masked(value) else float(value)

@@ -1,4 +1,9 @@
-"""Seeds derived from a sub-epoch's identity, so that a re-execution anywhere draws the same numbers."""
+"""Random numbers of sub-epochs: seeds, and states of generators to save and restore.
+
+Seeds follow from a sub-epoch's identity, so that a re-execution anywhere draws the same numbers. Savepoints hold the
+states of the generators (`cerebro.worker.training.checkpoints.savepoints`). Generators that user code makes itself
+are not covered.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +38,15 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     if has_cpu_only():
-        # torch.manual_seed() also formats a stack trace for each kind of device, from source files that a new process
-        # reads again.
+        # torch.manual_seed() also formats a stack trace per kind of device, which makes a new process read source
+        # files.
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
 
 
 def has_cpu_only() -> bool:
-    """True if torch was built only for CPUs and no plug-in added a device. Initialises no driver."""
+    """True if torch was built only for CPUs and no plug-in added a device. Initializes no driver."""
     is_cpu_build = torch.version.cuda is None and torch.version.hip is None and not torch.xpu._is_compiled()
     return is_cpu_build and torch.accelerator.current_accelerator() is None
 
@@ -85,6 +90,6 @@ def _uses_gpu() -> bool:
 
 
 def _derive(*parts: int | str) -> int:
-    """63 bits that depend on every part; sums or products of seeds would be correlated."""
+    """Return 63 bits of a hash of all parts. (Sums or products of seeds would be correlated.)"""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
