@@ -10,14 +10,16 @@ runs without the sandbox of workers, so replay only your own experiments.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from cerebro.client.connection import Connection, connect
 from cerebro.client.files import cache_folder
@@ -43,6 +45,8 @@ from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints import comparison
 from cerebro.worker.training.ranks.repetition import Repeat
 from cerebro.worker.training.sub_epoch import default_device, rounds_at_random
+
+Result = TypeVar("Result")
 
 _MAX_NAMED = 5
 _ARCHIVE_VARIABLE = "CEREBRO_ARCHIVE"
@@ -145,14 +149,20 @@ def main(
             fit.id,
         ]
         command += [*options, "--home", str(ClusterHome(home).path)]
-        return subprocess.run(
-            with_parent_death_signal(command),
-            cwd=archive,
-            env={**os.environ, _ARCHIVE_VARIABLE: archive},
-            check=False,
-        ).returncode
-    is_equal = True
-    for result in replay(
+        with (
+            exit_on_sigterm(),
+            subprocess.Popen(
+                with_parent_death_signal(command),
+                cwd=archive,
+                env={**os.environ, _ARCHIVE_VARIABLE: archive},
+            ) as process,
+        ):
+            try:
+                return process.wait()
+            except SystemExit:
+                process.terminate()  # it removes its folders
+                raise
+    results = replay(
         connection,
         experiment,
         run=fit.id,
@@ -161,9 +171,12 @@ def main(
         scratch=scratch,
         tolerance=tolerance,
         notify=_print,
-    ):
-        is_equal = is_equal and result.is_equal
-        _print(str(result))
+    )
+    is_equal = True
+    with exit_on_sigterm(), closing(results):
+        for result in results:
+            is_equal = is_equal and result.is_equal
+            _print(str(result))
     return 0 if is_equal else 1
 
 
@@ -206,7 +219,7 @@ def replay(
     scratch: str | None = None,
     tolerance: float = 0.0,
     notify: Callable[[str], None] = lambda line: None,
-) -> Iterator[ReplayResult]:
+) -> Generator[ReplayResult, None, None]:
     """Replay the models of a fit run, one after another.
 
     Args:
@@ -217,7 +230,7 @@ def replay(
         scratch: folder for rebuilt partitions, deleted afterwards. Default: as of `writable_volumes`.
         tolerance: above 0, train all sub-epochs on one device and accept this relative difference, because several
             devices round differently. Default 0.
-        notify: receives messages about slow steps.
+        notify: receives a line at the start of each model, and messages about slow steps.
 
     Yields:
         The comparison of each model.
@@ -276,7 +289,7 @@ def replay(
             spec.initialize_worker()
             return spec
 
-        def replay_model(trained: Model, folder: Path) -> ReplayResult:
+        def replay_model(trained: Model, folder: Path, temporary: Path) -> ReplayResult:
             repeat = Repeat(
                 technique=lambda sha256: connection.kvs.code(sha256).encoded,
                 spec=create_spec(),
@@ -290,10 +303,7 @@ def replay(
                 cores=cores,
                 is_single=tolerance > 0,
             )
-            with tempfile.TemporaryDirectory(
-                prefix="cerebro-replay-sub-epoch-", ignore_cleanup_errors=True
-            ) as name:
-                trainee = repeat.train(trained, Path(name))
+            trainee = repeat.train(trained, temporary)
             reference = trained.visits[-1].checkpoint
             saved = checkpoints.load(folder, reference, default_device())
             return ReplayResult(
@@ -313,8 +323,9 @@ def replay(
 
         for trained in models:
             folder = connection.files.checkpoints(trained.visits[-1].checkpoint)
+            notify(f"{trained.id}: replaying {len(trained.visits)} sub-epochs")
             try:
-                yield in_fork(partial(replay_model, trained, folder), f"the replay of {trained.id}")
+                yield fork_with_folder(partial(replay_model, trained, folder), f"the replay of {trained.id}")
             except Exception as error:
                 if len(models) == 1:
                     raise
@@ -327,6 +338,24 @@ def writable_volumes(volumes: Volumes) -> Volumes:
         return volumes
     root = cache_folder(os.environ) / "replay"
     return replace(volumes, shards=root / "shards", code=root / "code")
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise `SystemExit` meanwhile, so that this process removes its temporary folders."""
+    former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former or signal.SIG_DFL)
+
+
+def fork_with_folder(work: Callable[[Path], Result], name: str) -> Result:
+    """Call `in_fork` with a temporary folder. This process removes it, so it goes even if the fork is killed."""
+    with tempfile.TemporaryDirectory(
+        prefix="cerebro-replay-sub-epoch-", ignore_cleanup_errors=True
+    ) as folder:
+        return in_fork(lambda: work(Path(folder)), name)
 
 
 def _print(line: str) -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cerebro.client import replay as replays
 from cerebro.client.replay import ReplayResult, by_final_state, choose_models
 from cerebro.contract.events import RunFinished
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.errors import ConflictError, NotFoundError
+from cerebro.keras.backend import CORES
+from cerebro.runtime.volumes import Volumes
 from cerebro.worker.training.checkpoints.comparison import differences
 from tests.state.stories import Story
 
@@ -88,6 +100,61 @@ def test_what_cannot_be_replayed_says_why(
     second(fitted(story), trains=False)
     with pytest.raises(error, match=said):
         choose_models(story.state, run, model)
+
+
+def test_each_model_is_announced_before_it_is_replayed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With its number of sub-epochs."""
+    story = Story()
+    story.etl()
+    fitted(story)
+    record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
+    code = SimpleNamespace(encoded="")
+    kvs = SimpleNamespace(experiment=lambda _: record, code=lambda _: code, workers=list)
+    connection: Any = SimpleNamespace(
+        kvs=kvs,
+        volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}),
+        files=SimpleNamespace(checkpoints=lambda _: tmp_path),
+    )
+    monkeypatch.setattr(replays, "Session", lambda *_, **__: SimpleNamespace(state=lambda: story.state))
+    monkeypatch.setattr(replays, "_partitions", lambda *_: nullcontext(({}, ())))
+    monkeypatch.setenv(CORES, "1")
+    lines: list[str] = []
+    monkeypatch.setattr(replays, "fork_with_folder", lambda _, name: lines.append(name))
+    list(replays.replay(connection, "one", notify=lines.append))
+    assert lines == ["m00: replaying 2 sub-epochs", "the replay of m00"]
+
+
+_REPLAY = """
+import signal
+from cerebro.client.replay import exit_on_sigterm, fork_with_folder
+
+def work(folder):
+    print(folder, flush=True)
+    signal.pause()
+
+with exit_on_sigterm():
+    fork_with_folder(work, "the replay of m00")
+"""
+
+
+@pytest.mark.processes
+def test_a_replay_that_is_ended_leaves_no_folder(tmp_path: Path) -> None:
+    """SIGTERM removes the folder, after the process that uses it was killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _REPLAY],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.parent == tmp_path
+        assert folder.is_dir()
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
 
 
 def test_data_that_was_made_again_is_named_where_the_state_differs() -> None:

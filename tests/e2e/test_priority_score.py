@@ -68,5 +68,8 @@ def test_models_that_learn_are_trained_before_those_that_do_not(lab: Lab) -> Non
         for is_so in (True, False)
     }
     assert means[True] < means[False]
-    lines = (f"m0{number}: 6 sub-epochs replayed, final state equal to the bit\n" for number in range(6))
+    lines = (
+        f"m0{number}: replaying 6 sub-epochs\nm0{number}: 6 sub-epochs replayed, final state equal to the bit\n"
+        for number in range(6)
+    )
     assert replay(experiment.name) == (0, "".join(lines))

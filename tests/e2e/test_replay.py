@@ -54,9 +54,9 @@ def test_a_run_is_replayed_in_the_environment_of_its_code(lab: Lab, tmp_path: Pa
     for tags in ("ab", "c"):
         result = lab.result(lab.fit(experiment, Greeting(), tags=tags, epochs=1), experiment)
         assert result.failures() == {}
-    line = "{}: 2 sub-epochs replayed, final state equal to the bit\n"
-    assert replay(experiment.name) == (0, line.format("m00"))
-    assert replay(experiment.name, "--run", "fit-1") == (0, line.format("m00") + line.format("m01"))
+    lines = "{0}: replaying 2 sub-epochs\n{0}: 2 sub-epochs replayed, final state equal to the bit\n"
+    assert replay(experiment.name) == (0, lines.format("m00"))
+    assert replay(experiment.name, "--run", "fit-1") == (0, lines.format("m00") + lines.format("m01"))
 
 
 class Scaled(TinyETL):
@@ -105,7 +105,8 @@ def test_partitions_that_lie_elsewhere_are_made_again(lab: Lab, tmp_path: Path) 
     }
     for place, missing in ((worker, (1,)), (away, (0, 1))):
         status, output = replay(experiment.name, **place)
-        *made, last = output.splitlines()
+        *made, start, last = output.splitlines()
+        assert start == "m00: replaying 4 sub-epochs"
         assert last == "m00: 4 sub-epochs replayed, final state equal to the bit"
         assert [line.split(" is not on this machine")[0] for line in made] == [
             f"partition {p}" for p in missing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -55,8 +56,15 @@ def in_fork(work: Callable[[], Result], name: str) -> Result:
 
         end_after(run)
     os.close(write)
-    with os.fdopen(read, "rb") as file:
-        content = file.read()
+    try:
+        with os.fdopen(read, "rb") as file:
+            content = file.read()
+    except (
+        BaseException
+    ):  # such as SystemExit at a signal: the fork must not use files that the caller removes now
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code or not content:
         how = f"signal {-code}" if code < 0 else f"exit status {code}"
