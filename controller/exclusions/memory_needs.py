@@ -2,7 +2,8 @@
 
 A task's need is learned from attempts that ran alone on their worker (`cerebro.state.tasks.memory_need`). A worker's
 memory is known if nothing else uses it: the limit of a container, or the memory of a device. Workers with
-unknown memory try the task until the run has no attempts left.
+unknown memory try the task until it has used all its attempts. Decisions of the controller use the result; nothing
+here resizes a worker or fails a task.
 
 A task that needs more than any able worker has fails at once: with the same seed the next attempt needs the
 same memory. Able workers include absent ones, which return with the same memory; workers whose memory can, or

@@ -1,7 +1,8 @@
 """A TensorBoard event file that continues after its last complete record.
 
-Owns the format: records, checksums, version record. Independent of models, runs and logs. Only the messages
-are TensorBoard's: importing its writer adds numpy and object stores, 25 MB for a function of two lines.
+`controller.projections.tensorboard` writes such files. This module owns the format: records, checksums, version record.
+It knows nothing about models, runs and logs. Only the messages come from TensorBoard: importing its writer costs 25 MB
+for numpy and object stores.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class EventFile:
     A record is: length (uint64), its masked checksum (uint32), data, the data's masked checksum (uint32).
 
     Args:
-        passed: records that the caller does not write again.
+        passed: number of records at the start of the file that the caller does not write again.
     """
 
     def __init__(self, path: Path, passed: int = 0) -> None:

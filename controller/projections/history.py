@@ -1,6 +1,8 @@
 """Results of sub-epochs, stored for later runs, and read for new ones.
 
-Owned by the loop; not thread-safe. A report is the sums over a range of event numbers. The store counts a
+The loop calls it; not thread-safe. Estimates are made in `controller.projections.priors`.
+
+A report is the sums over a range of event numbers. The store counts a
 range only once, so a controller that dies, or leads while another one still does, counts nothing twice and
 omits nothing. (The last sub-epochs of an inactive log may be missing if the controller died before it
 reported them: a later one starts from a snapshot.)

@@ -1,8 +1,9 @@
 """Priority scores of a fit run's models, by its policy's rule, from their sub-epochs.
 
-A pure function of the committed sub-epochs, cached until they change: a restarted controller computes the
-same scores. A sub-epoch gives the curve of its first reported metric (`TaskResult.curve`), or else a training
-metric that it returned.
+`SubEpochTimes` owns the scores of a run, and dispatch by priority score reads them. They are a pure function of the
+committed sub-epochs, cached until these change: a restarted controller computes the same scores. The rules are in
+`cerebro.scheduling.convergence`. A sub-epoch gives the curve of its first reported metric (`TaskResult.curve`), or
+else a training metric that it returned.
 """
 
 from __future__ import annotations

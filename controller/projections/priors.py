@@ -1,7 +1,11 @@
 """Expected sub-epoch times of a fit run from earlier runs. Pure.
 
-From the model's own sub-epochs by code, data set and hyperparameters; else from sub-epochs of the same code;
-else from sub-epochs on the workers' kinds of devices. Kinds are compared by sub-epochs that ran on several.
+`RunHistory` makes the priors of a started run; `SubEpochTimes` uses them until the run has its own results. The
+history is not read or written here.
+
+A model's prior comes from sub-epochs with its code, data set and hyperparameters. If the history has none, it comes
+from sub-epochs of the same code; otherwise from sub-epochs on the workers' kinds of devices. Kinds are compared by
+models that trained on several.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ class Prior(NamedTuple):
     """Natural logarithm of seconds per row, on an average worker."""
     fixed_s: float
     sub_epochs: float
-    """Sub-epochs of the same model behind it; 0 if others are."""
+    """Number of the model's own sub-epochs behind the prior; 0 if it comes from other models."""
 
 
 class Priors:

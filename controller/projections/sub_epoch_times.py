@@ -1,4 +1,4 @@
-"""Times and losses of a fit run's sub-epochs (`controller.projections.priority_scores`).
+"""Times and losses of a fit run's sub-epochs, from which dispatch estimates the remaining work.
 
 A fold of the log separate from the dispatch state (`controller.decisions.fit_dispatch`), so that a rebuilt
 dispatch state loses no knowledge.
@@ -63,7 +63,7 @@ class SubEpochTimes:
 
     Attributes:
         run: id of the run.
-        priority scores: scores from their losses (`priority_scores`).
+        priority_scores: scores from their losses (`priority_scores`).
 
     Args:
         priors: expectations from earlier runs.

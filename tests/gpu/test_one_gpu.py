@@ -23,7 +23,12 @@ from cerebro.worker.child.task_loop import failure_of
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import prepare
-from cerebro.worker.training.seeds import generators, seed_everything, set_generators, sub_epoch_seed
+from cerebro.worker.training.seeds import (
+    generator_states,
+    restore_generator_states,
+    seed_everything,
+    sub_epoch_seed,
+)
 from cerebro.worker.training.sub_epoch import Trainee, create, restore, train_sub_epoch
 from tests.data.rows import SOURCE
 from tests.state.stories import DATASET, SHA
@@ -172,10 +177,10 @@ def test_the_generator_of_a_gpu_continues_where_it_was(gpu: torch.device) -> Non
     """As a savepoint needs it."""
     seed_everything(7)
     torch.rand(3, device=gpu)
-    state = generators()
+    state = generator_states()
     expected = torch.rand(3, device=gpu)
     torch.rand(5, device=gpu)
-    set_generators(state)
+    restore_generator_states(state)
     assert torch.equal(torch.rand(3, device=gpu), expected)
 
 

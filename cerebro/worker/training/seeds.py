@@ -51,7 +51,7 @@ def has_cpu_only() -> bool:
     return is_cpu_build and torch.accelerator.current_accelerator() is None
 
 
-def generators() -> dict[str, Any]:
+def generator_states() -> dict[str, Any]:
     """Return the state of Python's, NumPy's and torch's generators on all devices, in storable types."""
     version, words, gauss = random.getstate()
     name, key, position, has_gauss, cached = np.random.get_state(legacy=True)
@@ -64,7 +64,7 @@ def generators() -> dict[str, Any]:
     }
 
 
-def set_generators(state: Mapping[str, Any]) -> None:
+def restore_generator_states(state: Mapping[str, Any]) -> None:
     """Restore the state of all generators."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
@@ -78,10 +78,10 @@ def set_generators(state: Mapping[str, Any]) -> None:
 
 def has_drawn(seed: int) -> bool:
     """True if random numbers were drawn since `seed_everything(seed)`."""
-    now = generators()
+    now = generator_states()
     seed_everything(seed)
-    seeded = generators()
-    set_generators(now)
+    seeded = generator_states()
+    restore_generator_states(now)
     return any(differences(now, seeded))
 
 

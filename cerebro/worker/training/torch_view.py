@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from cerebro.errors import SpecError
-from cerebro.worker.training.seeds import generators, set_generators
+from cerebro.worker.training.seeds import generator_states, restore_generator_states
 
 
 class Batches(Protocol):
@@ -41,7 +41,7 @@ class TorchBatches(IterableDataset[Any]):
         self, batches: Batches, arrange: Callable[[Any, Any], Any], on_begin: Callable[[], None]
     ) -> None:
         self.batches, self._arrange, self._on_begin = batches, arrange, on_begin
-        self._seed, self._generators = torch.initial_seed(), generators()
+        self._seed, self._generators = torch.initial_seed(), generator_states()
         self._has_begun = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -51,7 +51,7 @@ class TorchBatches(IterableDataset[Any]):
                 "have the library use num_workers=0"
             )
         if not self._has_begun and torch.initial_seed() != self._seed:
-            set_generators(self._generators)
+            restore_generator_states(self._generators)
         self._has_begun = True
         self._on_begin()
         for inputs, outputs in self.batches:

@@ -17,7 +17,7 @@ from cerebro.data.mapped import MappedRows
 from cerebro.errors import SpecError
 from cerebro.worker.training import torch_view
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
-from cerebro.worker.training.seeds import generators, seed_everything, set_generators
+from cerebro.worker.training.seeds import generator_states, restore_generator_states, seed_everything
 from tests.data.rows import write_partition
 
 
@@ -125,9 +125,9 @@ def test_a_library_that_seeds_before_its_loop_changes_no_number(
 
     seed_everything(5)
     torch.rand(3), random.random(), np.random.rand()
-    before = generators()
+    before = generator_states()
     expected = drawn(feed)
-    set_generators(before)
+    restore_generator_states(before)
     view = feed.as_torch()
     if is_seeded:
         seed_everything(42)

@@ -23,7 +23,7 @@ from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.storable import state_bytes, storable
 from cerebro.worker.training.checkpoints.variables import Variables
-from cerebro.worker.training.seeds import generators, set_generators
+from cerebro.worker.training.seeds import generator_states, restore_generator_states
 from cerebro.worker.training.sub_epoch import Trainee, train_sub_epoch
 
 log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class Savepoints:
             ):
                 parameter.requires_grad_(needed)
                 parameter.grad = self._trainee.part(gradient, parameter)
-        set_generators(_rank_state(resumed, self._rank)["generators"])
+        restore_generator_states(_rank_state(resumed, self._rank)["generators"])
 
     # --- taking one ------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Savepoints:
         if not all(self._trainee.of_ranks(self._may_take(batch))):
             return False
         # Random draws by the user's hook or by torch must not affect the sub-epoch's own draws.
-        previous = generators()
+        previous = generator_states()
         if self._hook is not None:
             self._hook()
         try:
@@ -211,7 +211,7 @@ class Savepoints:
             self._switch_off(line_of(error))
             return False
         finally:
-            set_generators(previous)
+            restore_generator_states(previous)
         return True
 
     def num_bytes(self) -> int:
