@@ -6,7 +6,8 @@ record, cuts off a partial one and continues: nothing is repeated or missing. Ea
 skipped at little cost. Live values are written when their sub-epoch commits, so a superseded attempt leaves
 no trace.
 
-It has its own thread, because a slow metrics volume must not delay a hop.
+The controller passes events to it as a projection. It has its own thread, because a slow metrics volume must not
+delay a hop.
 """
 
 from __future__ import annotations
