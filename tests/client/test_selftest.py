@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 from cerebro.client.selftest import specs
-from cerebro.client.selftest.trial import TrialError, check
+from cerebro.client.selftest.trial import TrialError, _new_name, check
 
 SUB_EPOCHS = [
     (model, epoch, partition) for model in ("m00", "m01") for epoch in (1, 2) for partition in (0, 1)
 ]
+
+
+def test_trials_that_begin_at_once_have_different_names() -> None:
+    """With one name, the second would meet the run of the first."""
+    assert len({_new_name() for _ in range(20)}) > 10
 
 
 def test_a_run_whose_sub_epochs_were_committed_once_is_sound() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -58,7 +59,7 @@ def run(home: str | None = None, *, timeout_s: float = TIMEOUT_S) -> int:
         with _limit(timeout_s):
             connection = connect()
             workers = sum("train" in status.record.kinds for status in connection.kvs.workers())
-            name = f"selftest-{time.strftime('%Y%m%d-%H%M%S')}"
+            name = _new_name()
             _print(f"{name} on {connection.kvs.address}, {workers or 'no'} workers")
             with _data(name, connection, workers) as locators:
                 experiment = Experiment(name, locators=locators)
@@ -67,6 +68,11 @@ def run(home: str | None = None, *, timeout_s: float = TIMEOUT_S) -> int:
         raise TrialError(f"not done after {timeout_s:g} s{_stop_run(experiment)}") from cause
     _print(f"selftest passed in {time.monotonic() - began:.0f} s")
     return 0
+
+
+def _new_name() -> str:
+    """Return a name for a trial. Two trials may begin in the same second."""
+    return f"selftest-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def _try(experiment: Experiment, locators: Mapping[str, Any]) -> None:
