@@ -10,15 +10,14 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable
-from functools import partial
 
 from benchmarks.figure import Figure
 from cerebro.contract.events import RunStarted
+from cerebro.contract.priority import NORMAL, weight
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TaskBody
-from cerebro.state import ExperimentState, Run
-from controller.sharing.rounds import Sharing
+from cerebro.state import Run
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 
@@ -31,8 +30,8 @@ SUB_EPOCHS_PER_WORKER = 50
 
 
 def benchmark() -> list[Figure]:
-    """Measure a short run behind a long one, two runs of few models, and shares by weight."""
-    return [_behind(), _few(), *(_shares(weight) for weight in (1.0, 2.0))]
+    """Measure a short run behind a long one, two runs of few models, and shares by priority."""
+    return [_behind(), _few(), *(_shares(priority) for priority in (NORMAL, NORMAL - 1))]
 
 
 def _behind() -> Figure:
@@ -73,12 +72,13 @@ def _few() -> Figure:
     )
 
 
-def _shares(weight: float) -> Figure:
-    """Measure the shares of two long runs over 50 sub-epochs a worker; the second has weight 1."""
-    due = weight / (weight + 1)
+def _shares(priority: int) -> Figure:
+    """Measure the shares of two long runs over 50 sub-epochs a worker; the second has this priority."""
+    ratio = weight(NORMAL) / weight(priority)
+    due = ratio / (ratio + 1)
     errors = []
     for seed in range(SEEDS):
-        simulation = _simulation(8, (24, 4), (24, 4), seed=seed, weight=weight)
+        simulation = _simulation(8, (24, 4), (24, 4), seed=seed, priority=priority)
         simulation.run()
         visits = sorted(
             (visit.ended, name == EXPERIMENT, visit.seconds)
@@ -89,7 +89,7 @@ def _shares(weight: float) -> Figure:
         had = sum(seconds for _, is_first, seconds in visits if is_first)
         errors.append(abs(had / sum(seconds for _, _, seconds in visits) - due))
     return Figure(
-        what=f"sharing: error of the shares of two runs, weights {weight:g}:1, over {SUB_EPOCHS_PER_WORKER} "
+        what=f"sharing: error of the shares of two runs, weights {ratio:g}:1, over {SUB_EPOCHS_PER_WORKER} "
         f"sub-epochs a worker",
         measured=f"{100 * statistics.fmean(errors):.2f} % of the cluster on average",
         ratio=100 * max(errors),
@@ -118,11 +118,8 @@ def _simulation(
     *,
     seed: int,
     at: float = 0.0,
-    weight: float = 1.0,
+    priority: int = NORMAL,
 ) -> Simulation:
-    def weigh(state: ExperimentState, run: Run) -> float:
-        return weight if state.name == EXPERIMENT else 1.0
-
     asked, plan = _fit(*first)
     other, other_plan = _fit(*second)
     return Simulation(
@@ -133,9 +130,8 @@ def _simulation(
         ),
         asked,
         plan,
-        neighbours=[Neighbour(name=OTHER, request=other, plan=other_plan, at=at)],
+        neighbours=[Neighbour(name=OTHER, request=other, plan=other_plan, at=at, priority=priority)],
         most_open=most_open,
-        sharing=partial(Sharing, weigh),
     )
 
 

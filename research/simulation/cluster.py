@@ -69,7 +69,6 @@ class Simulation:
         autoscaler: forecasts the run; its size requests go to `asked_for`.
         neighbours: runs of other experiments on the same workers, and further runs of the first experiment.
         most_open: maximum number of attended runs; others wait in the queue.
-        sharing: chooses the next run to decide; a new `Sharing` by default.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class Simulation:
         autoscaler: Autoscaler | None = None,
         neighbours: Sequence[Neighbour] = (),
         most_open: int = 8,
-        sharing: Callable[[], Sharing] = Sharing,
     ) -> None:
         self._scenario, self._plan, self._autoscaler = scenario, plan, autoscaler
         self.size_history = SizeHistory()
@@ -90,7 +88,7 @@ class Simulation:
         """Callback that gets the number of workers the autoscaler requests."""
         asked = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
         self._plans = {(each.name, each.plan.run): each.plan for each in asked}
-        self._most_open, self._new_sharing = most_open, sharing
+        self._most_open = most_open
         self.sizes: list[tuple[float, int]] = []
         """(time, number of workers) of each change of size by the controller."""
         self.now = 0.0
@@ -166,7 +164,9 @@ class Simulation:
 
         def now() -> None:
             self._to_come -= 1
-            self.store.append(asked.name, RunRequested(run=asked.plan.run, request=asked.request))
+            self.store.append(
+                asked.name, RunRequested(run=asked.plan.run, request=asked.request, priority=asked.priority)
+            )
 
         if asked.at:
             self._at(asked.at, now)
@@ -199,7 +199,7 @@ class Simulation:
         if self._autoscaler is not None:
             self._autoscaler.see_workers(lambda: self.cluster_log.state.absences)
         self.machines = Machines(self.store)
-        self.sharing, self.taken = self._new_sharing(), TakenTime()
+        self.sharing, self.taken = Sharing(), TakenTime()
         self.arrivals = Arrivals()
         self.rest = Rest(self._scenario.rest, previous_size=self.store.troubles().before_rest)
         most = self._scenario.most_memory

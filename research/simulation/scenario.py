@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cerebro.contract.events import RunStarted
+from cerebro.contract.priority import NORMAL
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.stored.history import SubEpochHistory
 from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
@@ -47,6 +48,7 @@ class Neighbour:
     request: FitRequest | EvaluateRequest
     plan: RunStarted
     at: float = 0.0
+    priority: int = NORMAL
 
 
 @dataclass(kw_only=True)

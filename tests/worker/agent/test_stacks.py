@@ -51,9 +51,9 @@ def test_all_are_asked_at_once_and_none_is_cut_short(tmp_path: Path, monkeypatch
     groups = (SILENT, BABBLING, DEAF, SLOW)
     for group in groups:
         (tmp_path / str(group)).write_text("before\n")
-    found = stacks.dump([stacks.DumpTarget(group, tmp_path / str(group)) for group in groups], within_s=1.0)
+    found = stacks.dump([stacks.DumpTarget(group, tmp_path / str(group)) for group in groups])
     assert clock.signals == [(0.0, SILENT), (0.0, BABBLING), (0.0, SLOW)]
-    assert clock.now == pytest.approx(1.0)
+    assert clock.now == pytest.approx(stacks._WAIT_S)
     assert found[0] == found[2] == ""
     assert set(found[1].split()) == {"x"}
     assert found[3] == "first\nsecond"
