@@ -102,7 +102,7 @@ class MachineContract:
     def test_who_holds_what_nobody_could_make_stays(self, bench: Bench) -> None:
         """The message names the partitions that would be lost; partitions with another replica do not count."""
         crowd(bench, 3, kinds=("train", "valid"))
-        with pytest.raises(ConflictError, match=r"worker-1 alone holds \(partition 1 of d\)"):
+        with pytest.raises(ConflictError, match="only worker-1 holds partition 1 of d, and no other"):
             bench.store.quarantine_worker("worker-1", MINE)
         twice = worker("a", "worker-2").model_copy(
             update={
