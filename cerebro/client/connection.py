@@ -47,7 +47,7 @@ class Connection:
     is_local: bool = False
 
     @property
-    def is_outside(self) -> bool:
+    def is_remote(self) -> bool:
         """True if the cluster is reached through its dispatcher and cannot see local files."""
         return isinstance(self.files, FetchedFiles)
 

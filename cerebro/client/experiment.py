@@ -236,7 +236,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             self.locators,
             fraction=fraction,
             max_failed=max_failed,
-            is_outside=self.connection.is_outside,
+            is_remote=self.connection.is_remote,
             failure_rules=failure_rules,
         )
         code = self.connection.kvs.put_code(encode(spec, author=author()))
@@ -335,7 +335,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             best = result.best
         """
         dataset = self.state().newest_dataset()
-        is_validated = dataset is not None and bool(dataset.partitions("valid"))
+        has_validation_split = dataset is not None and bool(dataset.partitions("valid"))
         options = FitOptions(
             epochs=epochs,
             metric=metric,
@@ -352,7 +352,7 @@ class Experiment(CommandsMixin, RegistryMixin):
         goal = self._session.goal(options.limits)
         kvs = self.connection.kvs
         search_request, models = resolve_fit(
-            spec, search_space, options, is_validated=is_validated, put_code=kvs.put_code
+            spec, search_space, options, has_validation_split=has_validation_split, put_code=kvs.put_code
         )
         technique_fields = resolve_techniques(
             options.parallelism,
@@ -508,7 +508,7 @@ class Experiment(CommandsMixin, RegistryMixin):
             print(experiment.dry_run(MyETLSpec(), MySubEpochSpec(), {"lr": 0.01, "batch_size": 16}))
         """
         configuration = check_dry_run(
-            etl, spec, hyperparams, rows=rows, is_validated=self.locators.valid is not None
+            etl, spec, hyperparams, rows=rows, has_validation_split=self.locators.valid is not None
         )
         if parallelism is not None:
             check_group("parallelism", parallelism, Parallelism)

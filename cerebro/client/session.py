@@ -329,7 +329,7 @@ class Session:
                         if run.kind == "etl":
                             points = self._kvs.live(self.name, cursor)
                             cursor = points[-1].seq if points else cursor
-                            bars.live(points)
+                            bars.update_rows(points)
                         queue_position = self.queue_position(run)
                         waits = reason_to_wait(
                             waiting_for(self._state, run), queue_position, self._missing_worker_reason(run)

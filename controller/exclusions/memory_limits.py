@@ -43,7 +43,7 @@ class _Container(NamedTuple):
 
     pod: PodRef
     memory: Memory
-    has_bytes: int
+    limit_bytes: int
     """Limit reported by the worker."""
 
 
@@ -82,7 +82,7 @@ class MemoryLimits:
         if fleet is not None:
             self._containers = {s.record.worker: each for s in statuses if (each := _container(s, fleet))}
             for each in self._containers.values():
-                self._see(each, fleet)
+                self._check_pending(each, fleet)
         uids = {status.record.pod.uid for status in statuses if status.record.pod is not None}
         self._pending = {uid: each for uid, each in self._pending.items() if uid in uids}
         self._refused = {uid: why for uid, why in self._refused.items() if uid in uids}
@@ -92,28 +92,28 @@ class MemoryLimits:
 
     def _may_grow(self, status: WorkerStatus, fleet: Fleet | None) -> bool:
         """True if a worker may get more memory, now or in its next pod."""
-        ref, has_bytes = status.record.pod, memory_of(status)
+        ref, limit_bytes = status.record.pod, memory_of(status)
         if ref is None or ref.uid in self._refused or "train" not in status.record.kinds:
             return False
         pod = fleet.pods.get(ref.name) if fleet is not None else None
         is_bounded = pod is None or ref.container in pod.memory
-        return is_bounded and has_bytes is not None and has_bytes < self._most
+        return is_bounded and limit_bytes is not None and limit_bytes < self._most
 
-    def _see(self, each: _Container, fleet: Fleet) -> None:
+    def _check_pending(self, each: _Container, fleet: Fleet) -> None:
         """Check the result of a pod's request."""
         uid = each.pod.uid
         request = self._pending.get(uid)
         if request is None:
             return
-        if each.has_bytes >= _NEARLY * request.limit:
+        if each.limit_bytes >= _NEARLY * request.limit:
             del self._pending[uid]
-            log.info("%s has %.4g GiB of memory now", each.pod.name, each.has_bytes / 2**30)
+            log.info("%s has %.4g GiB of memory now", each.pod.name, each.limit_bytes / 2**30)
         elif self._clock() - request.at > WAIT_S:
             why = (
                 fleet.pods[each.pod.name].unresized
                 or f"the new limit did not take effect within {WAIT_S:.0f} s"
             )
-            self._refuse(each, f"pod {each.pod.name} is not given more memory: {why}")
+            self._mark_refused(each, f"pod {each.pod.name} is not given more memory: {why}")
 
     def grow(self, workers: Collection[str]) -> None:
         """Request more memory for these workers, except for open requests.
@@ -125,7 +125,7 @@ class MemoryLimits:
             is_due = each is not None and each.pod.uid not in self._pending | self._refused
             if each is None or not is_due or self._manager is None or self._clock() < self._not_before:
                 continue
-            limit = min(2 * each.has_bytes, self._most)
+            limit = min(2 * each.limit_bytes, self._most)
             memory = Memory(each.memory.request * limit // each.memory.limit, limit)
             try:
                 self._manager.resize(each.pod.name, each.pod.container, memory)
@@ -133,12 +133,12 @@ class MemoryLimits:
                 self._not_before = self._clock() + _PAUSE_S
                 log.warning("%s", error)
             except ClusterError as error:
-                self._refuse(each, str(error))
+                self._mark_refused(each, str(error))
             else:
                 self._pending[each.pod.uid] = _PendingLimit(limit, self._clock())
                 log.info("asked for %.4g GiB of memory for %s", limit / 2**30, each.pod.name)
 
-    def _refuse(self, each: _Container, why: str) -> None:
+    def _mark_refused(self, each: _Container, why: str) -> None:
         self._pending.pop(each.pod.uid, None)
         self._refused[each.pod.uid] = why
         log.warning("%s. Raise worker.resources.worker.limits.memory in the chart's values instead", why)
@@ -146,9 +146,9 @@ class MemoryLimits:
 
 def _container(status: WorkerStatus, fleet: Fleet) -> _Container | None:
     """Return the container of a training worker whose pod is current."""
-    ref, has_bytes = status.record.pod, memory_of(status)
+    ref, limit_bytes = status.record.pod, memory_of(status)
     pod = fleet.pods.get(ref.name) if ref is not None else None
-    if ref is None or pod is None or pod.uid != ref.uid or has_bytes is None or pod.dead or pod.leaving:
+    if ref is None or pod is None or pod.uid != ref.uid or limit_bytes is None or pod.dead or pod.leaving:
         return None
     memory = pod.memory.get(ref.container)
-    return _Container(ref, memory, has_bytes) if memory and "train" in status.record.kinds else None
+    return _Container(ref, memory, limit_bytes) if memory and "train" in status.record.kinds else None

@@ -54,12 +54,12 @@ def prepare_etl(
     """
     with scratch_folder(volumes.scratch) as scratch:
         tables = {
-            split: _found(split, locator, scratch) for split, locator in record.locators.splits().items()
+            split: _fetch(split, locator, scratch) for split, locator in record.locators.splits().items()
         }
         dataset = _fingerprint(record, request, tables)
         if dataset in known:
             return known[dataset]
-        with _only_cut(scratch, dataset, volumes.metadata(dataset, "train", 0).parent) as folder:
+        with _exclusive_folder(scratch, dataset, volumes.metadata(dataset, "train", 0).parent) as folder:
             from cerebro.data.tables.table_stream import open_splits
 
             streams = open_splits(
@@ -90,14 +90,14 @@ class _Table:
     digest: str
 
 
-def _found(split: Split, locator: Locator, scratch: Path) -> _Table:
+def _fetch(split: Split, locator: Locator, scratch: Path) -> _Table:
     files = table_files(locator.metadata).fetched(scratch / split)
     file_versions = files.versions()
     return _Table(split=split, locator=locator, files=files, versions=file_versions, digest=files.digest())
 
 
 @contextmanager
-def _only_cut(scratch: Path, dataset: str, placed: Path) -> Iterator[Path]:
+def _exclusive_folder(scratch: Path, dataset: str, placed: Path) -> Iterator[Path]:
     """A temporary folder for a data set's files, so that two preparations never mix theirs.
 
     A former leader's preparation may still run. The newer one wins: it renames the older one's folder, whose
@@ -144,13 +144,13 @@ def _cut(
     with SortedMetadata(table.split, table.locator, stream, request.seed, folder) as rows:
         if table.files.versions() != table.versions:
             raise LocatorError(f"{table.locator.metadata} was changed while it was read: run it again")
-        most = rows_in_use(rows.total, request.fraction)
-        if table.split == "train" and most < len(weights):
+        num_rows = rows_in_use(rows.total, request.fraction)
+        if table.split == "train" and num_rows < len(weights):
             raise MetadataError(
-                f"'train' has {most} rows (of {rows.total}, fraction {request.fraction:g}) for {len(weights)} workers: "
-                "each worker needs at least one; give more rows or start fewer workers"
+                f"'train' has {num_rows} rows (of {rows.total}, fraction {request.fraction:g}) for {len(weights)} "
+                "workers: each worker needs at least one; give more rows or start fewer workers"
             )
-        counts = shares(most, weights)
+        counts = shares(num_rows, weights)
         return counts, rows.write(counts)
 
 

@@ -38,9 +38,9 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dispatcher_is_told_from_a_store(served: Served, service: Service) -> None:
     """A dispatcher serves the store under a path prefix; a store needs none."""
     outside, inside = connect(served.address + "/", TOKEN), connect(service.address, TOKEN)
-    assert (outside.is_outside, outside.kvs.address) == (True, f"{served.address}/api")
+    assert (outside.is_remote, outside.kvs.address) == (True, f"{served.address}/api")
     assert outside.page == served.address
-    assert (inside.is_outside, inside.kvs.address, inside.page) == (False, service.address, "")
+    assert (inside.is_remote, inside.kvs.address, inside.page) == (False, service.address, "")
     assert isinstance(inside.files, MountedFiles)
     assert outside.kvs.queue() == inside.kvs.queue() == ()
 

@@ -10,7 +10,7 @@ import pytest
 
 from cerebro import ASHA, Experiment, Limits, Parallelism, Plateau, Scheduling, Search
 from cerebro.client.experiment_file.schema import ExperimentFile
-from cerebro.client.requests.run_requests import FitOptions, grouped
+from cerebro.client.requests.run_requests import FitOptions, arguments_from_flat
 from cerebro.errors import DataError
 
 
@@ -24,14 +24,14 @@ def test_flat_options_of_a_file_become_arguments_of_run_fit() -> None:
         "hours": 3,
         "priority": "low",
     }
-    assert grouped(flat) == {
+    assert arguments_from_flat(flat) == {
         "search": Search(ASHA(), stop=Plateau()),
         "scheduling": Scheduling(scheduler="fifo"),
         "limits": Limits(hours=3),
         "parallelism": Parallelism(gang=2),
         "priority": "low",
     }
-    assert grouped({"epochs": 3}) == {"epochs": 3}
+    assert arguments_from_flat({"epochs": 3}) == {"epochs": 3}
 
 
 def test_a_file_has_every_option_of_run_fit_with_its_default() -> None:
@@ -42,7 +42,7 @@ def test_a_file_has_every_option_of_run_fit_with_its_default() -> None:
         name: field.default for name, field in model.model_fields.items() if name not in ("spec", "space")
     }
     accepted = inspect.signature(Experiment.run_fit).parameters.keys()
-    assert grouped(defaults).keys() == accepted - {"self", "spec", "search_space", "progress"}
+    assert arguments_from_flat(defaults).keys() == accepted - {"self", "spec", "search_space", "progress"}
     options = FitOptions.from_flat(defaults)
     assert (options.scheduling, options.limits, options.parallelism) == (
         Scheduling(),

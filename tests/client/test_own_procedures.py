@@ -63,7 +63,7 @@ def test_nothing_is_stored_of_a_fit_that_is_refused() -> None:
 
     options = FitOptions(search=Search(Plain(), stop=Above("los", 1)), metric="loss", mode="min")
     with pytest.raises(MetricError, match=r"in Above\('los', 1\)"):
-        resolve_fit(Training(), SPACE, options, is_validated=False, put_code=put_code)
+        resolve_fit(Training(), SPACE, options, has_validation_split=False, put_code=put_code)
 
 
 def test_an_own_procedure_may_name_a_sampler_and_a_space_without_draws() -> None:

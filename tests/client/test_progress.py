@@ -119,10 +119,10 @@ def test_etl_has_a_bar_per_split_over_all_workers(terminal: Terminal) -> None:
         }
         story.do(etl_key(0), 0, TaskResult(rows=10))
         story.start(etl_key(1), 1)
-        progress.live([live(etl_key(1), 3), live(etl_key(1), 6)])
+        progress.update_rows([live(etl_key(1), 3), live(etl_key(1), 6)])
         progress.show(story.state)
         assert terminal.bars["train"].n == 16
-        progress.live([live(etl_key(1), 99)])
+        progress.update_rows([live(etl_key(1), 99)])
         progress.show(story.state)
         assert terminal.bars["train"].n == 20
 

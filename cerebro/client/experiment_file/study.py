@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from cerebro.client.experiment import Experiment
 from cerebro.client.experiment_file.schema import ExperimentFile, read
 from cerebro.client.requests.creation import pack_code
-from cerebro.client.requests.run_requests import FitOptions, check_dry_run, check_etl, grouped, resolve_fit
+from cerebro.client.requests.run_requests import (
+    FitOptions,
+    arguments_from_flat,
+    check_dry_run,
+    check_etl,
+    resolve_fit,
+)
 from cerebro.client.requests.techniques import dry_run_plans, resolve_techniques
 from cerebro.contract import priority
 from cerebro.contract.records import ExperimentRecord, Locators
@@ -105,15 +111,17 @@ class Study:
                 self.locators,
                 fraction=etl["fraction"],
                 max_failed=etl["max_failed"],
-                is_outside=False,
+                is_remote=False,
                 failure_rules=etl["failure_rules"],
             )
         if self.file.fit is None or self.training is None:
             return
         with _located_errors(path, "fit"):
-            is_validated = self.locators.valid is not None
+            has_validation_split = self.locators.valid is not None
             options = FitOptions.from_flat(self.fit)
-            resolve_fit(self.training, self.file.fit.space, options, is_validated=is_validated)
+            resolve_fit(
+                self.training, self.file.fit.space, options, has_validation_split=has_validation_split
+            )
             resolve_techniques(options.parallelism, workers={}, put_code=lambda code: code)
 
     def experiment(self) -> Experiment:
@@ -125,8 +133,10 @@ class Study:
         from cerebro.client.dry_run import dry_run
 
         space = None if self.file.fit is None else self.file.fit.space
-        is_validated = self.locators.valid is not None
-        configuration = check_dry_run(self.etl, self.training, space, rows=rows, is_validated=is_validated)
+        has_validation_split = self.locators.valid is not None
+        configuration = check_dry_run(
+            self.etl, self.training, space, rows=rows, has_validation_split=has_validation_split
+        )
         archive = b"" if self.code is None else pack_code(self.code)
         record = ExperimentRecord(
             name=self.file.name,
@@ -156,7 +166,7 @@ class Study:
         say(f"preprocessed {num_rows:,} rows in {etl.seconds:.1f} s, {num_failed:,} failed")
         if self.file.fit is None or self.training is None:
             return
-        result = experiment.run_fit(self.training, self.file.fit.space, **grouped(self.fit))
+        result = experiment.run_fit(self.training, self.file.fit.space, **arguments_from_flat(self.fit))
         say(f"\nleaderboard of {result.run}\n{result.leaderboard().to_string()}\n")
         self._write("leaderboard", result.leaderboard())
         self._write("history", result.history(), index=False)

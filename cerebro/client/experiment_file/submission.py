@@ -93,7 +93,9 @@ class _Reader:
         locators = parse_locators(file.locators)
         runs = [self._run("etl", file.etl, self._etl(file))]
         if file.fit is not None:
-            runs.append(self._run("fit", file.fit, self._fit(file, is_validated=locators.valid is not None)))
+            runs.append(
+                self._run("fit", file.fit, self._fit(file, has_validation_split=locators.valid is not None))
+            )
         if file.test is not None:
             runs.append(self._run("test", file.test, _evaluation("test", file.test)))
         if file.predict is not None:
@@ -138,7 +140,7 @@ class _Reader:
             **shares,
         )
 
-    def _fit(self, file: ExperimentFile, *, is_validated: bool) -> FitRequest:
+    def _fit(self, file: ExperimentFile, *, has_validation_split: bool) -> FitRequest:
         assert file.fit is not None
         flat = file.fit.explicit
         with self._located_errors("fit", "search"):
@@ -150,7 +152,9 @@ class _Reader:
         with self._located_errors("fit"):
             options = FitOptions.from_flat(flat)
             fit_goal = goal(options.limits, now=time.time())
-            search_request, models = resolve_fit(None, file.fit.space, options, is_validated=is_validated)
+            search_request, models = resolve_fit(
+                None, file.fit.space, options, has_validation_split=has_validation_split
+            )
             technique_fields = resolve_techniques(options.parallelism, workers={}, put_code=lambda code: code)
         code = self._encoded(file.fit.spec).sha256
         return fit_request(

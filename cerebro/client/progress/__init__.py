@@ -32,7 +32,7 @@ class Screen(Protocol):
         run: Run,
         rows: Mapping[str, int],
         reason: str,
-        shown: QueueDisplay,
+        queue: QueueDisplay,
     ) -> None:
         """Draw the run: its bars, or why it waits.
 
@@ -41,7 +41,7 @@ class Screen(Protocol):
             run: run to draw.
             rows: processed rows of each ETL task, by task key.
             reason: reason for waiting, or empty.
-            shown: queue position and time left, if other runs are open.
+            queue: queue position and time left, if other runs are open.
         """
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Progress:
         self._draw()
         self._screen.close()
 
-    def live(self, points: Iterable[LivePoint]) -> None:
+    def update_rows(self, points: Iterable[LivePoint]) -> None:
         """Update processed rows of ETL tasks from live points."""
         for point in points:
             self._rows[point.task] = point.rows
@@ -88,21 +88,21 @@ class Progress:
         self,
         state: ExperimentState,
         reason: str = "",
-        shown: QueueDisplay = NOT_SHOWN,
+        queue: QueueDisplay = NOT_SHOWN,
     ) -> None:
         """Draw the state, at most every 0.3 s; the last state is drawn at exit. `reason`: why the run waits."""
         run = state.runs.get(self._run)
         if run is None or not self._is_shown:
             return
-        self._pending = state, run, reason, shown
+        self._pending = state, run, reason, queue
         if self._clock() >= self._next_draw:
             self._draw()
 
     def _draw(self) -> None:
         if self._pending is not None:
-            state, run, reason, shown = self._pending
+            state, run, reason, queue = self._pending
             began = self._clock()
-            self._screen.draw(state, run, self._rows, reason, shown)
+            self._screen.draw(state, run, self._rows, reason, queue)
             ended = self._clock()
             self._next_draw, self._pending = ended + max(_MIN_INTERVAL_S, (ended - began) / _MAX_LOAD), None
 

@@ -47,10 +47,10 @@ class NotebookScreen:
         run: Run,
         rows: Mapping[str, int],
         reason: str,
-        shown: QueueDisplay = NOT_SHOWN,
+        queue: QueueDisplay = NOT_SHOWN,
     ) -> None:
         """Draw a planned or waiting run."""
-        html = rendered(state, run, rows, reason, shown)
+        html = rendered(state, run, rows, reason, queue)
         if html == self._html:
             return
         self._html = html
@@ -71,14 +71,14 @@ def rendered(
     run: Run,
     rows: Mapping[str, int],
     reason: str,
-    shown: QueueDisplay = NOT_SHOWN,
+    queue: QueueDisplay = NOT_SHOWN,
 ) -> str:
     """Return the run as HTML: state, queue, bars, and a table of models."""
     is_fit = isinstance(run.request, FitRequest)
     status = ", ".join(part for part in (state_words.run(run), outcome(run), reason) if part)
     parts = [f"<p><strong>{escape(run.id)}</strong>: {escape(status)}</p>"]
-    if shown.line:
-        parts.append(f"<p>{escape(shown.line)}</p>")
+    if queue.line:
+        parts.append(f"<p>{escape(queue.line)}</p>")
     parts.append(_bars_html(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
     if is_fit:
         lines = (*rungs.lines(run), *forecast_lines(run, time.time()), *verification_texts.lines(run.audits))

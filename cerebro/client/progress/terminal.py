@@ -39,12 +39,12 @@ class TerminalScreen:
         run: Run,
         rows: Mapping[str, int],
         reason: str,
-        shown: QueueDisplay = NOT_SHOWN,
+        queue: QueueDisplay = NOT_SHOWN,
     ) -> None:
         """Draw a planned or waiting run."""
         import tqdm
 
-        queue_position = shown.queue_position
+        queue_position = queue.queue_position
         for bar in bars(state, run, rows):
             self._draw(bar, queue_position.brief if queue_position is not None else "")
         position = (
@@ -55,7 +55,7 @@ class TerminalScreen:
         if position != self._last_position:
             self._last_position = position
             if queue_position is not None:
-                tqdm.tqdm.write(f"{run.id} {shown.line}", file=sys.stderr)
+                tqdm.tqdm.write(f"{run.id} {queue.line}", file=sys.stderr)
         if (goal := short(run, time.time())) and not self._has_shown_goal:
             self._has_shown_goal = True
             tqdm.tqdm.write(f"{run.id}: {goal}", file=sys.stderr)

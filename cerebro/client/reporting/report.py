@@ -161,7 +161,7 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
     has_parents = any(row.parent for row in rows)
     origin = ("from",) if has_parents else ()
     columns = ("model", "state", f"best {metric}", "at epoch", "sub-epochs")
-    columns = (*columns, *origin, *varying, "restarts", "compute, s")
+    columns = (*columns, *origin, *varying, "repeats", "compute, s")
     shown = [
         (
             row.id,

@@ -77,7 +77,7 @@ def _check_visibility(connection: Connection, locators: Locators, original: Loca
     shared = connection.volumes.shared
     if connection.is_local:
         visibility.check_here(locators)
-    elif connection.is_outside:
+    elif connection.is_remote:
         visibility.check_outside(original, connection.page)
     elif shared.is_dir():
         visibility.check_inside(locators, shared)

@@ -97,7 +97,7 @@ class FitOptions:
     def from_flat(cls, options: Mapping[str, Any]) -> FitOptions:
         """Return the options of an experiment file; other keys, such as ``priority``, have no effect here."""
         names = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in grouped(options).items() if name in names})
+        return cls(**{name: value for name, value in arguments_from_flat(options).items() if name in names})
 
 
 OPTION_GROUPS: Mapping[str, type] = {
@@ -120,7 +120,7 @@ def flat_name(group_field: str) -> str:
     return "search" if group_field == "procedure" else group_field
 
 
-def grouped(options: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_from_flat(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the flat options of an experiment file into arguments of `run_fit`.
 
     Raises:
@@ -142,13 +142,13 @@ def check_etl(
     *,
     fraction: float,
     max_failed: float,
-    is_outside: bool,
+    is_remote: bool,
     failure_rules: object = (),
 ) -> None:
     """Check the arguments of `run_etl` as far as this machine can.
 
     Args:
-        is_outside: True if the cluster runs elsewhere, so that paths cannot be checked here.
+        is_remote: True if the cluster runs elsewhere, so that paths cannot be checked here.
         failure_rules: failure rules of the run.
 
     Raises:
@@ -161,7 +161,7 @@ def check_etl(
     if fits(spec) and locators.train is None:
         raise SpecError(NO_TRAINING_ROWS)
     for split, locator in locators.splits().items():
-        if not is_outside or is_bucket(locator.metadata):
+        if not is_remote or is_bucket(locator.metadata):
             columns = known_columns(locator.metadata)
             if columns is not None:
                 check_features(spec, split, columns, has_objects=locator.objects is not None)
@@ -185,7 +185,7 @@ def resolve_fit(
     space: SearchSpace,
     options: FitOptions,
     *,
-    is_validated: bool,
+    has_validation_split: bool,
     put_code: Callable[[CodeRecord], CodeRecord] = lambda code: code,
 ) -> tuple[SearchRequest | None, list[Hyperparameters]]:
     """Validate a fit; return its search request, and the configurations to train.
@@ -200,7 +200,7 @@ def resolve_fit(
     Raises:
         SpecError, MetricError, DataError, SearchError, SearchSpaceError: an argument is invalid.
     """
-    _check_fit(spec, options, is_validated=is_validated)
+    _check_fit(spec, options, has_validation_split=has_validation_split)
     procedures: list[CodeRecord] = []
 
     def collect(code: CodeRecord) -> CodeRecord:
@@ -217,7 +217,7 @@ def resolve_fit(
         put_code=collect,
         author=author(),
     )
-    check_rules(spec, request.stop if request else (), is_validated=is_validated)
+    check_stop_rules(spec, request.stop if request else (), has_validation_split=has_validation_split)
     models: list[Hyperparameters] = []
     if search.procedure is None:
         models = configurations(space, samples=options.samples, seed=options.seed)
@@ -266,16 +266,18 @@ def fit_request(
     )
 
 
-def _check_fit(spec: SubEpochSpec | None, options: FitOptions, *, is_validated: bool) -> None:
+def _check_fit(spec: SubEpochSpec | None, options: FitOptions, *, has_validation_split: bool) -> None:
     if spec is not None:
-        check_spec(spec, SubEpochSpec, "run_fit", _required_methods(is_validated=is_validated))
+        check_spec(
+            spec, SubEpochSpec, "run_fit", _required_methods(has_validation_split=has_validation_split)
+        )
     if options.mode not in ("min", "max"):
         raise MetricError(
             f"mode is {options.mode!r}: set mode='max' if a larger value is better, or mode='min' if a smaller one is"
         )
     if not options.metric:
         raise MetricError("no metric: name the metric that ranks models, such as metric='accuracy'")
-    _check_metric(spec, options.metric, "test" if is_validated else "train")
+    _check_metric(spec, options.metric, "test" if has_validation_split else "train")
     if not 0 < options.epochs < math.inf:
         raise DataError(f"epochs is {options.epochs}, expected a finite number above 0")
     checked_failure_rules(options.failure_rules)
@@ -286,7 +288,9 @@ def _check_fit(spec: SubEpochSpec | None, options: FitOptions, *, is_validated: 
         )
 
 
-def check_rules(spec: SubEpochSpec | None, rules: Iterable[StopRule], *, is_validated: bool) -> None:
+def check_stop_rules(
+    spec: SubEpochSpec | None, rules: Iterable[StopRule], *, has_validation_split: bool
+) -> None:
     """Raise `MetricError` if a stop rule names a metric that the spec does not return.
 
     Metrics that cannot be read from the source code are checked after the first epoch.
@@ -294,7 +298,7 @@ def check_rules(spec: SubEpochSpec | None, rules: Iterable[StopRule], *, is_vali
     for rule in rules:
         if isinstance(rule, Above | Below):
             place = f"in {rule.kind.capitalize()}({rule.metric!r}, {rule.limit:g})"
-            _check_metric(spec, rule.metric, "test" if is_validated else "train", place=place)
+            _check_metric(spec, rule.metric, "test" if has_validation_split else "train", place=place)
 
 
 def _check_metric(spec: SubEpochSpec | None, metric: str, method: str, *, place: str = "as `metric`") -> None:
@@ -313,7 +317,7 @@ def check_dry_run(
     hyperparams: SearchSpace | None,
     *,
     rows: int,
-    is_validated: bool,
+    has_validation_split: bool,
 ) -> Hyperparameters:
     """Validate the arguments of a dry run.
 
@@ -328,11 +332,11 @@ def check_dry_run(
         raise DataError(f"rows is {rows}, expected at least 1")
     if spec is None:
         return {}
-    check_spec(spec, SubEpochSpec, "dry_run", _required_methods(is_validated=is_validated))
+    check_spec(spec, SubEpochSpec, "dry_run", _required_methods(has_validation_split=has_validation_split))
     if hyperparams is None:
         raise SearchSpaceError("no hyperparams: give a configuration, such as {'lr': 0.01, 'batch_size': 32}")
     return first_configuration(hyperparams)
 
 
-def _required_methods(*, is_validated: bool) -> set[str]:
-    return {"create_models", "train"} | ({"test"} if is_validated else set())
+def _required_methods(*, has_validation_split: bool) -> set[str]:
+    return {"create_models", "train"} | ({"test"} if has_validation_split else set())

@@ -124,7 +124,7 @@ def check(committed: Sequence[SubEpoch], expected: Set[SubEpoch], *, accuracy: f
 @contextmanager
 def _data(name: str, connection: Connection, workers: int) -> Iterator[dict[str, dict[str, str]]]:
     """Write tables and objects to the shared volume, yield their locators, and delete them afterwards."""
-    if connection.is_outside:
+    if connection.is_remote:
         raise ClusterError(
             "the selftest writes its data to the shared volume, which this machine does not have: run it in the "
             "cluster, with `helm test` or in a terminal of the notebook"

@@ -20,16 +20,16 @@ from cerebro.contract.values import has_masked
 
 
 class _Sum(NamedTuple):
-    """Consecutive values: mean time, sum and count."""
+    """Consecutive values: mean time, sum and number."""
 
     seconds: float
     value: Any
-    number: int
+    num_values: int
 
     def with_(self, other: _Sum) -> _Sum:
-        number = self.number + other.number
-        seconds = (self.seconds * self.number + other.seconds * other.number) / number
-        return _Sum(seconds, self.value + other.value, number)
+        num_values = self.num_values + other.num_values
+        seconds = (self.seconds * self.num_values + other.seconds * other.num_values) / num_values
+        return _Sum(seconds, self.value + other.value, num_values)
 
 
 class CurveRecorder:
@@ -43,7 +43,7 @@ class CurveRecorder:
         self._began, self._clock = began, clock
         self._name = ""
         self._sums: list[_Sum] = []
-        self._each = 1
+        self._capacity = 1
         """Number of values in a full sum."""
         self._last: Any = None
 
@@ -55,13 +55,13 @@ class CurveRecorder:
             return
         self._last = value
         new = _Sum(self._clock() - self._began, value, 1)
-        if self._sums and self._sums[-1].number < self._each:
+        if self._sums and self._sums[-1].num_values < self._capacity:
             self._sums[-1] = self._sums[-1].with_(new)
             return
         if len(self._sums) == MAX_POINTS:
             pairs = zip(self._sums[::2], self._sums[1::2], strict=True)
             self._sums = [first.with_(second) for first, second in pairs]
-            self._each *= 2
+            self._capacity *= 2
         self._sums.append(new)
 
     def curve(self) -> Curve | None:
@@ -73,7 +73,8 @@ class CurveRecorder:
         if not self._sums:
             return None
         points = [
-            CurvePoint(each.seconds, float(each.value) / each.number, each.number) for each in self._sums
+            CurvePoint(each.seconds, float(each.value) / each.num_values, each.num_values)
+            for each in self._sums
         ]
         finite = tuple(point for point in points if math.isfinite(point.mean))
         has_diverged = not finite or not math.isfinite(float(self._last))

@@ -16,6 +16,7 @@ from dispatcher.app import create_app
 from dispatcher.settings import Settings
 from tests.dispatcher.serving import end, start
 from tests.kvs_api.real import TOKEN, Service
+from tests.waiting import HANG_S
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -54,7 +55,7 @@ class Served:
     ) -> urllib3.BaseHTTPResponse:
         """Send a request with the path unchanged."""
         parts = urllib3.util.parse_url(self.address)
-        with urllib3.HTTPConnectionPool(parts.host or "", parts.port, timeout=30.0) as pool:
+        with urllib3.HTTPConnectionPool(parts.host or "", parts.port, timeout=HANG_S) as pool:
             return pool.urlopen(method, path, body=body, headers=headers, retries=False, redirect=False)
 
     def close(self) -> None:
