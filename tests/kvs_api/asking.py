@@ -17,6 +17,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.waiting import HANG_S
+
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
 ]  # fmt: skip
@@ -64,7 +66,7 @@ def _ask(
         for place in (case.query, case.body):  # news is tested elsewhere
             if isinstance(place, dict) and isinstance(place.get("wait_s"), int | float | str):
                 place["wait_s"] = 0
-        answer = case.call(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        answer = case.call(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=HANG_S)
         case.validate_response(answer, checks=CHECKS)
 
     ask()

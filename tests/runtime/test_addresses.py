@@ -15,6 +15,7 @@ from cerebro.runtime.web import addresses, health
 from cerebro.runtime.web.serving import Threads, WebServer
 from cerebro.runtime.web.wsgi import WsgiOnAsgi
 from tests.dispatcher.serving import running
+from tests.waiting import HANG_S
 
 BOTH = ("127.0.0.1", "::1")
 
@@ -109,7 +110,7 @@ def test_store_and_page_are_served_on_both_families() -> None:
         assert {each.family for each in server.sockets} == {socket.AF_INET, socket.AF_INET6}
         for each in server.sockets:
             host = "::1" if each.family == socket.AF_INET6 else "127.0.0.1"
-            connection = HTTPConnection(host, each.getsockname()[1], timeout=10)
+            connection = HTTPConnection(host, each.getsockname()[1], timeout=HANG_S)
             connection.request("GET", "/")
             assert connection.getresponse().read().decode() == host
             connection.close()

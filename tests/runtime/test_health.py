@@ -14,6 +14,7 @@ import urllib3
 from cerebro.errors import ClusterError
 from cerebro.runtime.web import health
 from controller.__main__ import HUNG_S, hung
+from tests.waiting import HANG_S
 
 
 class Served:
@@ -37,7 +38,7 @@ class Served:
 
     def half(self) -> socket.socket:
         """Open a connection and send half a request."""
-        made = socket.create_connection(("127.0.0.1", self._server.server_port), timeout=20.0)
+        made = socket.create_connection(("127.0.0.1", self._server.server_port), timeout=HANG_S)
         made.sendall(b"GET /live HTTP/1.1\r\nHost:")
         return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,8 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.health.machine_checks import NodeChecker
-from tests.worker.agent.agents import Agents, until
+from tests.waiting import HANG_S, until
+from tests.worker.agent.agents import Agents
 
 
 class Store:
@@ -32,7 +34,7 @@ class Store:
         return Reclaim()
 
 
-def checker(tmp_path: Path, code: str, *, killed_s: float = 60.0, store: Store | None = None) -> NodeChecker:
+def checker(tmp_path: Path, code: str, *, store: Store | None = None) -> NodeChecker:
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     settings = Settings(server="", token="t", worker="worker-0", volumes=volumes, cores=1)
     return NodeChecker(
@@ -41,17 +43,33 @@ def checker(tmp_path: Path, code: str, *, killed_s: float = 60.0, store: Store |
         WorkerDevices(1),
         "a",
         command=[sys.executable, "-c", code],
-        killed_s=killed_s,
+        killed_s=60.0,
     )
 
 
 @pytest.mark.processes
-def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
-    """A device that does not respond is a finding."""
-    code = """import time; print('{"name": "memory", "seconds": 1.0}', flush=True); time.sleep(600)"""
-    found = checker(tmp_path, code, killed_s=1.0).check()
-    assert found.verdict == "the check did not end within 1 s"
+def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that does not respond is a finding. The time limit passes once the process has printed its first."""
+    wait, printed, limits = subprocess.Popen.wait, tmp_path / "printed", list[float | None]()
+
+    def wait_until_printed(process: subprocess.Popen[str], timeout: float | None = None) -> int:
+        limits.append(timeout)
+        if len(limits) == 1:
+            until(printed.exists, "the process has printed")
+            raise subprocess.TimeoutExpired(process.args, 60.0)
+        return wait(process, HANG_S)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_until_printed)
+    code = f"""
+import pathlib, time
+print('{{"name": "memory", "seconds": 1.0}}', flush=True)
+pathlib.Path({str(printed)!r}).touch()
+time.sleep(3600)
+"""
+    found = checker(tmp_path, code).check()
+    assert found.verdict == "the check did not end within 60 s"
     assert found.probes[0].name == "memory"
+    assert limits == [60.0, 1.0]
 
 
 @pytest.mark.processes
