@@ -59,9 +59,7 @@ def in_fork(work: Callable[[], Result], name: str) -> Result:
     try:
         with os.fdopen(read, "rb") as file:
             content = file.read()
-    except (
-        BaseException
-    ):  # such as SystemExit at a signal: the fork must not use files that the caller removes now
+    except BaseException:  # such as SystemExit at a signal: the caller now removes files that the fork uses
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
