@@ -16,6 +16,7 @@ from cerebro.local import cleaning, cluster
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from cerebro.local.supervision import ports, processes, readiness
 from examples import digits
+from tests import shared_memory
 from tests.local.fakes import FakeCluster
 from tests.waiting import HANG_S
 
@@ -41,13 +42,13 @@ class RealCluster(FakeCluster):
 
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[RealCluster]:
-    shared_memory = set(Path("/dev/shm").iterdir())
+    before = shared_memory.unused()
     found = RealCluster(tmp_path)
     yield found
     info = find_running(found.home)
     found.command_line("down")
     _check_nothing_is_left(found.home, info)
-    assert set(Path("/dev/shm").iterdir()) <= shared_memory
+    shared_memory.check_none_left(before)
 
 
 def _check_nothing_is_left(home: ClusterHome, info: ClusterInfo | None) -> None:

@@ -7,12 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from cerebro.local import cleaning, cluster
 from cerebro.local.supervision import processes
+from tests import shared_memory
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import ROWS, Lab
 from tests.e2e.specs import TinyETL, TinyTraining
@@ -52,7 +52,7 @@ def restart(lab: Lab) -> None:
 
 def test_down_leaves_nothing(own_lab: MakeLab) -> None:
     """During user code, `cerebro down` ends every process and frees all ports and shared memory."""
-    shared_memory = set(Path("/dev/shm").iterdir())
+    before = shared_memory.unused()
     lab = own_lab()
     experiment = lab.experiment()
     etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=3), progress=False))
@@ -76,7 +76,7 @@ def test_down_leaves_nothing(own_lab: MakeLab) -> None:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
     assert not info.socket.exists()
-    assert set(Path("/dev/shm").iterdir()) <= shared_memory
+    shared_memory.check_none_left(before)
     restart(lab)
     lab.gate.open()
     assert sum(lab.result(etl, experiment).kept_rows.values()) == sum(ROWS.values())
