@@ -21,8 +21,6 @@ import torch._dynamo
 
 from cerebro.contract.tasks import (
     MAX_WARNINGS,
-    AuditOutcome,
-    AuditTask,
     CheckpointRef,
     EtlTask,
     EvaluateTask,
@@ -38,6 +36,8 @@ from cerebro.contract.tasks import (
     Timings,
     TrainTask,
     TrialTask,
+    VerificationOutcome,
+    VerificationTask,
 )
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
@@ -185,8 +185,8 @@ class Handler(BaseHandler):
             from model_hopper.rank_setup import join_plan
 
             rank_setup = join_plan(self._context, body.parallel_plan, body.hang_timeout_s)
-        if isinstance(body, AuditTask):
-            return self._audit(spec, body, timings)
+        if isinstance(body, VerificationTask):
+            return self._verification(spec, body, timings)
         if not isinstance(body, TrainTask):
             return self._evaluate_with_fallback(spec, body, timings)
         self._context.device_memory.begin()
@@ -295,7 +295,7 @@ class Handler(BaseHandler):
             validated=feed.validation.epoch + 1 if feed.validation else 0,
         )
 
-    def _audit(self, spec: SubEpochSpec, body: AuditTask, timings: Timings) -> TaskResult:
+    def _verification(self, spec: SubEpochSpec, body: VerificationTask, timings: Timings) -> TaskResult:
         """Re-execute a sub-epoch and compare it with the committed one, without writing anything."""
         loading = time.monotonic()
         self._context.device_memory.begin()
@@ -320,7 +320,7 @@ class Handler(BaseHandler):
             sub_epoch=body.sub_epoch,
             position=body.position,
             savepoints=Savepoints(trainee, validation=body.validation),
-            is_audit=True,
+            is_verification=True,
         )
         timings = timings.model_copy(update={"load_s": began - loading})
         try:
@@ -338,7 +338,7 @@ class Handler(BaseHandler):
             )
         except NonFiniteMetricError as error:
             # Committed metrics are finite, so this one differs.
-            outcome, metrics = AuditOutcome(is_exact=False, differences=(str(error)[:200],)), {}
+            outcome, metrics = VerificationOutcome(is_exact=False, differences=(str(error)[:200],)), {}
         else:
             self._context.raise_if_ended()
             self._context.device_memory.check()
@@ -351,7 +351,7 @@ class Handler(BaseHandler):
             cores=body.threads,
             metrics=metrics,
             timings=timings.model_copy(update={"compute_s": time.monotonic() - began}),
-            audit=outcome,
+            verification=outcome,
         )
 
     def _share(self, body: TrainTask, trainee: Trainee) -> SubEpochShare:
@@ -518,15 +518,15 @@ class Handler(BaseHandler):
         position: Position | None = None,
         savepoints: Savepoints | None = None,
         recorder: CurveRecorder | None = None,
-        is_audit: bool = False,
+        is_verification: bool = False,
     ) -> InstrumentedLoader:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
             # The committed attempt already reported these values.
-            new_values = {} if is_audit else values
+            new_values = {} if is_verification else values
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=new_values)
             if rows < loader.num_rows:
-                if savepoints is not None and not is_audit and batch > loader.first:
+                if savepoints is not None and not is_verification and batch > loader.first:
                     self._savepoint_timing.consider(savepoints, batch, rows, loader)
                 self._context.raise_if_ending()
 

@@ -169,7 +169,7 @@ class Session:
             lines += [f"    {line}" for line in rungs.lines(run)]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
             lines += [f"    {line}" for line in forecast_lines(run, self._clock())]
-            lines += [f"    {line}" for line in verification_texts.lines(run.audits)]
+            lines += [f"    {line}" for line in verification_texts.lines(run.verifications)]
         return "\n".join([*lines, *self._worker_lines(state)])
 
     def _worker_lines(self, state: ExperimentState) -> Iterator[str]:

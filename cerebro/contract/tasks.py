@@ -371,7 +371,7 @@ MAX_DIFFERENCES = 20
 """Maximum differences listed for a re-execution."""
 
 
-class AuditOutcome(Contract):
+class VerificationOutcome(Contract):
     """Comparison of a re-execution with the committed sub-epoch.
 
     Attributes:
@@ -424,8 +424,8 @@ class TaskResult(Contract):
     """Only for `search`."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
     """Only for `fitting`."""
-    audit: AuditOutcome | None = Field(None, exclude_if=lambda value: value is None)
-    """Only for `audit`."""
+    verification: VerificationOutcome | None = Field(None, exclude_if=lambda value: value is None)
+    """Only for `verify`."""
     warnings: tuple[Annotated[str, text_of(MAX_WARNING)], ...] = Field(
         (), max_length=MAX_WARNINGS, exclude_if=lambda texts: not texts
     )
@@ -566,10 +566,10 @@ class TrainTask(ModelTask):
     before."""
 
 
-class AuditTask(ModelTask):
+class VerificationTask(ModelTask):
     """Re-execution of a committed sub-epoch, for comparison. Its trained state is discarded."""
 
-    kind: Literal["audit"] = "audit"
+    kind: Literal["verify"] = "verify"
     epoch: int
     partition: int
     sub_epoch: int
@@ -588,7 +588,7 @@ class AuditTask(ModelTask):
     is_exact: bool
     """True if it ran on the same kind of device, which computes the same bits."""
     spare: tuple[str, ...] = ()
-    """Names of checkpoints that nothing but this audit needs: removed once it has found nothing."""
+    """Names of checkpoints that nothing but this verification needs: removed once it has found nothing."""
 
 
 class EvaluateTask(ModelTask):
@@ -674,7 +674,7 @@ TaskBody = Annotated[
     EtlTask
     | FittingTask
     | TrainTask
-    | AuditTask
+    | VerificationTask
     | EvaluateTask
     | PredictTask
     | InspectTask
@@ -683,7 +683,7 @@ TaskBody = Annotated[
     Field(discriminator="kind"),
 ]
 
-KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting", "audit")
+KINDS = ("etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting", "verify")
 
 MEASURING = frozenset({"inspect", "trial"})
 """Kinds of tasks that only measure; their failure ends neither a model nor a run."""

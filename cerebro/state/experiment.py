@@ -326,7 +326,7 @@ class ExperimentState:
         if run.open_tasks():
             raise IllegalEventError(f"RunFinished of {run.id} while tasks are open")
         run.state, run.error, run.ended = RunState(event.outcome), event.error, event.time
-        run.audits.end()
+        run.verifications.end()
 
     def _note(
         self,

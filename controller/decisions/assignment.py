@@ -45,7 +45,7 @@ from controller.sources.replication import Replicas
 from controller.sources.search import Searching
 from controller.sources.search_tasks import SearchRequests
 from controller.sources.task_source import Offer, Proposal
-from controller.sources.verification import Verifications
+from controller.sources.verification import Reexecutions
 
 _Choose = Callable[[list[int]], Placement | None]
 
@@ -110,8 +110,8 @@ class _SubEpochs:
     ) -> None:
         self._draft, self._fit, self._now, self._depth = draft, fit, snapshot.now, snapshot.depth
         self._evaluation = EtlAndEvaluation(state, draft.run)
-        self._verifications = Verifications(record, state, draft.run)
-        self._overdue = Verifications(record, state, draft.run, is_overdue=True)
+        self._verifications = Reexecutions(record, state, draft.run)
+        self._overdue = Reexecutions(record, state, draft.run, is_overdue=True)
         self._training_workers = [w for w in draft.alive if w.trains]
         self._dispatch_draft = DispatchDraft(fit)
         self._exclude_models()
@@ -426,7 +426,7 @@ class _SubEpochs:
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
         if key.kind != "train":
-            return key.kind in worker.kinds and key.kind not in ("etl", "search", "audit", *MEASURING)
+            return key.kind in worker.kinds and key.kind not in ("etl", "search", "verify", *MEASURING)
         dispatch_state, index = self._fit.dispatch_state, self._fit.worker(worker.name)
         model = self._fit.model(key.model or "")
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:

@@ -49,7 +49,7 @@ from controller.sources.replication import Replicas, unmakable, volume_failure
 from controller.sources.search import Searching
 from controller.sources.search_tasks import SearchRequests
 from controller.sources.task_source import RevocableTasks
-from controller.sources.verification import Verifications, is_awaited
+from controller.sources.verification import Reexecutions, is_awaited
 
 Step = api.Assign | api.Revoke | api.Preempt | api.Note | api.Dequeue
 
@@ -141,9 +141,9 @@ class _Decision:
         run, snapshot = self.run, self.snapshot
         if not run.is_complete():
             return None
-        redos = _redos(self.record, self.state, run, snapshot, self.fit)
-        waits = not redos and is_awaited(self.state, run, snapshot.cordoned, snapshot.workers)
-        return redos or ([] if waits else [_finished(run)])
+        reexecutions = _reexecutions(self.record, self.state, run, snapshot, self.fit)
+        waits = not reexecutions and is_awaited(self.state, run, snapshot.cordoned, snapshot.workers)
+        return reexecutions or ([] if waits else [_finished(run)])
 
     def search_actions(self) -> list[Step] | None:
         """Add, extend and stop models of a search."""
@@ -207,7 +207,7 @@ def _may_try_volume(run: Run, snapshot: ClusterSnapshot) -> bool:
     return bool(snapshot.now >= run.pauses[-1][0] + pause_s)
 
 
-def _redos(
+def _reexecutions(
     record: ExperimentRecord,
     state: ExperimentState,
     run: Run,
@@ -215,8 +215,8 @@ def _redos(
     fit: FitDispatch | None,
 ) -> list[Step]:
     """Assign verifications of a trained fit to devices that are free now."""
-    steps = assign(record, state, run, fit, snapshot) if any(run.audits.due()) else []
-    return [step for step in steps if isinstance(step, api.Assign) and step.body.kind == "audit"]
+    steps = assign(record, state, run, fit, snapshot) if any(run.verifications.due()) else []
+    return [step for step in steps if isinstance(step, api.Assign) and step.body.kind == "verify"]
 
 
 def _out_of_reach(state: ExperimentState, run: Run, fit: FitDispatch) -> Sequence[ParallelPlansRuledOut]:
@@ -413,7 +413,7 @@ def _revoke_unneeded(record: ExperimentRecord, state: ExperimentState, run: Run)
         Replicas(state, run),
         SearchRequests(record, run),
         Measurements(record, run),
-        Verifications(record, state, run),
+        Reexecutions(record, state, run),
     )
     by_kind = {kind: source for source in sources for kind in source.kinds}
     for task in run.open.values():

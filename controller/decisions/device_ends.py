@@ -27,7 +27,7 @@ def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
     """
     first = worker.first_in(device)
     key = TaskKey.parse(first) if first else None
-    if key is not None and key.kind in ("etl", "trial", "audit"):
+    if key is not None and key.kind in ("etl", "trial", "verify"):
         return math.inf
     if key is None or key.kind != "train" or key.run != fit.run:
         return None

@@ -9,7 +9,6 @@ from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.search import Above, Below
 from cerebro.contract.tasks import (
-    AuditTask,
     EtlTask,
     EvaluateTask,
     FittingTask,
@@ -19,12 +18,13 @@ from cerebro.contract.tasks import (
     TaskBody,
     TrainTask,
     Validation,
+    VerificationTask,
 )
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.policies import is_by_priority_score
 from cerebro.state import ExperimentState, Model, Run, TaskKey, Worker, position_of
 from cerebro.state.runs.concurrent_runs import epochs_read
-from cerebro.state.tasks.verifications import Audit, is_exact
+from cerebro.state.tasks.verifications import Verification, is_exact
 
 
 def body(
@@ -128,16 +128,16 @@ def _train(
     )
 
 
-def audit(
-    record: ExperimentRecord, state: ExperimentState, run: Run, found: Audit, worker: Worker
-) -> AuditTask:
+def verification(
+    record: ExperimentRecord, state: ExperimentState, run: Run, found: Verification, worker: Worker
+) -> VerificationTask:
     """Return the next verification of a sub-epoch, for a worker."""
     key, model, visit = found.next_key, run.models[found.sub_epoch.model or ""], found.visit
     if not isinstance(run.plan, FitPlan):
         raise IllegalEventError(f"{key} belongs to no fit run")
     dataset = state.datasets.get(run.plan.dataset)
     needed = run.kept_checkpoints(model, but=found) | _evaluated(state, run, model)
-    return AuditTask(
+    return VerificationTask(
         **_model_fields(record, state, run, key, found.hyperparams),
         epoch=visit.epoch,
         partition=visit.partition,

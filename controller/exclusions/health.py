@@ -206,7 +206,7 @@ def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]
         model = run.models.get(task.key.model or "")
         if (
             model is None
-            or task.key.kind == "audit"
+            or task.key.kind == "verify"
             or model.state is not ModelState.FAILED
             or task.state is not TaskState.FAILED
         ):

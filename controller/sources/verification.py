@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskKey, Worker
 from cerebro.state.tasks.memory_need import has_room
-from cerebro.state.tasks.verifications import Audit, AuditState, is_exact, may_redo
+from cerebro.state.tasks.verifications import Verification, VerificationState, is_exact, may_reexecute
 from controller.decisions import tasks
 from controller.exclusions.memory_needs import Views, limit_of
 from controller.scaling.cluster_snapshot import WorkerView
@@ -33,14 +33,14 @@ LEAST = 8
 """Minimum number of these commits."""
 
 
-class Verifications:
+class Reexecutions:
     """Proposes re-executions, at most one per worker.
 
     Args:
         is_overdue: True to propose overdue ones only.
     """
 
-    kinds = frozenset({"audit"})
+    kinds = frozenset({"verify"})
     reason = "nothing is left to be compared"
 
     def __init__(
@@ -54,32 +54,34 @@ class Verifications:
         if run.kind != "fit" or run.state is not RunState.RUNNING or not run.fit_request.verify:
             return
         known = {str(task.key) for task in run.open.values()} | {step.task for step in view.steps}
-        for audit in run.audits.due():
-            if str(audit.next_key) in known or (self._is_overdue and not has_waited(run, audit)):
+        for verification in run.verifications.due():
+            if str(verification.next_key) in known or (
+                self._is_overdue and not has_waited(run, verification)
+            ):
                 continue
-            worker = _worker_for(run, audit, view, offer)
+            worker = _worker_for(run, verification, view, offer)
             if worker is not None:
-                body = tasks.audit(self._record, self._state, run, audit, worker)
+                body = tasks.verification(self._record, self._state, run, verification, worker)
                 device = view.places.free(worker.name, offer.depth, offer.devices(worker.name))
-                yield Proposal(audit.next_key, worker.name, (device,), body=body)
+                yield Proposal(verification.next_key, worker.name, (device,), body=body)
 
     def is_still_needed(self, task: Task) -> bool:
         """True unless the sub-epoch was retrained or the code is not repeatable."""
-        audits = self._run.audits
-        return not (audits.of(task.key) is None or audits.is_hopeless)
+        verifications = self._run.verifications
+        return not (verifications.of(task.key) is None or verifications.is_hopeless)
 
 
-def has_waited(run: Run, audit: Audit) -> bool:
+def has_waited(run: Run, verification: Verification) -> bool:
     """True if the re-execution is overdue and precedes sub-epochs."""
-    return run.counts.sub_epochs - audit.drawn_after >= max(LEAST, PATIENCE * len(run.models))
+    return run.counts.sub_epochs - verification.drawn_after >= max(LEAST, PATIENCE * len(run.models))
 
 
 def is_awaited(state: ExperimentState, run: Run, cordoned: Collection[str], views: Views) -> bool:
     """True if a third result waits for a worker's check, which takes at most a minute."""
     return any(
-        _may(state.workers[name], run, audit, views)
-        for audit in run.audits.due()
-        if audit.state is AuditState.DIFFERS
+        _may(state.workers[name], run, verification, views)
+        for verification in run.verifications.due()
+        if verification.state is VerificationState.DIFFERS
         for name in cordoned
         if name in state.workers
     )
@@ -87,7 +89,7 @@ def is_awaited(state: ExperimentState, run: Run, cordoned: Collection[str], view
 
 def _worker_for(
     run: Run,
-    audit: Audit,
+    verification: Verification,
     draft: AssignmentDraft,
     offer: Offer,
 ) -> Worker | None:
@@ -96,42 +98,42 @@ def _worker_for(
     Otherwise only metrics can be compared. The second re-execution is compared with the first in the same
     way.
     """
-    failed_at = run.task(audit.next_key).failed_at
+    failed_at = run.task(verification.next_key).failed_at
     able = [
         worker
         for worker in draft.alive
-        if _may(worker, run, audit, draft.views)
+        if _may(worker, run, verification, draft.views)
         and not draft.exclusions.stops_all(worker.name)
         and (offer.offered_devices is None or worker.name in offer.offered_devices)
-        and not _is_auditing(worker, draft)
+        and not _is_verifying(worker, draft)
         and draft.places.num_free(worker.name, offer.depth, offer.devices(worker.name))
     ]
-    return min(able, key=lambda w: (w.name in failed_at, not is_exact(audit, w), w.name), default=None)
+    return min(able, key=lambda w: (w.name in failed_at, not is_exact(verification, w), w.name), default=None)
 
 
-def _may(worker: Worker, run: Run, audit: Audit, views: Views) -> bool:
+def _may(worker: Worker, run: Run, verification: Verification, views: Views) -> bool:
     """True if a worker can give the next result, now or later."""
     assert run.plan is not None
     return (
-        may_redo(worker, run.plan.dataset, audit.visit.partition)
-        and worker.name not in audit.seen_by
-        and (is_exact(audit, worker) or not (audit.redos and audit.redos[0].is_exact))
-        and _has_room(audit, views.get(worker.name))
+        may_reexecute(worker, run.plan.dataset, verification.visit.partition)
+        and worker.name not in verification.seen_by
+        and (is_exact(verification, worker) or not any(r.is_exact for r in verification.reexecutions[:1]))
+        and _has_room(verification, views.get(worker.name))
     )
 
 
-def _has_room(audit: Audit, view: WorkerView | None) -> bool:
+def _has_room(verification: Verification, view: WorkerView | None) -> bool:
     """True if a worker has the memory the sub-epoch took, or one is unknown."""
     if view is None:
         return True
     limits = (
-        (limit_of(view, "host"), audit.visit.peak_bytes),
-        (limit_of(view, "device"), audit.visit.peak_gpu_bytes),
+        (limit_of(view, "host"), verification.visit.peak_bytes),
+        (limit_of(view, "device"), verification.visit.peak_gpu_bytes),
     )
     return all(limit is None or has_room(limit, peak) for limit, peak in limits)
 
 
-def _is_auditing(worker: Worker, draft: AssignmentDraft) -> bool:
+def _is_verifying(worker: Worker, draft: AssignmentDraft) -> bool:
     return any(
-        TaskKey.parse(key).kind == "audit" for key in (*worker.open_tasks, *draft.given_to(worker.name))
+        TaskKey.parse(key).kind == "verify" for key in (*worker.open_tasks, *draft.given_to(worker.name))
     )

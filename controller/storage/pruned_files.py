@@ -61,9 +61,9 @@ class Leftovers:
         # Compacted sub-epochs with files kept for verifications or as parent checkpoints.
         own_files.update(
             file
-            for audit in run.audits.known.values()
-            if audit.sub_epoch.model == model.id
-            for file in audit.files
+            for verification in run.verifications.known.values()
+            if verification.sub_epoch.model == model.id
+            for file in verification.files
         )
         own_files.update(visit.file for visit in run.origins_of(model))
         kept_files = run.kept_checkpoints(model) & own_files

@@ -120,7 +120,7 @@ class Overview:
     """Search procedure of the fit and its progress, in words."""
     forecast: tuple[str, tuple[str, ...]] | None = None
     """Expected end of the fit (for an ended fit, the first forecast) and further lines."""
-    audits: tuple[str, ...] = ()
+    verifications: tuple[str, ...] = ()
     """Results of verification, in words: a summary, then each mismatch."""
 
 
@@ -151,7 +151,7 @@ def overview(
         forecast=_forecast(run, read_model.throughput(now, run).time_left, now)
         if run and run.forecasts
         else None,
-        audits=tuple(verification_texts.lines(run.audits)) if run else (),
+        verifications=tuple(verification_texts.lines(run.verifications)) if run else (),
     )
 
 

@@ -29,7 +29,7 @@ class TaskQuery(WindowQuery):
     model: str = Field("", max_length=100)
     worker: str = Field("", max_length=60)
     kind: Literal[
-        "", "etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting", "audit"
+        "", "etl", "train", "valid", "test", "predict", "inspect", "trial", "search", "fitting", "verify"
     ] = ""
     state: Literal["", "pending", "assigned", "running", "committed", "failed"] = ""
     page: int = Field(1, ge=1, le=1_000_000)

@@ -22,8 +22,6 @@ from cerebro.contract.rest import api
 from cerebro.contract.search_questions import SearchAnswer
 from cerebro.contract.stored.health import CheckResult, Probe
 from cerebro.contract.tasks import (
-    AuditOutcome,
-    AuditTask,
     CheckpointRef,
     EtlTask,
     Failure,
@@ -37,6 +35,8 @@ from cerebro.contract.tasks import (
     Timings,
     TrainTask,
     TrialTask,
+    VerificationOutcome,
+    VerificationTask,
 )
 from cerebro.search import user_procedure
 from cerebro.search.questions import values_for
@@ -130,7 +130,7 @@ class VirtualWorkers:
         """Task kinds of workers that train."""
         inspects = ["inspect"] if self._scenario.inspection is not None else []
         searches = () if self._scenario.has_pods else self._searches
-        return (*_KINDS, "audit", *inspects, *searches, "trial", f"{COMPUTES}virtual")
+        return (*_KINDS, "verify", *inspects, *searches, "trial", f"{COMPUTES}virtual")
 
     @property
     def _searches(self) -> tuple[str, ...]:
@@ -453,15 +453,19 @@ class VirtualWorkers:
             curve=curve,
             cores=1 if isinstance(body, TrainTask) else 0,
             peak_bytes=self._scenario.peak_bytes(body),
-            audit=self._audited(body, item.attempt, worker) if isinstance(body, AuditTask) else None,
+            verification=self._verified(body, item.attempt, worker)
+            if isinstance(body, VerificationTask)
+            else None,
         )
 
-    def _audited(self, body: AuditTask, attempt: int, worker: str) -> AuditOutcome:
+    def _verified(self, body: VerificationTask, attempt: int, worker: str) -> VerificationOutcome:
         left = self._scenario.state_of(body, attempt, worker)
         found = () if left == body.expected.checksum else ("state['models'][0]['weight']",)
         if not body.is_exact:
-            return AuditOutcome(is_exact=False, differences=found)
-        return AuditOutcome(is_exact=True, differences=found, digest=sha256(left.encode()).hexdigest()[:16])
+            return VerificationOutcome(is_exact=False, differences=found)
+        return VerificationOutcome(
+            is_exact=True, differences=found, digest=sha256(left.encode()).hexdigest()[:16]
+        )
 
     def _report(self, worker: _Worker, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
         request = api.ReportRequest(

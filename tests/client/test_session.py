@@ -223,7 +223,7 @@ def test_who_interrupts_a_run_is_told_that_it_goes_on(
 
 
 @pytest.mark.parametrize("share", [-0.01, 1.5, float("nan"), "all"])
-def test_a_share_to_audit_that_is_none_is_refused(share: Any) -> None:
+def test_a_share_to_verify_that_is_none_is_refused(share: Any) -> None:
     """Before anything is sent, with the valid range."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)

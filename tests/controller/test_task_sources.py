@@ -18,10 +18,10 @@ from controller.sources.measurement import Measurements
 from controller.sources.replication import Replicas
 from controller.sources.search_tasks import SearchRequests
 from controller.sources.task_source import Offer, Proposal, RevocableTasks, TaskSource
-from controller.sources.verification import Verifications
+from controller.sources.verification import Reexecutions
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import Scenario
-from tests.controller import test_audits, test_gangs, test_machines
+from tests.controller import test_gangs, test_machines, test_verifications
 from tests.controller.searches import fit_of
 from tests.controller.test_core import own_partition, plan, request
 from tests.controller.test_own_procedure import searched
@@ -54,7 +54,7 @@ SOURCES: dict[type[TaskSource], Callable[[], Any]] = {
     SearchRequests: lambda: fit_of(searched()),
     Measurements: two_devices_each,
     EtlAndEvaluation: validated,
-    Verifications: lambda: test_audits.simulate(Scenario(replicas=test_audits.everywhere(3))),
+    Reexecutions: lambda: test_verifications.simulate(Scenario(replicas=test_verifications.everywhere(3))),
     Gangs: in_gangs,
     Training: a_broken_machine,
 }

@@ -103,7 +103,7 @@ def state_lines(
         return lines
     schedule = [f"  {line}" for line in schedule_lines(state, fits[-1], now)]
     schedule += [f"  {line}" for line in forecast_lines(fits[-1], now)]
-    schedule += [f"  {line}" for line in verification_texts.lines(fits[-1].audits)]
+    schedule += [f"  {line}" for line in verification_texts.lines(fits[-1].verifications)]
     search = [f"  {line}" for line in rungs.lines(fits[-1])]
     for part in (search, schedule, _epoch_lines(fits[-1]), _model_lines(state, fits[-1])):
         lines += ["", *part] if part else []

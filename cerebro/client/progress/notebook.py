@@ -81,7 +81,11 @@ def rendered(
         parts.append(f"<p>{escape(queue.line)}</p>")
     parts.append(_bars_html(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
     if is_fit:
-        lines = (*rungs.lines(run), *forecast_lines(run, time.time()), *verification_texts.lines(run.audits))
+        lines = (
+            *rungs.lines(run),
+            *forecast_lines(run, time.time()),
+            *verification_texts.lines(run.verifications),
+        )
         parts += [f"<p>{escape(line)}</p>" for line in lines]
         parts.append(_models(run))
     return "\n".join(part for part in parts if part)

@@ -309,18 +309,18 @@ class FitResult(FitFigures):
         """
         rows = [
             {
-                "model": audit.sub_epoch.model,
-                "sub_epoch": audit.number,
-                "epoch": audit.visit.epoch,
-                "partition": audit.visit.partition,
-                "worker": audit.visit.worker,
-                "reexecuted_by": tuple(redo.worker for redo in audit.redos),
-                "exact": audit.redos[0].is_exact if audit.redos else None,
-                "state": str(audit.state),
-                "wrong": audit.wrong,
-                "note": verification_texts.result_text(audit),
+                "model": verification.sub_epoch.model,
+                "sub_epoch": verification.number,
+                "epoch": verification.visit.epoch,
+                "partition": verification.visit.partition,
+                "worker": verification.visit.worker,
+                "reexecuted_by": tuple(reexecution.worker for reexecution in verification.reexecutions),
+                "exact": verification.reexecutions[0].is_exact if verification.reexecutions else None,
+                "state": str(verification.state),
+                "wrong": verification.wrong,
+                "note": verification_texts.result_text(verification),
             }
-            for audit in self._run.audits.known.values()
+            for verification in self._run.verifications.known.values()
         ]
         columns = [
             "model",
@@ -335,7 +335,7 @@ class FitResult(FitFigures):
             "note",
         ]
         frame = pd.DataFrame(rows, columns=columns)
-        frame.attrs["unverified"] = dict(self._run.audits.unaudited)
+        frame.attrs["unverified"] = dict(self._run.verifications.unverified)
         return frame
 
     def schedule(self) -> tuple[Problem, Schedule]:

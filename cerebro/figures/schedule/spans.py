@@ -206,7 +206,7 @@ def other_tasks(run: Run, now: float) -> list[Span]:
     return _spans(run, now, OTHER_TASK_KINDS) if run.kind == "fit" else []
 
 
-OTHER_TASK_KINDS = frozenset({"etl", "search", "audit", *MEASURING})
+OTHER_TASK_KINDS = frozenset({"etl", "search", "verify", *MEASURING})
 """Kinds of the other tasks in a schedule."""
 
 

@@ -16,7 +16,7 @@ _TASKS = {
     "inspect": ("inspecting models", "."),
     "trial": ("measuring a parallel plan", "+"),
     "search": ("search action", "/"),
-    "audit": ("re-executing a sub-epoch", "x"),
+    "verify": ("re-executing a sub-epoch", "x"),
 }
 """Kind of task -> name in the legend, pattern of its bars."""
 
@@ -73,7 +73,7 @@ def task_words(spans: Sequence[Span]) -> str:
         "inspect": "inspection",
         "trial": "trial",
         "search": "search action",
-        "audit": "re-execution",
+        "verify": "re-execution",
     }
     summary = [counted(counts[kind], noun) for kind, noun in nouns.items() if counts[kind]]
     if not summary:

@@ -177,8 +177,8 @@ def task(key: TaskKey) -> str:
         return "fits statistics of the training rows"
     if key.kind == "train":
         return f"trains {key.model}, epoch {key.epoch}, {where}"
-    if key.kind == "audit":
-        return f"audits {key.model}, epoch {key.epoch}, {where}"
+    if key.kind == "verify":
+        return f"verifies {key.model}, epoch {key.epoch}, {where}"
     if key.kind == "valid":
         return f"validates {key.model}, epoch {key.epoch}"
     if key.kind == "test":

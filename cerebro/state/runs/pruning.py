@@ -123,7 +123,7 @@ def _in_use(runs: Mapping[str, Run], run: Run, model: Model) -> set[str]:
         task.key for task in run.open.values() if task.key.kind == "valid" and task.key.model == model.id
     )
     epochs = {key.epoch or 0 for key in tasks} | concurrent_runs.epochs_read(runs, run, model)
-    used |= run.audits.needed(model.id)
+    used |= run.verifications.needed(model.id)
     return used | {_end(model, epoch) for epoch in epochs if 0 < epoch <= model.completed_epochs}
 
 

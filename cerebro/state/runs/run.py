@@ -31,7 +31,7 @@ from cerebro.state.runs.counts import RunCounts
 from cerebro.state.runs.search_log import SearchLog
 from cerebro.state.tasks.keys import TaskKey
 from cerebro.state.tasks.task import ENDED, Task, TaskState
-from cerebro.state.tasks.verifications import Audit, Audits
+from cerebro.state.tasks.verifications import Verification, Verifications
 from cerebro.state.workers import Worker
 
 DEFAULT_MAX_ATTEMPTS = 3
@@ -156,7 +156,7 @@ class Run:
     """Groups of alike models and the available parallel plans; `None` without a choice."""
     trials: dict[tuple[str, str], TrialOutcome] = field(default_factory=dict)
     """(group id, parallel plan id) of `inspection` -> trial outcome of this or an earlier run."""
-    audits: Audits = field(default_factory=Audits)
+    verifications: Verifications = field(default_factory=Verifications)
     """Sub-epochs under verification."""
     has_recalled: bool = False
     """True once the log says which trials of earlier runs apply."""
@@ -400,11 +400,11 @@ class Run:
                 begin = max(visit.started, joined, self.first_work, self.reported_until)
                 spent = max(0.0, visit.ended - begin) * len(devices)
                 self.archived_s[worker] = joined, spent + (known if since == joined else 0.0)
-        for audit in [*self.audits.open()]:
+        for verification in [*self.verifications.open()]:
             # Its place in training is no longer known (`cerebro.state.models.positions`).
-            if audit.sub_epoch.model == model.id and audit.number < model.visits.archived:
-                self.audits.drop(
-                    audit.sub_epoch, "its epoch was archived before a worker was free to do it again"
+            if verification.sub_epoch.model == model.id and verification.number < model.visits.archived:
+                self.verifications.drop(
+                    verification.sub_epoch, "its epoch was archived before a worker was free to do it again"
                 )
 
     def see_report(self, report: EpochCompleted, workers: Mapping[str, Worker]) -> None:
@@ -479,7 +479,7 @@ class Run:
             str(key), Task(key=key, state=TaskState.COMMITTED, attempts=[lost.as_attempt()])
         )
         task.reopen()
-        self.audits.drop(key, "its checkpoint was lost, and the sub-epoch is done again")
+        self.verifications.drop(key, "its checkpoint was lost, and the sub-epoch is done again")
         self._discount(lost)
 
     def settle(self, model: Model) -> None:
@@ -490,7 +490,7 @@ class Run:
         if all(self.validation(model, epoch).state in ENDED for epoch in missing):
             model.move("LastTaskEnded")
 
-    def kept_checkpoints(self, model: Model, *, but: Audit | None = None) -> set[str]:
+    def kept_checkpoints(self, model: Model, *, but: Verification | None = None) -> set[str]:
         """Return the checkpoints of a model that no commit may remove.
 
         Includes starting points of other models and inputs of open verifications except `but`."""
@@ -499,7 +499,7 @@ class Run:
         return (
             needed
             | {young.visits[young.inherited - 1].file for young in self.young.values()}
-            | self.audits.needed(model.id, but=but)
+            | self.verifications.needed(model.id, but=but)
         ) - model.removed
 
     def best_epoch(self, model: Model) -> int | None:

@@ -55,7 +55,7 @@ def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: M
             _close(event, concerned, datasets, workers)
             _see_end(event, concerned, workers)
             if isinstance(event, TaskCommitted):
-                _see_audit(event, concerned, workers)
+                _see_verification(event, concerned, workers)
         case SubEpochSaved() | TaskAsked():
             _go_on(event, concerned)
 
@@ -73,7 +73,7 @@ def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Co
             *((_known(workers, event, each.worker), each.devices) for each in source.other_members),
         )
     # A verification does not affect its model.
-    is_models = task.key.model and task.key.kind != "audit"
+    is_models = task.key.model and task.key.kind != "verify"
     return _Concerned(run, task, worker, run.models.get(task.key.model or "") if is_models else None, members)
 
 
@@ -183,7 +183,7 @@ def _close(
         # It has priority: training the model elsewhere would discard the savepoint.
         task.keep_savepoint()
     run.see_task(event.task, task)
-    if task.exhausted and task.key.kind != "audit":
+    if task.exhausted and task.key.kind != "verify":
         is_done = task.state is TaskState.COMMITTED
         (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
     # Within an epoch the counts of a model don't change.
@@ -271,14 +271,14 @@ def _of_rank(rank: int | None, members: Members) -> Worker | None:
     return None
 
 
-def _see_audit(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str, Worker]) -> None:
+def _see_verification(event: TaskCommitted, concerned: _Concerned, workers: Mapping[str, Worker]) -> None:
     """Start a verification, or record its result."""
     run, task, _, model, _ = concerned
-    if task.key.kind == "audit":
-        verifications.see_redo(run.audits, event, workers)
+    if task.key.kind == "verify":
+        verifications.see_reexecution(run.verifications, event, workers)
     elif task.key.kind == "train" and model is not None and run.fit_request.verify and run.plan is not None:
         verifications.see_commit(
-            run.audits,
+            run.verifications,
             task,
             model,
             seed=run.fit_request.seed,

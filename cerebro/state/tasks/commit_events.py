@@ -47,8 +47,8 @@ def commit(
             task.result = result
         case "inspect" | "trial":
             measurements.commit(result, run, task)
-        case "audit":
-            pass  # `verifications.see_redo` handles it; it also needs the verified worker
+        case "verify":
+            pass  # `verifications.see_reexecution` handles it; it also needs the verified worker
         case "search" if run.search:
             _answer(result, run, run.search, task)
         case _:

@@ -52,8 +52,10 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
         model: the model that `task` trains or validates, if any.
     """
     is_of_volume = failure.is_of_volume
-    if task.key.kind == "audit":
-        verifications.see_failure(run.audits, task.key, failure, is_final=task.state is TaskState.FAILED)
+    if task.key.kind == "verify":
+        verifications.see_failure(
+            run.verifications, task.key, failure, is_final=task.state is TaskState.FAILED
+        )
     elif task.key.kind in MEASURING and not is_of_volume:
         measurements.fail(failure, run, task)
     elif task.key.kind == "search" and not is_of_volume:

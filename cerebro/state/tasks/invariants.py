@@ -59,8 +59,8 @@ def check_assignment(
         _check_sub_epoch(event, key, run, members, model)
     elif key.kind == "trial":
         _check_trial(event, key, run)
-    elif key.kind == "audit":
-        _check_audit(event, key, run, members)
+    elif key.kind == "verify":
+        _check_verification(event, key, run, members)
 
 
 def check_start(event: TaskStarted, members: Members) -> None:
@@ -123,17 +123,17 @@ def _check_trial(event: TaskAssigned, key: TaskKey, run: Run) -> None:
         )
 
 
-def _check_audit(event: TaskAssigned, key: TaskKey, run: Run, members: Members) -> None:
-    audit, (worker, devices) = run.audits.get(key), members[0]
-    if audit is None or len(devices) != 1:
-        raise IllegalEventError(f"{event.task} assigned, but nothing is to be audited there")
-    if worker.name in audit.seen_by:
+def _check_verification(event: TaskAssigned, key: TaskKey, run: Run, members: Members) -> None:
+    verification, (worker, devices) = run.verifications.get(key), members[0]
+    if verification is None or len(devices) != 1:
+        raise IllegalEventError(f"{event.task} assigned, but nothing is to be verified there")
+    if worker.name in verification.seen_by:
         raise IllegalEventError(
             f"{event.task} assigned to {worker.name}, which has done the sub-epoch before"
         )
-    if run.plan is None or (run.plan.dataset, audit.visit.partition) not in worker.replicas:
+    if run.plan is None or (run.plan.dataset, verification.visit.partition) not in worker.replicas:
         raise IllegalEventError(
-            f"{event.task} assigned to {worker.name}, which does not hold partition {audit.visit.partition}"
+            f"{event.task} assigned to {worker.name}, which does not hold partition {verification.visit.partition}"
         )
 
 

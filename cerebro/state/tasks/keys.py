@@ -14,7 +14,7 @@ class TaskKey(NamedTuple):
     As text: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1`` (on a set of partitions,
     ``fit-1/train/m03/e2/p1+p4``), ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of one partition,
     ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``, ``fit-1/trial/g03/fsdp-2``,
-    ``fit-1/search/orders-17``, ``fit-1/search/draw-5``, ``fit-1/audit/m03/e2/p1/redo-1``.
+    ``fit-1/search/orders-17``, ``fit-1/search/draw-5``, ``fit-1/verify/m03/e2/p1/reexecution-1``.
     """
 
     run: str
@@ -34,7 +34,7 @@ class TaskKey(NamedTuple):
     """Request of a search.
 
     ``orders-N``: actions from the N-th report on (0: the start). ``draw-N``: suggestions from number N on."""
-    redo: int | None = None
+    reexecution: int | None = None
     """Number of a re-execution: 1, or 2 after a difference."""
 
     @property
@@ -56,8 +56,8 @@ class TaskKey(NamedTuple):
             parts += [self.group, self.parallel_plan]
         if self.question is not None:
             parts.append(self.question)
-        if self.redo is not None:
-            parts.append(f"redo-{self.redo}")
+        if self.reexecution is not None:
+            parts.append(f"reexecution-{self.reexecution}")
         return "/".join(parts)
 
     @classmethod
@@ -79,15 +79,15 @@ class TaskKey(NamedTuple):
                 partition=first,
                 other_partitions=tuple(other_partitions),
             )
-        if kind == "audit":
-            model, epoch, partition, redo = rest
+        if kind == "verify":
+            model, epoch, partition, reexecution = rest
             return cls(
                 run=run,
                 kind=kind,
                 model=model,
                 epoch=_number("e", epoch),
                 partition=_number("p", partition),
-                redo=_number("redo-", redo),
+                reexecution=_number("reexecution-", reexecution),
             )
         if kind == "valid":
             model, epoch = rest

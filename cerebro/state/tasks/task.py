@@ -312,8 +312,8 @@ class Task:
             # A failed measurement is a result.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
-        if self.key.kind == "audit" and failure.kind is FailureKind.OUT_OF_MEMORY:
-            # `audit` is the kind of verification tasks. No task waits for one, so don't risk a second worker.
+        if self.key.kind == "verify" and failure.kind is FailureKind.OUT_OF_MEMORY:
+            # `verify` is the kind of verification tasks. No task waits for one, so don't risk a second worker.
             self.failures, self.state = self.failures + 1, TaskState.FAILED
             return
         if failure.kind is FailureKind.OUT_OF_MEMORY and self.key.kind != "search":

@@ -31,20 +31,20 @@ MOST_UNCLEAR = 2
 The first limit delays new verifications. The second ends them: nondeterministic code would accuse every machine."""
 
 
-class AuditState(StrEnum):
+class VerificationState(StrEnum):
     """State of a verification."""
 
     WAITING = "waiting"  # for a re-execution
     EQUAL = "equal"  # the re-execution agrees
     DIFFERS = "differs"  # a third worker must decide
-    JUDGED = "judged"  # decided: `Audit.wrong`, or no worker
-    DROPPED = "dropped"  # cancelled: `Audit.note`
+    JUDGED = "judged"  # decided: `Verification.wrong`, or no worker
+    DROPPED = "dropped"  # cancelled: `Verification.note`
 
 
-OPEN = frozenset({AuditState.WAITING, AuditState.DIFFERS})
+OPEN = frozenset({VerificationState.WAITING, VerificationState.DIFFERS})
 
 
-class Redo(NamedTuple):
+class Reexecution(NamedTuple):
     """One re-execution of a sub-epoch."""
 
     worker: str
@@ -55,7 +55,7 @@ class Redo(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Audit:
+class Verification:
     """Verification of one committed sub-epoch.
 
     Attributes:
@@ -77,8 +77,8 @@ class Audit:
     hyperparams: Hyperparameters
     arithmetic: str
     drawn_after: int
-    state: AuditState = AuditState.WAITING
-    redos: list[Redo] = field(default_factory=list)
+    state: VerificationState = VerificationState.WAITING
+    reexecutions: list[Reexecution] = field(default_factory=list)
     wrong: str = ""
     note: str = ""
     is_over: bool = False
@@ -92,12 +92,12 @@ class Audit:
     @property
     def next_key(self) -> TaskKey:
         """Key of the next re-execution."""
-        return self.sub_epoch._replace(kind="audit", redo=len(self.redos) + 1)
+        return self.sub_epoch._replace(kind="verify", reexecution=len(self.reexecutions) + 1)
 
     @property
     def seen_by(self) -> frozenset[str]:
         """Workers that have computed the sub-epoch; the next one must differ."""
-        return frozenset({self.visit.worker, *(redo.worker for redo in self.redos)})
+        return frozenset({self.visit.worker, *(reexecution.worker for reexecution in self.reexecutions)})
 
     @property
     def files(self) -> frozenset[str]:
@@ -106,87 +106,94 @@ class Audit:
 
 
 @dataclass(kw_only=True)
-class Audits:
+class Verifications:
     """Verifications of a run, by sub-epoch key, in the order of selection.
 
     Attributes:
-        unaudited: reason -> number of selected sub-epochs that cannot be verified.
+        unverified: reason -> number of selected sub-epochs that cannot be verified.
     """
 
-    known: dict[str, Audit] = field(default_factory=dict)
-    unaudited: dict[str, int] = field(default_factory=dict)
+    known: dict[str, Verification] = field(default_factory=dict)
+    unverified: dict[str, int] = field(default_factory=dict)
     unblamed: int = 0
     """Decided verifications without a faulty worker."""
-    _open: dict[str, Audit] = field(default_factory=dict)
+    _open: dict[str, Verification] = field(default_factory=dict)
     """Open verifications, a small part of `known`."""
 
-    def open(self) -> Iterator[Audit]:
+    def open(self) -> Iterator[Verification]:
         """Yield the open verifications."""
         if not self.is_hopeless:
             yield from self._open.values()
 
-    def of(self, key: TaskKey) -> Audit | None:
+    def of(self, key: TaskKey) -> Verification | None:
         """Return the open verification with this key for its next re-execution."""
-        audit = self.get(key)
-        return audit if audit is not None and audit.is_open and audit.next_key == key else None
+        found = self.get(key)
+        return found if found is not None and found.is_open and found.next_key == key else None
 
-    def get(self, key: TaskKey) -> Audit | None:
+    def get(self, key: TaskKey) -> Verification | None:
         """Return the verification for a re-execution's key, even a cancelled one."""
         return self.known.get(str(_sub_epoch_of(key)))
 
-    def needed(self, model: str, *, but: Audit | None = None) -> set[str]:
+    def needed(self, model: str, *, but: Verification | None = None) -> set[str]:
         """Return the checkpoints of a model that open verifications except `but` need."""
-        of_model = (audit for audit in self.open() if audit.sub_epoch.model == model and audit is not but)
-        return {name for audit in of_model for name in audit.files}
+        of_model = (found for found in self.open() if found.sub_epoch.model == model and found is not but)
+        return {name for found in of_model for name in found.files}
 
-    def due(self) -> Iterator[Audit]:
+    def due(self) -> Iterator[Verification]:
         """Yield verifications to schedule, disagreements first."""
-        differing = [audit for audit in self.open() if audit.state is AuditState.DIFFERS]
+        differing = [
+            verification for verification in self.open() if verification.state is VerificationState.DIFFERS
+        ]
         yield from differing
         if len(differing) < MOST_UNCLEAR:
-            yield from (audit for audit in self.open() if audit.state is AuditState.WAITING)
+            yield from (
+                verification
+                for verification in self.open()
+                if verification.state is VerificationState.WAITING
+            )
 
     @property
     def is_hopeless(self) -> bool:
         """True if disagreements without a faulty worker suggest nondeterministic code."""
         return self.unblamed >= MOST_UNCLEAR
 
-    def draw(self, audit: Audit) -> None:
+    def draw(self, verification: Verification) -> None:
         """Add a verification."""
-        self.known[str(audit.sub_epoch)] = self._open[str(audit.sub_epoch)] = audit
+        self.known[str(verification.sub_epoch)] = self._open[str(verification.sub_epoch)] = verification
 
-    def settle(self, audit: Audit) -> None:
+    def settle(self, verification: Verification) -> None:
         """Update the counts after a change of state."""
-        if not audit.is_open:
-            self._open.pop(str(audit.sub_epoch), None)
-            self.unblamed += audit.state is AuditState.JUDGED and not audit.wrong
+        if not verification.is_open:
+            self._open.pop(str(verification.sub_epoch), None)
+            self.unblamed += verification.state is VerificationState.JUDGED and not verification.wrong
 
     def drop(self, sub_epoch: TaskKey, note: str) -> None:
         """Cancel a verification, for example because its sub-epoch is trained again."""
-        audit = self.known.get(str(sub_epoch))
-        if audit is not None and audit.is_open:
-            audit.state, audit.note = AuditState.DROPPED, note
-            self.settle(audit)
+        verification = self.known.get(str(sub_epoch))
+        if verification is not None and verification.is_open:
+            verification.state, verification.note = VerificationState.DROPPED, note
+            self.settle(verification)
 
     def end(self) -> None:
         """Close open verifications when the run ends; cancel the ones not begun."""
-        for audit in list(self._open.values()):
-            if audit.state is AuditState.WAITING:
+        for verification in list(self._open.values()):
+            if verification.state is VerificationState.WAITING:
                 self.drop(
-                    audit.sub_epoch, "not done: no other worker had the time for it before the run ended"
+                    verification.sub_epoch,
+                    "not done: no other worker had the time for it before the run ended",
                 )
-            audit.is_over = True
-            self._open.pop(str(audit.sub_epoch), None)
+            verification.is_over = True
+            self._open.pop(str(verification.sub_epoch), None)
 
 
 def is_drawn(seed: int, sub_epoch: TaskKey, share: float) -> bool:
     """Return True if a sub-epoch is selected; depends only on seed, run and sub-epoch."""
-    digest = hashlib.sha256(f"audit/{seed}/{sub_epoch}".encode()).digest()
+    digest = hashlib.sha256(f"verify/{seed}/{sub_epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
 def see_commit(
-    audits: Audits,
+    verifications: Verifications,
     task: Task,
     model: Model,
     *,
@@ -204,18 +211,18 @@ def see_commit(
     sub_epoch = task.key
     if (
         not share
-        or str(sub_epoch) in audits.known
-        or audits.is_hopeless
+        or str(sub_epoch) in verifications.known
+        or verifications.is_hopeless
         or not is_drawn(seed, sub_epoch, share)
     ):
         return
     visit, number = model.visits[-1], len(model.visits) - 1
     why = "ran out of memory before it was trained" if task.exhausted else ""
-    if why := why or _unfit(audits, model, visit, dataset, workers):
-        audits.unaudited[why] = audits.unaudited.get(why, 0) + 1
+    if why := why or _unfit(verifications, model, visit, dataset, workers):
+        verifications.unverified[why] = verifications.unverified.get(why, 0) + 1
         return
-    audits.draw(
-        Audit(
+    verifications.draw(
+        Verification(
             sub_epoch=sub_epoch,
             number=number,
             visit=visit,
@@ -227,7 +234,9 @@ def see_commit(
     )
 
 
-def _unfit(audits: Audits, model: Model, visit: Visit, dataset: str, workers: Mapping[str, Worker]) -> str:
+def _unfit(
+    verifications: Verifications, model: Model, visit: Visit, dataset: str, workers: Mapping[str, Worker]
+) -> str:
     """Why a sub-epoch cannot be verified, or an empty string."""
     if visit.parallel_plan is not None or visit.other_members:
         return "trained by a parallel plan, or by several workers"
@@ -235,21 +244,23 @@ def _unfit(audits: Audits, model: Model, visit: Visit, dataset: str, workers: Ma
         return "its number of threads is not known"
     if model.inherited and len(model.visits) - 1 == model.inherited:
         return "began with the checkpoint of another model"
-    if any(audit.sub_epoch.model == model.id for audit in audits.open()):
-        return "another sub-epoch of the model waited to be audited"
-    if not any(may_redo(w, dataset, visit.partition) for w in workers.values() if w.name != visit.worker):
+    if any(verification.sub_epoch.model == model.id for verification in verifications.open()):
+        return "another sub-epoch of the model waited to be verified"
+    if not any(
+        may_reexecute(w, dataset, visit.partition) for w in workers.values() if w.name != visit.worker
+    ):
         return "no other worker held the partition"
     return ""
 
 
-def may_redo(worker: Worker, dataset: str, partition: int) -> bool:
+def may_reexecute(worker: Worker, dataset: str, partition: int) -> bool:
     """Return True if a worker can re-execute a sub-epoch on this partition."""
-    return worker.is_alive and "audit" in worker.kinds and (dataset, partition) in worker.replicas
+    return worker.is_alive and "verify" in worker.kinds and (dataset, partition) in worker.replicas
 
 
-def is_exact(audit: Audit, worker: Worker) -> bool:
+def is_exact(verification: Verification, worker: Worker) -> bool:
     """Return True if a worker computes the same bits as the original worker."""
-    return bool(audit.arithmetic) and audit.arithmetic == arithmetic_of(worker)
+    return bool(verification.arithmetic) and verification.arithmetic == arithmetic_of(worker)
 
 
 def arithmetic_of(worker: Worker) -> str:
@@ -262,40 +273,50 @@ def arithmetic_of(worker: Worker) -> str:
 # --- results of re-executions ---------------------------------------------------------------------
 
 
-def see_redo(audits: Audits, event: TaskCommitted, workers: Mapping[str, Worker]) -> None:
+def see_reexecution(
+    verifications: Verifications, event: TaskCommitted, workers: Mapping[str, Worker]
+) -> None:
     """Compare a committed re-execution and record the findings for the workers."""
-    key, outcome = TaskKey.parse(event.task), event.result.audit
-    audit = audits.of(key)
-    if audit is None or outcome is None:
+    key, outcome = TaskKey.parse(event.task), event.result.verification
+    verification = verifications.of(key)
+    if verification is None or outcome is None:
         return
-    redo = Redo(
+    reexecution = Reexecution(
         event.worker, outcome.is_exact, outcome.differences, outcome.digest, dict(event.result.metrics)
     )
-    audit.redos.append(redo)
-    if len(audit.redos) == 1:
-        audit.state = AuditState.DIFFERS if redo.differences else AuditState.EQUAL
-        audits.settle(audit)
-        if redo.differences:
-            audit.note = f"differs in {_named(redo.differences)}"
-            for name in (audit.visit.worker, redo.worker):
-                _doubt(workers, name, event, audit)
+    verification.reexecutions.append(reexecution)
+    if len(verification.reexecutions) == 1:
+        verification.state = VerificationState.DIFFERS if reexecution.differences else VerificationState.EQUAL
+        verifications.settle(verification)
+        if reexecution.differences:
+            verification.note = f"differs in {_named(reexecution.differences)}"
+            for name in (verification.visit.worker, reexecution.worker):
+                _doubt(workers, name, event, verification)
         return
-    audit.state = AuditState.JUDGED
-    audit.wrong, audit.note = judged(audit)
-    audits.settle(audit)
-    if audit.wrong in workers:
-        failure = _failure(audit, f"an audit found that it computes wrongly: {audit.sub_epoch}: {audit.note}")
+    verification.state = VerificationState.JUDGED
+    verification.wrong, verification.note = judged(verification)
+    verifications.settle(verification)
+    if verification.wrong in workers:
+        failure = _failure(
+            verification,
+            f"a verification found that it computes wrongly: {verification.sub_epoch}: {verification.note}",
+        )
         _record_end(
-            workers[audit.wrong],
+            workers[verification.wrong],
             Ended(
-                event.time, event.task, audit.sub_epoch.model or "", failure, is_device=True, is_certain=True
+                event.time,
+                event.task,
+                verification.sub_epoch.model or "",
+                failure,
+                is_device=True,
+                is_certain=True,
             ),
         )
 
 
-def judged(audit: Audit) -> tuple[str, str]:
+def judged(verification: Verification) -> tuple[str, str]:
     """Return the faulty worker, if known, and the findings, for a sub-epoch computed three times."""
-    first, second = audit.redos
+    first, second = verification.reexecutions
     where = f"differs in {_named(first.differences)}"
     is_as_committed, is_as_first = not second.differences, _agree(first, second)
     if is_as_committed and is_as_first:
@@ -308,24 +329,24 @@ def judged(audit: Audit) -> tuple[str, str]:
     if is_as_committed:
         return first.worker, (
             f"{first.worker} computed wrongly when it did the sub-epoch again ({where}): {second.worker} agrees with "
-            f"{audit.visit.worker}, which trained it"
+            f"{verification.visit.worker}, which trained it"
         )
-    if audit.visit.resumed_rows:
+    if verification.visit.resumed_rows:
         return "", (
             f"{where}; the sub-epoch went on from a savepoint, and done again without one it comes out as on "
             f"{first.worker} and {second.worker}: the code keeps something that its savepoints lack"
         )
-    return audit.visit.worker, (
-        f"{audit.visit.worker} computed wrongly when it trained the sub-epoch ({where}): {first.worker} and "
+    return verification.visit.worker, (
+        f"{verification.visit.worker} computed wrongly when it trained the sub-epoch ({where}): {first.worker} and "
         f"{second.worker} "
-        f"agree. What {audit.sub_epoch.model} has learned since then comes from it"
+        f"agree. What {verification.sub_epoch.model} has learned since then comes from it"
     )
 
 
-def see_failure(audits: Audits, key: TaskKey, failure: Failure, *, is_final: bool) -> None:
+def see_failure(verifications: Verifications, key: TaskKey, failure: Failure, *, is_final: bool) -> None:
     """Record the failure of a re-execution; it affects only the verification."""
     if is_final or failure.kind in (FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY):
-        audits.drop(_sub_epoch_of(key), f"could not be done again: {failure.line}")
+        verifications.drop(_sub_epoch_of(key), f"could not be done again: {failure.line}")
 
 
 def differing_metrics(first: Mapping[str, float], second: Mapping[str, float]) -> list[str]:
@@ -341,14 +362,14 @@ def differing_metrics(first: Mapping[str, float], second: Mapping[str, float]) -
     ]
 
 
-def _agree(first: Redo, second: Redo) -> bool:
+def _agree(first: Reexecution, second: Reexecution) -> bool:
     if first.is_exact and second.is_exact:
         return bool(first.digest) and first.digest == second.digest
     return not differing_metrics(first.metrics, second.metrics)
 
 
 def _sub_epoch_of(key: TaskKey) -> TaskKey:
-    return key._replace(kind="train", redo=None)
+    return key._replace(kind="train", reexecution=None)
 
 
 def _named(names: Collection[str]) -> str:
@@ -357,12 +378,20 @@ def _named(names: Collection[str]) -> str:
     return ", ".join(listed[:3]) + more
 
 
-def _doubt(workers: Mapping[str, Worker], name: str, event: TaskCommitted, audit: Audit) -> None:
+def _doubt(
+    workers: Mapping[str, Worker], name: str, event: TaskCommitted, verification: Verification
+) -> None:
     """Have both workers check their machines, since one is faulty."""
     if name in workers:
-        other = audit.redos[0].worker if name == audit.visit.worker else audit.visit.worker
-        failure = _failure(audit, f"{audit.sub_epoch} {audit.note} when {name} and {other} do it")
-        _record_end(workers[name], Ended(event.time, event.task, audit.sub_epoch.model or "", failure))
+        other = (
+            verification.reexecutions[0].worker
+            if name == verification.visit.worker
+            else verification.visit.worker
+        )
+        failure = _failure(
+            verification, f"{verification.sub_epoch} {verification.note} when {name} and {other} do it"
+        )
+        _record_end(workers[name], Ended(event.time, event.task, verification.sub_epoch.model or "", failure))
 
 
 def _record_end(worker: Worker, ended: Ended) -> None:
@@ -370,5 +399,5 @@ def _record_end(worker: Worker, ended: Ended) -> None:
     worker.ended.append(ended)
 
 
-def _failure(audit: Audit, message: str) -> Failure:
+def _failure(verification: Verification, message: str) -> Failure:
     return Failure(kind=FailureKind.DEVICE, message=message, may_be_device=True)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import AuditTask, InboxItem, TaskResult, TrainTask
+from cerebro.contract.tasks import InboxItem, TaskResult, TrainTask, VerificationTask
 from cerebro.data.files.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes, savepoint_of, sub_epoch_of
 
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 def outdated_by(volumes: Volumes, item: InboxItem, result: TaskResult) -> tuple[Path, ...]:
     """List the files that a task's result makes unneeded. Call before the commit."""
     body = item.body
-    if isinstance(body, AuditTask):
+    if isinstance(body, VerificationTask):
         # If it differs, another worker repeats the sub-epoch.
-        is_equal = result.audit is not None and not result.audit.differences
+        is_equal = result.verification is not None and not result.verification.differences
         return tuple(volumes.checkpoint(name) for name in body.spare) if is_equal else ()
     if not isinstance(body, TrainTask):
         return ()

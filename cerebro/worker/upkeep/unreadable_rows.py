@@ -10,7 +10,6 @@ import signal
 from pathlib import Path
 
 from cerebro.contract.tasks import (
-    AuditTask,
     EvaluateTask,
     Failure,
     FailureKind,
@@ -18,6 +17,7 @@ from cerebro.contract.tasks import (
     TaskBody,
     TrainTask,
     TrialTask,
+    VerificationTask,
 )
 from cerebro.errors import DataError, ShardCorruptError, VolumeError
 from cerebro.runtime.volumes import Volumes
@@ -47,7 +47,7 @@ def drop_damaged(failure: Failure, body: TaskBody | None, volumes: Volumes) -> b
     Returns:
         True if the partition was withdrawn. Preprocessing then makes its damaged shards again.
     """
-    if not failure.is_of_volume or not isinstance(body, TrainTask | AuditTask | TrialTask):
+    if not failure.is_of_volume or not isinstance(body, TrainTask | VerificationTask | TrialTask):
         return False
     from cerebro.data.partitions import PARTITION_FILE  # an agent rarely needs it
 
@@ -69,7 +69,7 @@ def _read(body: TaskBody | None, volumes: Volumes) -> None:
 
     if isinstance(body, EvaluateTask | PredictTask):
         split, partitions = body.split, body.partitions
-    elif isinstance(body, TrainTask | AuditTask | TrialTask):
+    elif isinstance(body, TrainTask | VerificationTask | TrialTask):
         split, partitions = "train", (body.partition,)
     else:
         return

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from cerebro.contract.rest import api
 from cerebro.contract.tasks import (
-    AuditOutcome,
-    AuditTask,
     CheckpointRef,
     Failure,
     FailureKind,
@@ -22,6 +20,8 @@ from cerebro.contract.tasks import (
     Position,
     TaskResult,
     TrainTask,
+    VerificationOutcome,
+    VerificationTask,
 )
 from cerebro.data.files.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes, checkpoint_file, sub_epoch_of
@@ -57,7 +57,7 @@ def test_a_name_tells_its_sub_epoch(sub_epoch: int, epoch: int, attempt: int) ->
 
 
 @pytest.mark.parametrize(("found", "goes"), [((), True), (("state",), False), (None, False)])
-def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
+def test_a_verification_that_found_nothing_removes_what_it_alone_needed(
     tmp_path: Path, found: tuple[str, ...] | None, goes: bool
 ) -> None:
     """Files are removed by name only.
@@ -66,8 +66,8 @@ def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
     """
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     reference = CheckpointRef(name="one/fit-1/m00/u00001.pt", checksum="-", size=1)
-    body = AuditTask(
-        key="fit-1/audit/m00/e1/p1/redo-1",
+    body = VerificationTask(
+        key="fit-1/verify/m00/e1/p1/reexecution-1",
         experiment="one",
         run="fit-1",
         model="m00",
@@ -88,9 +88,9 @@ def test_an_audit_that_found_nothing_removes_what_it_alone_needed(
         spare=("one/fit-1/m00/u00000.pt",),
     )
     item = InboxItem(seq=1, experiment="one", task=body.key, attempt=1, body=body)
-    outcome = None if found is None else AuditOutcome(is_exact=True, differences=found)
+    outcome = None if found is None else VerificationOutcome(is_exact=True, differences=found)
     expected = (volumes.checkpoint("one/fit-1/m00/u00000.pt"),) if goes else ()
-    assert outdated_by(volumes, item, TaskResult(audit=outcome)) == expected
+    assert outdated_by(volumes, item, TaskResult(verification=outcome)) == expected
 
 
 @pytest.mark.parametrize(

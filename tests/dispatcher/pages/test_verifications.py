@@ -5,14 +5,14 @@ from __future__ import annotations
 from cerebro.contract.events import RunRequested, RunStarted, WorkerJoined
 from cerebro.contract.records import COMPUTES, Hyperparameters, Replica
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import AuditOutcome, CheckpointRef, TaskResult
+from cerebro.contract.tasks import CheckpointRef, TaskResult, VerificationOutcome
 from cerebro.contract.trials import DeviceKind
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import CODE, Story
 
 
-def audited_story(*, differs: bool) -> Story:
+def verified_story(*, differs: bool) -> Story:
     """One model whose first sub-epoch a second worker re-executed, and optionally a third."""
     story = Story("digits")
     story.workers_join()
@@ -22,7 +22,7 @@ def audited_story(*, differs: bool) -> Story:
             worker=name,
             incarnation="a",
             weight=1,
-            kinds=("train", "audit", f"{COMPUTES}here"),
+            kinds=("train", "verify", f"{COMPUTES}here"),
             replicas=(Replica(dataset="d1", partition=0),),
             device=DeviceKind(kind="cpu", name="1 core"),
         )
@@ -37,17 +37,17 @@ def audited_story(*, differs: bool) -> Story:
     story.run_task("fit-1/train/m00/e1/p0", "worker-0", sub_epoch)
     names = ("state['models'][0]['weight']",) if differs else ()
     for number, name in ((1, "worker-2"), (2, "worker-3")) if differs else ((1, "worker-2"),):
-        outcome = AuditOutcome(is_exact=True, differences=names, digest="b" * 16)
-        story.run_task(f"fit-1/audit/m00/e1/p0/redo-{number}", name, TaskResult(audit=outcome))
+        outcome = VerificationOutcome(is_exact=True, differences=names, digest="b" * 16)
+        story.run_task(f"fit-1/verify/m00/e1/p0/reexecution-{number}", name, TaskResult(verification=outcome))
     return story
 
 
 def test_the_page_names_what_came_out_otherwise_and_who_was_wrong(bench: Bench, browser: Browser) -> None:
     """With the sub-epoch, the difference and the consequence for the model."""
-    bench.store.add(audited_story(differs=True))
+    bench.store.add(verified_story(differs=True))
     source = browser.get("/experiments/digits").text
     page = text_of(source)
-    assert 'class="card failure" data-key="audits"' in source
+    assert 'class="card failure" data-key="verifications"' in source
     assert "verification: 1 differs" in page
     assert "fit-1/train/m00/e1/p0: worker-0 computed wrongly when it trained the sub-epoch" in page
     assert "worker-2 and worker-3 agree. What m00 has learned since then comes from it" in page

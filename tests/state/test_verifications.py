@@ -19,13 +19,20 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.records import COMPUTES
-from cerebro.contract.tasks import AuditOutcome, CheckpointRef, Failure, FailureKind, TaskResult
+from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, VerificationOutcome
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskKey, TaskState, epoch_report
 from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.tasks.verification_texts import lines, result_text
-from cerebro.state.tasks.verifications import Audit, AuditState, Redo, is_drawn, is_exact, judged
+from cerebro.state.tasks.verifications import (
+    Reexecution,
+    Verification,
+    VerificationState,
+    is_drawn,
+    is_exact,
+    judged,
+)
 from cerebro.state.workers import Worker
 from tests.state.stories import DATASET, Story, sub_epoch
 
@@ -34,7 +41,7 @@ def checkpoint(name: str) -> CheckpointRef:
     return CheckpointRef(name=name, checksum="-", size=1)
 
 
-class Audited(Story):
+class Verified(Story):
     """A fit that verifies each sub-epoch, on workers that hold all partitions.
 
     Digests identify states.
@@ -45,7 +52,7 @@ class Audited(Story):
         self.fit(epochs=2, partitions=partitions, hyperparams={"m00": {"batch_size": 8}})
         self.run.request = self.run.fit_request.model_copy(update={"verify": 1.0})
         for worker in self.state.workers.values():
-            worker.kinds |= {"audit", f"{COMPUTES}here"}
+            worker.kinds |= {"verify", f"{COMPUTES}here"}
             worker.device = DeviceKind(kind="cpu", name="1 core")
             worker.replicas |= {(DATASET, partition) for partition in range(partitions)}
 
@@ -56,20 +63,24 @@ class Audited(Story):
         result = TaskResult(rows=5, cores=2, metrics={"loss": 0.5}, checkpoint=checkpoint(name))
         self._done(key, worker, attempt, result)
 
-    def redo(self, key: TaskKey, worker: int, *, digest: str = "0" * 16, differs: bool = False) -> None:
+    def reexecution(
+        self, key: TaskKey, worker: int, *, digest: str = "0" * 16, differs: bool = False
+    ) -> None:
         """Execute the next re-execution of a sub-epoch."""
-        audit = self.run.audits.get(key)
-        assert audit is not None
+        verification = self.run.verifications.get(key)
+        assert verification is not None
         names = ("state['models'][0]['weight']",) if differs else ()
-        outcome = AuditOutcome(is_exact=True, differences=names, digest=digest)
-        self._done(audit.next_key, worker, 1, TaskResult(rows=5, metrics={"loss": 0.5}, audit=outcome))
+        outcome = VerificationOutcome(is_exact=True, differences=names, digest=digest)
+        self._done(
+            verification.next_key, worker, 1, TaskResult(rows=5, metrics={"loss": 0.5}, verification=outcome)
+        )
 
     def _done(self, key: TaskKey, worker: int, attempt: int, result: TaskResult) -> None:
         named: dict[str, Any] = {"task": str(key), "attempt": attempt, "worker": f"worker-{worker}"}
         self.tell(TaskAssigned(**named), TaskStarted(**named), TaskCommitted(**named, result=result))
 
-    def audit(self, key: TaskKey) -> Audit:
-        found = self.run.audits.get(key)
+    def verification(self, key: TaskKey) -> Verification:
+        found = self.run.verifications.get(key)
         assert found is not None
         return found
 
@@ -91,16 +102,18 @@ def test_what_is_drawn_follows_from_seed_run_and_sub_epoch(seed: int, share: flo
 
 def test_what_nobody_had_time_for_comes_to_nothing_once_its_epoch_is_archived() -> None:
     """Only the log still has its position, so the fold drops the verification."""
-    story = Audited()
+    story = Verified()
     story.run.archive_after = 0
     for epoch, partition in ((1, 0), (1, 1), (2, 0), (2, 1)):
         story.trains(sub_epoch(epoch, partition), partition)
-    assert [str(audit.sub_epoch) for audit in story.run.audits.due()] == [str(sub_epoch(1, 0))]
+    assert [str(verification.sub_epoch) for verification in story.run.verifications.due()] == [
+        str(sub_epoch(1, 0))
+    ]
     story.tell(epoch_report(story.state, story.run, 1))
     assert story.run.models["m00"].archived_epochs == 1
-    assert not [*story.run.audits.due()]
-    assert result_text(story.audit(sub_epoch(1, 0))).startswith("its epoch was archived")
-    assert story.run.audits.needed("m00") == set()
+    assert not [*story.run.verifications.due()]
+    assert result_text(story.verification(sub_epoch(1, 0))).startswith("its epoch was archived")
+    assert story.run.verifications.needed("m00") == set()
 
 
 def test_about_the_share_is_drawn() -> None:
@@ -109,64 +122,64 @@ def test_about_the_share_is_drawn() -> None:
     assert 70 <= sum(is_drawn(3, key, 0.01) for key in keys) <= 130
 
 
-def test_a_sub_epoch_is_audited_only_where_somebody_else_could_do_it() -> None:
+def test_a_sub_epoch_is_verified_only_where_somebody_else_could_do_it() -> None:
     """A model has one pending verification at a time, which limits the stored checkpoints."""
-    story = Audited()
+    story = Verified()
     for worker in ("worker-1", "worker-2"):
         story.state.workers[worker].replicas = {(DATASET, 1)}
     story.trains(sub_epoch(1, 0), 0)
-    assert story.run.audits.known == {}
+    assert story.run.verifications.known == {}
     story.trains(sub_epoch(1, 1), 0)
-    assert [*story.run.audits.known] == [str(sub_epoch(1, 1))]
+    assert [*story.run.verifications.known] == [str(sub_epoch(1, 1))]
     story.trains(sub_epoch(2, 1), 0)
-    assert story.run.audits.unaudited == {
+    assert story.run.verifications.unverified == {
         "no other worker held the partition": 1,
-        "another sub-epoch of the model waited to be audited": 1,
+        "another sub-epoch of the model waited to be verified": 1,
     }
 
 
 # --- Required checkpoints ---
 
 
-def test_checkpoints_of_an_audit_are_kept_until_it_is_done() -> None:
+def test_checkpoints_of_a_verification_are_kept_until_it_is_done() -> None:
     """The fold keeps the input and output checkpoint while the model trains, and no longer."""
-    story = Audited(partitions=4)
+    story = Verified(partitions=4)
     for partition in range(4):
         story.trains(sub_epoch(1, partition), 0)
         if partition == 0:
-            story.redo(sub_epoch(1, 0), 1)
-    audit = story.audit(sub_epoch(1, 1))
+            story.reexecution(sub_epoch(1, 0), 1)
+    verification = story.verification(sub_epoch(1, 1))
     first, second = (f"one/fit-1/m00/u{number:05}-a1.pt" for number in (0, 1))
-    assert audit.files == {first, second}
+    assert verification.files == {first, second}
     assert {first, second} <= story.run.kept_checkpoints(story.model())
-    assert not {first, second} & story.run.kept_checkpoints(story.model(), but=audit)
-    story.redo(sub_epoch(1, 1), 2)
+    assert not {first, second} & story.run.kept_checkpoints(story.model(), but=verification)
+    story.reexecution(sub_epoch(1, 1), 2)
     assert not {first, second} & story.run.kept_checkpoints(story.model())
 
 
-def test_the_end_of_a_run_ends_its_audits() -> None:
+def test_the_end_of_a_run_ends_its_verifications() -> None:
     """Pending verifications release their checkpoints; found differences stay. A resumed run verifies other
     sub-epochs."""
-    story = Audited()
+    story = Verified()
     story.trains(sub_epoch(1, 0), 0)
-    story.redo(sub_epoch(1, 0), 1, differs=True)
+    story.reexecution(sub_epoch(1, 0), 1, differs=True)
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
-    assert story.run.audits.needed("m00") == set()
-    assert "no third worker has told" in result_text(story.audit(sub_epoch(1, 0)))
+    assert story.run.verifications.needed("m00") == set()
+    assert "no third worker has decided" in result_text(story.verification(sub_epoch(1, 0)))
     story.tell(RunResumed(run="fit-1", by="ada"))
     story.trains(sub_epoch(1, 1), 0)
-    assert story.audit(sub_epoch(1, 1)).state is AuditState.WAITING
+    assert story.verification(sub_epoch(1, 1)).state is VerificationState.WAITING
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
-    assert result_text(story.audit(sub_epoch(1, 1))).startswith("not done: ")
-    assert lines(story.run.audits)[0] == "verification: 1 came to nothing, 1 differs"
+    assert result_text(story.verification(sub_epoch(1, 1))).startswith("not done: ")
+    assert lines(story.run.verifications)[0] == "verification: 1 came to nothing, 1 differs"
 
 
-def test_a_sub_epoch_that_is_done_again_is_audited_no_more() -> None:
+def test_a_sub_epoch_that_is_done_again_is_verified_no_more() -> None:
     """Its checkpoint was lost. A re-execution under way does not affect the new sub-epoch."""
-    story = Audited()
+    story = Verified()
     story.trains(sub_epoch(1, 0), 0)
-    redo: dict[str, Any] = {
-        "task": str(story.audit(sub_epoch(1, 0)).next_key),
+    reexecution: dict[str, Any] = {
+        "task": str(story.verification(sub_epoch(1, 0)).next_key),
         "attempt": 1,
         "worker": "worker-1",
     }
@@ -174,12 +187,12 @@ def test_a_sub_epoch_that_is_done_again_is_audited_no_more() -> None:
     lost = Failure(kind=FailureKind.CHECKPOINT, message="gone")
     story.tell(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))
     assert not story.model().visits
-    story.tell(TaskAssigned(**redo), TaskStarted(**redo))  # the re-execution was already queued
-    outcome = AuditOutcome(is_exact=True, differences=("state",), digest="1" * 16)
-    story.tell(TaskCommitted(**redo, result=TaskResult(audit=outcome)))
+    story.tell(TaskAssigned(**reexecution), TaskStarted(**reexecution))  # the re-execution was already queued
+    outcome = VerificationOutcome(is_exact=True, differences=("state",), digest="1" * 16)
+    story.tell(TaskCommitted(**reexecution, result=TaskResult(verification=outcome)))
     story.trains(sub_epoch(1, 0), 0, attempt=2)
-    audit = story.audit(sub_epoch(1, 0))
-    assert (audit.state, audit.redos) == (AuditState.DROPPED, [])
+    verification = story.verification(sub_epoch(1, 0))
+    assert (verification.state, verification.reexecutions) == (VerificationState.DROPPED, [])
     assert all(
         not worker.has_failures or worker.name == "worker-0" for worker in story.state.workers.values()
     )
@@ -187,42 +200,42 @@ def test_a_sub_epoch_that_is_done_again_is_audited_no_more() -> None:
 
 def test_who_has_done_the_sub_epoch_is_not_asked_again() -> None:
     """The fold refuses the assignment."""
-    story = Audited()
+    story = Verified()
     story.trains(sub_epoch(1, 0), 0)
-    key = str(story.audit(sub_epoch(1, 0)).next_key)
+    key = str(story.verification(sub_epoch(1, 0)).next_key)
     with pytest.raises(IllegalEventError, match="has done the sub-epoch before"):
         story.tell(TaskAssigned(task=key, attempt=1, worker="worker-0"))
-    with pytest.raises(IllegalEventError, match="nothing is to be audited"):
-        story.tell(TaskAssigned(task="fit-1/audit/m00/e2/p1/redo-1", attempt=1, worker="worker-1"))
+    with pytest.raises(IllegalEventError, match="nothing is to be verified"):
+        story.tell(TaskAssigned(task="fit-1/verify/m00/e2/p1/reexecution-1", attempt=1, worker="worker-1"))
 
 
 # --- Results ---
 
 
-def test_a_redo_is_nothing_to_its_model() -> None:
+def test_a_reexecution_is_nothing_to_its_model() -> None:
     """It adds no visit, checkpoint or validation."""
-    story = Audited()
+    story = Verified()
     story.trains(sub_epoch(1, 0), 0)
     visits, kept = list(story.model().visits), story.model().busy
-    story.redo(sub_epoch(1, 0), 1, differs=True)
+    story.reexecution(sub_epoch(1, 0), 1, differs=True)
     assert (list(story.model().visits), story.model().busy) == (visits, kept)
     assert story.run.progress()[0] == 1
 
 
 @pytest.mark.parametrize("limit", [8 << 30, 0])
-def test_an_audit_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None:
+def test_a_verification_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None:
     """The controller reports a container killed for memory, with or without a known limit."""
-    story = Audited()
+    story = Verified()
     story.trains(sub_epoch(1, 0), 0)
-    key = story.audit(sub_epoch(1, 0)).next_key
+    key = story.verification(sub_epoch(1, 0)).next_key
     named: dict[str, Any] = {"task": str(key), "attempt": 1, "worker": "worker-1"}
     killed = TaskRevoked(
         **named, reason="worker-1: OOMKilled", loss=FailureKind.OUT_OF_MEMORY, limit_bytes=limit
     )
     story.tell(TaskAssigned(**named), TaskStarted(**named), killed)
-    assert result_text(story.audit(sub_epoch(1, 0))) == "could not be done again: worker-1: OOMKilled"
+    assert result_text(story.verification(sub_epoch(1, 0))) == "could not be done again: worker-1: OOMKilled"
     assert story.run.task(key).state is TaskState.FAILED
-    assert not [*story.run.audits.due()]
+    assert not [*story.run.verifications.due()]
     assert story.model().state is ModelState.ACTIVE
 
 
@@ -237,26 +250,26 @@ def test_an_audit_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None
 def test_a_third_worker_tells_who_is_wrong(second: str, differs: bool, wrong: str, words: str) -> None:
     """The worker that disagrees with two others is at fault; with three different results, none. Both
     disputed workers check their hardware at once."""
-    story = Audited()
+    story = Verified()
     story.trains(sub_epoch(1, 0), 0)
-    story.redo(sub_epoch(1, 0), 1, digest="b" * 16, differs=True)
-    assert "no third worker has told" in result_text(story.audit(sub_epoch(1, 0)))
+    story.reexecution(sub_epoch(1, 0), 1, digest="b" * 16, differs=True)
+    assert "no third worker has decided" in result_text(story.verification(sub_epoch(1, 0)))
     doubted = {name for name, w in story.state.workers.items() if any(e.is_doubtful for e in w.ended)}
     assert doubted == {"worker-0", "worker-1"}
-    story.redo(sub_epoch(1, 0), 2, digest=second, differs=differs)
-    audit = story.audit(sub_epoch(1, 0))
-    assert (audit.state, audit.wrong) == (AuditState.JUDGED, wrong)
-    assert words in result_text(audit)
+    story.reexecution(sub_epoch(1, 0), 2, digest=second, differs=differs)
+    verification = story.verification(sub_epoch(1, 0))
+    assert (verification.state, verification.wrong) == (VerificationState.JUDGED, wrong)
+    assert words in result_text(verification)
     blamed = {name for name, w in story.state.workers.items() if any(e.is_certain for e in w.ended)}
     assert blamed == ({wrong} if wrong else set())
-    assert lines(story.run.audits)[1:] == [f"fit-1/train/m00/e1/p0: {result_text(audit)}"]
+    assert lines(story.run.verifications)[1:] == [f"fit-1/train/m00/e1/p0: {result_text(verification)}"]
 
 
-def made(*redos: Redo, resumed_rows: int = 0) -> Audit:
+def made(*reexecutions: Reexecution, resumed_rows: int = 0) -> Verification:
     visit = Visit(
         1, 0, 1, "worker-0", 5, (), (), "u0", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, resumed_rows=resumed_rows
     )
-    return Audit(
+    return Verification(
         sub_epoch=sub_epoch(1, 0),
         number=0,
         visit=visit,
@@ -264,22 +277,22 @@ def made(*redos: Redo, resumed_rows: int = 0) -> Audit:
         hyperparams={},
         arithmetic="",
         drawn_after=1,
-        redos=[*redos],
+        reexecutions=[*reexecutions],
     )
 
 
 def test_what_a_savepoint_lacks_is_no_fault_of_a_machine() -> None:
     """A sub-epoch resumed from a savepoint differs from two full ones: the report blames the code."""
-    redo = Redo("worker-1", True, ("state['models'][0]['weight']",), "b" * 16, {})
-    wrong, words = judged(made(redo, redo._replace(worker="worker-2"), resumed_rows=3))
+    reexecution = Reexecution("worker-1", True, ("state['models'][0]['weight']",), "b" * 16, {})
+    wrong, words = judged(made(reexecution, reexecution._replace(worker="worker-2"), resumed_rows=3))
     assert wrong == ""
     assert words.endswith("the code keeps something that its savepoints lack")
 
 
 def test_metrics_that_a_third_one_cannot_tell_apart_blame_nobody() -> None:
     """On GPUs the third result may be close to both."""
-    first = Redo("worker-1", False, ("loss",), "", {"loss": 1.0015})
-    second = Redo("worker-2", False, (), "", {"loss": 1.0008})
+    first = Reexecution("worker-1", False, ("loss",), "", {"loss": 1.0015})
+    second = Reexecution("worker-2", False, (), "", {"loss": 1.0008})
     wrong, words = judged(made(first, second))
     assert (wrong, words) == ("", "differs in loss on worker-1; worker-2 agrees with both, up to 0.001")
 
@@ -298,11 +311,11 @@ def test_only_processors_of_a_kind_are_compared_to_the_bit() -> None:
             device=DeviceKind.model_validate({"kind": kind, "name": "x"}),
         )
 
-    audit = made()
-    audit.arithmetic = f"{COMPUTES}here"
-    assert is_exact(audit, worker("cpu", f"{COMPUTES}here"))
-    assert not is_exact(audit, worker("cpu", f"{COMPUTES}there"))
-    assert not is_exact(audit, worker("cpu"))
-    assert not is_exact(audit, worker("gpu", f"{COMPUTES}here"))
-    audit.arithmetic = ""
-    assert not is_exact(audit, worker("cpu"))
+    verification = made()
+    verification.arithmetic = f"{COMPUTES}here"
+    assert is_exact(verification, worker("cpu", f"{COMPUTES}here"))
+    assert not is_exact(verification, worker("cpu", f"{COMPUTES}there"))
+    assert not is_exact(verification, worker("cpu"))
+    assert not is_exact(verification, worker("gpu", f"{COMPUTES}here"))
+    verification.arithmetic = ""
+    assert not is_exact(verification, worker("cpu"))

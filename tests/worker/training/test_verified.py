@@ -12,10 +12,10 @@ import torch
 
 from cerebro.contract.records import COMPUTES, ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import AuditTask, TaskResult, TrainTask
+from cerebro.contract.tasks import TaskResult, TrainTask, VerificationTask
 from cerebro.contract.trials import DeviceKind
 from cerebro.spec import DataLoader
-from cerebro.state.tasks.verifications import Audit
+from cerebro.state.tasks.verifications import Verification
 from cerebro.worker.training.checkpoints import comparison
 from controller.decisions import tasks
 from model_hopper import handler as hopper
@@ -69,10 +69,10 @@ class Trained:
             assert isinstance(body, TrainTask)
             self.story.do(key, body.partition, handler.handle(body, 1))
 
-    def task(self, number: int, *, arithmetic: str = ARITHMETIC) -> AuditTask:
+    def task(self, number: int, *, arithmetic: str = ARITHMETIC) -> VerificationTask:
         """Return the verification of a sub-epoch on another worker."""
         visit, before = self.model.visits[number], self.model.visits[number - 1]
-        audit = Audit(
+        verification = Verification(
             sub_epoch=visit.key("fit-1", "m00"),
             number=number,
             visit=visit,
@@ -83,13 +83,13 @@ class Trained:
         )
         worker = replace(
             self.story.state.workers["worker-2"],
-            kinds=frozenset({"train", "audit", ARITHMETIC}),
+            kinds=frozenset({"train", "verify", ARITHMETIC}),
             device=DeviceKind(kind="cpu", name="1 core"),
         )
-        body = tasks.audit(RECORD, self.story.state, self.story.run, audit, worker)
-        return AuditTask.model_validate_json(body.model_dump_json())
+        body = tasks.verification(RECORD, self.story.state, self.story.run, verification, worker)
+        return VerificationTask.model_validate_json(body.model_dump_json())
 
-    def redo(self, number: int, *, arithmetic: str = ARITHMETIC) -> TaskResult:
+    def reexecution(self, number: int, *, arithmetic: str = ARITHMETIC) -> TaskResult:
         return self._handler.handle(self.task(number, arithmetic=arithmetic), 1)
 
 
@@ -120,20 +120,20 @@ def test_every_sub_epoch_comes_out_to_the_bit_and_nothing_is_written(trained: Tr
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     digests = set()
     for number, visit in enumerate(trained.model.visits):
-        result = trained.redo(number)
-        assert result.audit is not None
-        assert (result.audit.is_exact, result.audit.differences) == (True, ())
+        result = trained.reexecution(number)
+        assert result.verification is not None
+        assert (result.verification.is_exact, result.verification.differences) == (True, ())
         assert (result.metrics, result.rows, result.checkpoint) == (visit.metrics, visit.rows, None)
-        digests.add(result.audit.digest)
+        digests.add(result.verification.digest)
     assert len(digests) == len(trained.model.visits)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_one_flipped_bit_is_found_and_named(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """Metrics are equal, but weights are not. Two faulty machines with equal results have equal digests."""
-    right = trained.redo(1).audit
+    right = trained.reexecution(1).verification
     flips_a_bit(monkeypatch)
-    wrong, again = trained.redo(1).audit, trained.redo(1).audit
+    wrong, again = trained.reexecution(1).verification, trained.reexecution(1).verification
     assert right is not None
     assert wrong is not None
     assert again is not None
@@ -154,7 +154,7 @@ def test_where_bits_may_differ_metrics_are_compared(
 
         with monkeypatch.context() as patched:
             patched.setattr(hopper, "train_sub_epoch", train)
-            outcome = trained.redo(1, arithmetic="").audit
+            outcome = trained.reexecution(1, arithmetic="").verification
         assert outcome is not None
         assert (outcome.is_exact, bool(outcome.differences), outcome.digest) == (False, found, "")
 
@@ -169,7 +169,7 @@ def test_a_metric_that_is_not_finite_is_a_difference(
 
     spec = trained._handler._context.user_code.spec(trained.task(0).code, (), None)
     monkeypatch.setattr(type(spec), "train", train)
-    outcome = trained.redo(1).audit
+    outcome = trained.reexecution(1).verification
     assert outcome is not None
     assert outcome.differences[0].startswith("loss became nan")
 

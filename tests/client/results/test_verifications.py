@@ -6,17 +6,17 @@ from cerebro.cli.experiments.status import state_lines
 from cerebro.runtime.volumes import Volumes
 from tests.client.results.fits import fit_result
 from tests.state.stories import sub_epoch
-from tests.state.test_audits import Audited
+from tests.state.test_verifications import Verified
 
 
-def test_the_audits_have_a_row_for_each_sub_epoch_that_was_done_again(volumes: Volumes) -> None:
+def test_the_verifications_have_a_row_for_each_sub_epoch_that_was_done_again(volumes: Volumes) -> None:
     """With both workers, the outcome and the wrong worker; unverifiable sub-epochs are counted by reason."""
-    story = Audited()
+    story = Verified()
     story.trains(sub_epoch(1, 0), 0)
-    story.redo(sub_epoch(1, 0), 1)
+    story.reexecution(sub_epoch(1, 0), 1)
     story.trains(sub_epoch(1, 1), 0)
-    story.redo(sub_epoch(1, 1), 1, digest="b" * 16, differs=True)
-    story.redo(sub_epoch(1, 1), 2, digest="b" * 16, differs=True)
+    story.reexecution(sub_epoch(1, 1), 1, digest="b" * 16, differs=True)
+    story.reexecution(sub_epoch(1, 1), 2, digest="b" * 16, differs=True)
     for name in ("worker-1", "worker-2"):
         story.state.workers[name].replicas = set()
     story.trains(sub_epoch(2, 0), 0)

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed
-from cerebro.contract.tasks import AuditTask, Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask, VerificationTask
 from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks.verification_texts import result_text
-from cerebro.state.tasks.verifications import AuditState
+from cerebro.state.tasks.verifications import VerificationState
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, plan, request
@@ -43,11 +43,11 @@ def fitted(simulation: Simulation) -> Run:
     return fold(EXPERIMENT, simulation.log).runs["fit-1"]
 
 
-def redos(simulation: Simulation) -> list[TaskCommitted]:
+def reexecutions(simulation: Simulation) -> list[TaskCommitted]:
     return [
         event
         for event in simulation.log
-        if isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "audit"
+        if isinstance(event, TaskCommitted) and TaskKey.parse(event.task).kind == "verify"
     ]
 
 
@@ -57,10 +57,10 @@ def wrong_at(*bad: str):  # type: ignore[no-untyped-def]
 
 def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() -> None:
     """Another worker re-executes each drawn sub-epoch once, from its original input checkpoint."""
-    given: list[AuditTask] = []
+    given: list[VerificationTask] = []
 
     def look(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        if isinstance(body, AuditTask):
+        if isinstance(body, VerificationTask):
             given.append(body)
         return None
 
@@ -68,12 +68,12 @@ def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() ->
     run = fitted(simulation)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
     assert_exclusive(simulation)
-    done = redos(simulation)
-    assert len({event.task for event in done}) == len(done) == len(run.audits.known) >= 4
-    for audit in run.audits.known.values():
-        assert audit.state is AuditState.EQUAL
-        assert audit.redos[0].worker != audit.visit.worker
-        assert result_text(audit) == f"equal to the bit on {audit.redos[0].worker}"
+    done = reexecutions(simulation)
+    assert len({event.task for event in done}) == len(done) == len(run.verifications.known) >= 4
+    for verification in run.verifications.known.values():
+        assert verification.state is VerificationState.EQUAL
+        assert verification.reexecutions[0].worker != verification.visit.worker
+        assert result_text(verification) == f"equal to the bit on {verification.reexecutions[0].worker}"
     for body in given:
         visits = run.models[body.model].visits
         assert body.expected == visits[body.sub_epoch].checkpoint
@@ -90,13 +90,13 @@ def test_a_worker_that_computes_wrongly_is_found_and_quarantined() -> None:
     simulation = simulate(Scenario(replicas=everywhere(3), state_of=wrong_at("worker-1")), models=6)
     run, health = fitted(simulation), simulation.store.workers_health()
     assert health.quarantined() == {"worker-1"}
-    found = [audit for audit in run.audits.known.values() if audit.wrong]
-    assert {audit.wrong for audit in found} == {"worker-1"}
-    assert all("worker-1 computed wrongly" in result_text(audit) for audit in found)
+    found = [verification for verification in run.verifications.known.values() if verification.wrong]
+    assert {verification.wrong for verification in found} == {"worker-1"}
+    assert all("worker-1 computed wrongly" in result_text(verification) for verification in found)
     assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
     mark = health.of("worker-1").quarantine
     assert mark is not None
-    assert mark.reason.startswith("an audit found that it computes wrongly: fit-1/train/")
+    assert mark.reason.startswith("a verification found that it computes wrongly: fit-1/train/")
     incidents = [(each.worker, each.what) for each in health.incidents]
     assert ("worker-1", "quarantined") in incidents
     assert any(
@@ -113,16 +113,20 @@ def test_of_two_workers_nobody_is_blamed_but_both_check_their_machines() -> None
     )
     simulation = simulate(scenario)
     run, health = fitted(simulation), simulation.store.workers_health()
-    differing = [audit for audit in run.audits.known.values() if audit.state is AuditState.DIFFERS]
+    differing = [
+        verification
+        for verification in run.verifications.known.values()
+        if verification.state is VerificationState.DIFFERS
+    ]
     assert differing
-    assert all("no third worker has told" in result_text(audit) for audit in differing)
+    assert all("no third worker has decided" in result_text(verification) for verification in differing)
     checked = {each.worker for each in health.incidents if each.what.startswith("check ")}
     assert checked == {"worker-0", "worker-1"}
     assert health.quarantined() == {"worker-1"}  # by its check
     assert run.state is RunState.FINISHED
 
 
-def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_audited_on() -> None:
+def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_verified_on() -> None:
     """Each execution gives another result."""
     count = iter(range(10_000))
     simulation = simulate(
@@ -130,55 +134,61 @@ def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_audited_on
     )
     run = fitted(simulation)
     assert simulation.store.workers_health().quarantined() == set()
-    judged = [audit for audit in run.audits.known.values() if audit.state is AuditState.JUDGED]
+    judged = [
+        verification
+        for verification in run.verifications.known.values()
+        if verification.state is VerificationState.JUDGED
+    ]
     assert judged
-    assert all("the code does not repeat itself" in result_text(audit) for audit in judged)
-    assert run.audits.is_hopeless
-    assert len(redos(simulation)) <= 12
+    assert all("the code does not repeat itself" in result_text(verification) for verification in judged)
+    assert run.verifications.is_hopeless
+    assert len(reexecutions(simulation)) <= 12
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
 
 
-def test_a_sub_epoch_that_nobody_else_could_do_is_not_audited() -> None:
+def test_a_sub_epoch_that_nobody_else_could_do_is_not_verified() -> None:
     """Each partition has one holder; the report says so and the run finishes normally."""
     simulation = simulate(Scenario(replicas={"worker-0": [0], "worker-1": [1]}), partitions=2)
     run = fitted(simulation)
-    assert redos(simulation) == []
-    assert run.audits.unaudited == {"no other worker held the partition": 4 * 2 * 2}
+    assert reexecutions(simulation) == []
+    assert run.verifications.unverified == {"no other worker held the partition": 4 * 2 * 2}
 
 
-def test_audits_take_no_more_than_their_share_and_delay_no_sub_epoch_for_long() -> None:
+def test_verifications_take_no_more_than_their_share_and_delay_no_sub_epoch_for_long() -> None:
     """Verification uses a tenth of the sub-epochs; the makespan grows by less than that plus one sub-epoch."""
     without = simulate(Scenario(replicas=everywhere(3, 6)), verify=0.0, models=8, epochs=3, partitions=6)
-    with_audits = simulate(Scenario(replicas=everywhere(3, 6)), verify=0.1, models=8, epochs=3, partitions=6)
+    with_verifications = simulate(
+        Scenario(replicas=everywhere(3, 6)), verify=0.1, models=8, epochs=3, partitions=6
+    )
     sub_epochs = 8 * 3 * 6
-    done = redos(with_audits)
+    done = reexecutions(with_verifications)
     assert 0 < len(done) <= 0.2 * sub_epochs
-    assert with_audits.now <= without.now + len(done) / 3 + 3.0
+    assert with_verifications.now <= without.now + len(done) / 3 + 3.0
     last_sub_epoch = max(
-        e.time for e in with_audits.log if isinstance(e, TaskCommitted) and "/train/" in e.task
+        e.time for e in with_verifications.log if isinstance(e, TaskCommitted) and "/train/" in e.task
     )
     # Found during the run, not only after training.
     assert sum(event.time < last_sub_epoch for event in done) >= len(done) / 2
 
 
-def test_a_redo_that_fails_harms_nobody() -> None:
+def test_a_reexecution_that_fails_harms_nobody() -> None:
     """For any failure, the model and run continue, and the verification has a reason."""
     for kind in (FailureKind.USER_ERROR, FailureKind.CHECKPOINT, FailureKind.DATA, FailureKind.OUT_OF_MEMORY):
 
         def fails(body: TaskBody, attempt: int, worker: str, kind: FailureKind = kind) -> Failure | None:
-            return Failure(kind=kind, message="injected") if isinstance(body, AuditTask) else None
+            return Failure(kind=kind, message="injected") if isinstance(body, VerificationTask) else None
 
         simulation = simulate(Scenario(replicas=everywhere(3), outcome=fails))
         run = fitted(simulation)
         assert run.state is RunState.FINISHED
         assert {model.state for model in run.models.values()} == {ModelState.FINISHED}
-        assert {result_text(audit) for audit in run.audits.known.values()} == {
+        assert {result_text(verification) for verification in run.verifications.known.values()} == {
             "could not be done again: injected"
         }
 
 
 @pytest.mark.parametrize("is_measured", [True, False])
-def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_measured: bool) -> None:
+def test_a_reexecution_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_measured: bool) -> None:
     """Two of four workers are too small for m00. With a known need or an earlier failure, no re-execution
     runs out of memory; otherwise at most one does."""
     memory = {"worker-0": 4.0, "worker-1": 16.0, "worker-2": 4.0, "worker-3": 16.0}
@@ -188,7 +198,7 @@ def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_meas
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         limit = memory[worker]
-        if not isinstance(body, TrainTask | AuditTask) or needs(body) <= limit:
+        if not isinstance(body, TrainTask | VerificationTask) or needs(body) <= limit:
             return None
         return Failure(
             kind=FailureKind.OUT_OF_MEMORY, message="killed", place="host", limit_bytes=int(limit * GIB)
@@ -205,31 +215,33 @@ def test_a_redo_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_meas
         epochs=3,
     )
     killed = [e.task for e in simulation.log if isinstance(e, TaskFailed)]
-    redone = [TaskKey.parse(task)._replace(kind="train", redo=None) for task in killed if "/audit/" in task]
+    redone = [
+        TaskKey.parse(task)._replace(kind="train", reexecution=None) for task in killed if "/verify/" in task
+    ]
     assert len({*redone}) == len(redone)
     assert not is_measured or not redone
     assert not {str(key) for key in redone} & {*killed}
     assert fitted(simulation).state is RunState.FINISHED
-    assert {e.worker for e in redos(simulation) if "/m00/" in e.task} <= {"worker-1", "worker-3"}
-    assert any("/m00/" in e.task for e in redos(simulation)) or not is_measured
+    assert {e.worker for e in reexecutions(simulation) if "/m00/" in e.task} <= {"worker-1", "worker-3"}
+    assert any("/m00/" in e.task for e in reexecutions(simulation)) or not is_measured
 
 
 @pytest.mark.slow
 def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
     """Each controller life verifies the same sub-epochs, and each re-execution is committed once."""
-    expected = fitted(simulate(Scenario(replicas=everywhere(3)), verify=0.4)).audits
+    expected = fitted(simulate(Scenario(replicas=everywhere(3)), verify=0.4)).verifications
     for number in range(0, 60, 3):
         scenario = Scenario(replicas=everywhere(3), crash_before=frozenset({number, number + 1}))
         simulation = simulate(scenario, verify=0.4)
         run = fitted(simulation)
-        done = [event.task for event in redos(simulation)]
+        done = [event.task for event in reexecutions(simulation)]
         assert len(set(done)) == len(done)
         assert run.state is RunState.FINISHED
-        drawn = {*run.audits.known}
-        assert all(name in drawn for name in expected.known) or run.audits.unaudited
+        drawn = {*run.verifications.known}
+        assert all(name in drawn for name in expected.known) or run.verifications.unverified
 
 
-def test_checkpoints_that_an_audit_reads_stay_until_it_is_done() -> None:
+def test_checkpoints_that_a_verification_reads_stay_until_it_is_done() -> None:
     """Each assigned sub-epoch has the instruction to keep them."""
     kept: list[tuple[int, frozenset[str]]] = []
     simulation: Simulation
@@ -237,8 +249,8 @@ def test_checkpoints_that_an_audit_reads_stay_until_it_is_done() -> None:
     def look(body: TaskBody, attempt: int, worker: str) -> Failure | None:
         if isinstance(body, TrainTask):
             kept.append((body.sub_epoch, frozenset(body.keep)))
-            audits = simulation.core.state.runs["fit-1"].audits
-            assert audits.needed(body.model) <= {*body.keep}
+            verifications = simulation.core.state.runs["fit-1"].verifications
+            assert verifications.needed(body.model) <= {*body.keep}
         return None
 
     scenario = Scenario(replicas=everywhere(2, 4), outcome=look, device_kind="cpu")
@@ -255,7 +267,7 @@ def test_checkpoints_that_an_audit_reads_stay_until_it_is_done() -> None:
     share=st.sampled_from([0.1, 0.5, 1.0]),
     crashes=st.frozensets(st.integers(0, 80), max_size=4),
 )
-def test_whatever_happens_audits_change_nothing_that_is_trained(outages, bad, share, crashes) -> None:  # type: ignore[no-untyped-def]
+def test_whatever_happens_verifications_change_nothing_that_is_trained(outages, bad, share, crashes) -> None:  # type: ignore[no-untyped-def]
     """Each model visits each partition once per epoch, re-executions add no checkpoint, and a correct worker
     is never blamed."""
     scenario = Scenario(
@@ -267,9 +279,12 @@ def test_whatever_happens_audits_change_nothing_that_is_trained(outages, bad, sh
     simulation = simulate(scenario, verify=share)
     state: ExperimentState = fold(EXPERIMENT, simulation.log)
     assert_complete(state, epochs=2, partitions=3)
-    assert {audit.wrong for audit in state.runs["fit-1"].audits.known.values()} <= {"", *bad}
+    assert {verification.wrong for verification in state.runs["fit-1"].verifications.known.values()} <= {
+        "",
+        *bad,
+    }
     assert simulation.store.workers_health().quarantined() <= bad
-    for event in redos(simulation):
+    for event in reexecutions(simulation):
         assert event.result.checkpoint is None
     open_now = [e for e in simulation.log if isinstance(e, TaskAssigned | TaskFailed)]
     assert open_now

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.state.tasks.verifications import AuditState
+from cerebro.state.tasks.verifications import VerificationState
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining
@@ -54,12 +54,12 @@ def test_a_worker_that_flips_a_bit_is_found(own_lab: MakeLab) -> None:
     assert len({lab.gate.knock().worker for _ in range(3)}) == 3
     lab.gate.open()
     assert lab.result(fit, experiment).failures() == {}
-    audits = lab.log(experiment).state().runs["fit-1"].audits.known.values()
-    done = [audit for audit in audits if audit.redos]
-    assert all(audit.redos[0].is_exact for audit in done)
-    for audit in done:
-        is_hers = "worker-1" in (audit.visit.worker, audit.redos[0].worker)
-        assert (audit.state is AuditState.EQUAL) != is_hers
-    assert {audit.wrong for audit in done} <= {"", "worker-1"}
+    verifications = lab.log(experiment).state().runs["fit-1"].verifications.known.values()
+    done = [verification for verification in verifications if verification.reexecutions]
+    assert all(verification.reexecutions[0].is_exact for verification in done)
+    for verification in done:
+        is_hers = "worker-1" in (verification.visit.worker, verification.reexecutions[0].worker)
+        assert (verification.state is VerificationState.EQUAL) != is_hers
+    assert {verification.wrong for verification in done} <= {"", "worker-1"}
     assert lab.kvs.workers_health().quarantined() == {"worker-1"}
     assert "worker-1 computed wrongly" in experiment.status()
