@@ -115,26 +115,30 @@ class GangEndpoint:
         return end
 
     def close(self) -> None:
-        """Stop listening. Established connections stay."""
+        """Stop listening. Established connections stay.
+
+        The thread that accepts closes the listener. Closed here, its number could go to another file while that
+        thread waits for it.
+        """
         self._is_closed.set()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() alone does not
-        self._listener.close()
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
 
     def _accept(self) -> None:
-        self._listener.settimeout(_LOOK_S)
-        while True:
-            try:
-                end, _ = self._listener.accept()
-            except TimeoutError:
-                self._send_away_outdated()
-                continue
-            except OSError:
-                if self._is_closed.wait(_PAUSE_S):  # otherwise descriptors have run out for now
-                    return
-                continue
-            self._welcoming.acquire()
-            threading.Thread(target=self._welcome, args=(end,), name="gang caller", daemon=True).start()
+        with self._listener as listener:
+            listener.settimeout(_LOOK_S)
+            while True:
+                try:
+                    end, _ = listener.accept()
+                except TimeoutError:
+                    self._send_away_outdated()
+                    continue
+                except OSError:
+                    if self._is_closed.wait(_PAUSE_S):  # otherwise descriptors have run out for now
+                        return
+                    continue
+                self._welcoming.acquire()
+                threading.Thread(target=self._welcome, args=(end,), name="gang caller", daemon=True).start()
 
     def _welcome(self, end: socket.socket) -> None:
         try:
