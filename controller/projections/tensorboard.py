@@ -101,10 +101,12 @@ class TensorBoardFiles:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the present entry is written or fails. Requires `start`."""
+        """Stop after the present entry is written or fails, and close the files. Requires `start`."""
         self._stopped.set()
         self._entries.put(None)
         self._thread.join()
+        for path in list(self._files):
+            self._close(path)
 
     def apply(self, state: ExperimentState, event: Event, life: int | None = None) -> None:
         """Queue the additions of an event. A sub-epoch repeated after the loss of its checkpoint adds
