@@ -18,6 +18,7 @@ from cerebro.contract.records import (
 from cerebro.errors import ClusterError, NotFoundError
 from cerebro.runtime.kvs.client import KvsClient
 from research.simulation.store import VirtualStore
+from tests.waiting import HANG_S
 
 
 class Store(VirtualStore):
@@ -92,7 +93,7 @@ def test_what_keeps_workers_is_told_while_they_are_awaited(store: Store) -> None
         lines.append(line)
         join(store, 1)
 
-    cli_scale.await_workers(kvs(store), 2, timeout_s=60.0, say=say)
+    cli_scale.await_workers(kvs(store), 2, timeout_s=HANG_S, say=say)
     assert lines == ["1 of 2 workers (w-1: no node fits: 0/1 nodes are available: 1 Insufficient cpu.)"]
 
 

@@ -22,6 +22,7 @@ from kvs_api.api.views import openapi_document, package_version
 from kvs_api.settings import Settings
 from tests.kvs_api.bench import Bench, worker
 from tests.kvs_api.real import TOKEN, Service
+from tests.waiting import HANG_S
 
 SHA = "a" * 64
 WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
@@ -33,7 +34,7 @@ def send(
     """Send a raw request for a route of `STORE`."""
     method, path = route.split(" ", 1)
     path = path.replace("{name}", "one").replace("{sha256}", SHA)
-    with urllib3.PoolManager(retries=False, timeout=30) as http:
+    with urllib3.PoolManager(retries=False, timeout=HANG_S) as http:
         answer = http.request(
             method, service.address + path, body=body, headers=WITH_TOKEN if headers is None else headers
         )

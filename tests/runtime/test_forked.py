@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.waiting import HANG_S
+
 CALLS = """
 import os, signal, threading
 from cerebro.errors import ConflictError, SpecError
@@ -46,7 +48,7 @@ def test_a_call_in_a_fork_leaves_nothing_but_its_result() -> None:
         env=os.environ | {"PYTHONUNBUFFERED": ""},  # buffered output is written once
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert done.stdout.splitlines() == [

@@ -9,6 +9,7 @@ import pytest
 from cerebro.errors import StorageFullError
 from cerebro.techniques.ranks import RankGroup
 from tests.small_volume import fill, small_volume
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes
 
@@ -20,4 +21,4 @@ def test_a_rank_that_has_no_room_to_meet_others_names_the_full_volume(tmp_path: 
         folder.mkdir()
         fill(volume)
         with pytest.raises(StorageFullError, match=f"no space to write in {folder}, the rendezvous folder"):
-            RankGroup.join(folder, rank=0, size=2, device="cpu", timeout_s=60.0)
+            RankGroup.join(folder, rank=0, size=2, device="cpu", timeout_s=HANG_S)

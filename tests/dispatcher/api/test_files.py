@@ -22,7 +22,7 @@ from cerebro.runtime.volumes import Volumes
 from dispatcher.api.files import Files
 from tests.dispatcher.api.gateways import BEARER, Served, served
 from tests.kvs_api.real import TOKEN
-from tests.waiting import until
+from tests.waiting import HANG_S, until
 
 __all__ = ["served"]
 
@@ -42,7 +42,7 @@ def checkpoint(served: Served) -> CheckpointRef:
 
 @pytest.fixture
 def fetched(served: Served, tmp_path: Path) -> FetchedFiles:
-    return FetchedFiles(f"{served.address}/api", TOKEN, tmp_path / "cache", timeout_s=5.0)
+    return FetchedFiles(f"{served.address}/api", TOKEN, tmp_path / "cache", timeout_s=HANG_S)
 
 
 @pytest.mark.parametrize("volume", ["checkpoints", "shared", "metrics", "logs"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.sandbox.bounded_processes import MAX_BYTES, BoundedProcesses
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.processes
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.processes
 def test_answer_comes_whole() -> None:
     """Also with a long question and a long answer."""
     question = json.dumps(["x" * 1000] * 3000).encode()
-    said = BoundedProcesses("json.tool", at_once=1).run(question, timeout_s=20.0)
+    said = BoundedProcesses("json.tool", at_once=1).run(question, timeout_s=HANG_S)
     assert json.loads(said.output) == json.loads(question)
     assert (said.code, said.is_late, said.is_cut) == (0, False, False)
 
@@ -26,7 +27,7 @@ def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
     """The output up to the limit counts and is marked as incomplete."""
     monkeypatch.setattr("dispatcher.sandbox.bounded_processes.MAX_BYTES", 100_000)
     said = BoundedProcesses("json.tool", at_once=1).run(
-        json.dumps(["x" * 1000] * 3000).encode(), timeout_s=20.0
+        json.dumps(["x" * 1000] * 3000).encode(), timeout_s=HANG_S
     )
     assert len(said.output) == 100_000 < MAX_BYTES
     assert (said.is_cut, said.is_late) == (True, False)
@@ -40,13 +41,13 @@ def test_child_that_computes_for_too_long_is_late(monkeypatch: pytest.MonkeyPatc
         "while True: pass\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    said = BoundedProcesses("busy", at_once=1).run(b"", timeout_s=60.0)
+    said = BoundedProcesses("busy", at_once=1).run(b"", timeout_s=HANG_S)
     assert said.is_late
 
 
 def test_child_that_does_not_listen_is_no_fault() -> None:
     """The child may exit before it reads the question."""
-    said = BoundedProcesses("this", at_once=1).run(b"x" * 3_000_000, timeout_s=20.0)
+    said = BoundedProcesses("this", at_once=1).run(b"x" * 3_000_000, timeout_s=HANG_S)
     assert said.code == 0
     assert b"Zen of Python" in said.output
 
@@ -58,7 +59,7 @@ def test_secrets_stay_away(has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_
         monkeypatch.setenv(name, "x")
     (tmp_path / "telling.py").write_text("import json, os; print(json.dumps(sorted(os.environ)))")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    said = BoundedProcesses("telling", at_once=1, has_keys=has_keys).run(b"", timeout_s=20.0)
+    said = BoundedProcesses("telling", at_once=1, has_keys=has_keys).run(b"", timeout_s=HANG_S)
     names = {"CEREBRO_TOKEN", "AWS_SECRET_ACCESS_KEY", "S3_KEY", "HARMLESS"} & set(json.loads(said.output))
     assert names == ({"AWS_SECRET_ACCESS_KEY", "S3_KEY"} if has_keys else set()) | {"HARMLESS"}
 
@@ -93,6 +94,6 @@ def test_child_that_dies_is_told_in_its_own_words(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-long-secret-key")
     (tmp_path / "dying.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    said = BoundedProcesses("dying", at_once=1, has_keys=True).run(b"", timeout_s=20.0)
+    said = BoundedProcesses("dying", at_once=1, has_keys=True).run(b"", timeout_s=HANG_S)
     assert said.ending == ending
     assert not said.is_late

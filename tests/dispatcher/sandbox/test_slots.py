@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.sandbox.bounded_processes import BoundedProcesses, ProcessResult
 from dispatcher.sandbox.slots import BusyError, Slots
+from tests.waiting import HANG_S
 
 
 def test_all_that_a_browser_sends_at_once_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,7 @@ def test_all_that_a_browser_sends_at_once_is_answered(monkeypatch: pytest.Monkey
 
     def send(number: int) -> bytes:
         all_sent.wait()
-        return processes.run(b"%d" % number, timeout_s=60.0).output
+        return processes.run(b"%d" % number, timeout_s=HANG_S).output
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(send, range(6))) == [b"%d" % number for number in range(6)]
