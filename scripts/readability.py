@@ -274,7 +274,6 @@ KNOWN_CLASSES = {
     "Header": 29,
     "Membership": 29,
     "Model": 39,
-    "ModelSummary": 21,
     "Run": 55,
     "Settings": 22,
     "TaskResult": 21,

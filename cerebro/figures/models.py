@@ -12,36 +12,74 @@ from cerebro.state.reports import state_words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ModelProgress:
+    """Progress of one model.
+
+    Attributes:
+        epoch, epochs: present epoch, and number of granted epochs.
+        done, total: committed sub-epochs and their total, with those inherited from a parent.
+    """
+
+    epoch: int
+    epochs: int
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """Work on one model. Times are seconds of the store's clock, 0 while unknown.
+
+    Attributes:
+        redone: repeated attempts at its sub-epochs.
+        compute_s: time spent in user code.
+        started, ended: start of its first and end of its newest committed sub-epoch.
+    """
+
+    redone: int
+    compute_s: float
+    started: float
+    ended: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parent:
+    """Model that another one was cloned from.
+
+    Attributes:
+        id: such as ``m03``.
+        epoch: epoch of its checkpoint that the clone started from, or `None` if the clone has new weights.
+    """
+
+    id: str
+    epoch: int | None
+
+    def __str__(self) -> str:
+        return f"{self.id}, new weights" if self.epoch is None else f"{self.id} at epoch {self.epoch}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSummary:
-    """Summary of one model. Times are seconds of the store's clock, 0 while unknown.
+    """Summary of one model.
 
     Attributes:
         id: such as ``m03``.
         index: position among the run's models, from 0. It decides the model's colour.
         state: a word of `cerebro.state.reports.state_words`.
-        epoch, epochs: present epoch, and number of granted epochs.
-        sub_epochs_done, sub_epochs: committed sub-epochs and their total, with those inherited from a parent.
         latest, latest_epoch: objective at the newest epoch that has it.
         best, best_epoch: objective at the best epoch.
         metrics: metrics at the best epoch, else at the newest one: of validation if the run validates, else of
             training.
         hyperparams: as in the search space.
         worker: worker of its running or queued sub-epoch; empty without one.
-        redone: repeated attempts at its sub-epochs.
-        compute_s: time spent in user code.
-        started, ended: start of its first and end of its newest committed sub-epoch.
         failure: reason why it failed.
-        parent: id of the model it was cloned from; empty without one.
-        branch: epoch of the parent's checkpoint it started from, or `None` if it started with new weights.
+        parent: model it was cloned from, if any.
     """
 
     id: str
     index: int
     state: str
-    epoch: int
-    epochs: int
-    sub_epochs_done: int
-    sub_epochs: int
+    progress: ModelProgress
     latest: float | None
     latest_epoch: int | None
     best: float | None
@@ -49,24 +87,9 @@ class ModelSummary:
     metrics: dict[str, float]
     hyperparams: Hyperparameters
     worker: str
-    redone: int
-    compute_s: float
-    started: float
-    ended: float
+    effort: Effort
     failure: Failure | None
-    parent: str = ""
-    branch: int | None = None
-
-    @property
-    def lineage(self) -> str:
-        """Description of the parent; empty without one."""
-        if not self.parent:
-            return ""
-        return (
-            f"{self.parent} at epoch {self.branch}"
-            if self.branch is not None
-            else f"{self.parent}, new weights"
-        )
+    parent: Parent | None = None
 
 
 def summaries(run: Run) -> Iterator[ModelSummary]:
@@ -86,10 +109,12 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         id=model.id,
         index=index,
         state=state_words.model(model, run),
-        epoch=model.epoch,
-        epochs=model.epochs,
-        sub_epochs_done=model.visited,
-        sub_epochs=model.epochs * len(model.partitions),
+        progress=ModelProgress(
+            epoch=model.epoch,
+            epochs=model.epochs,
+            done=model.visited,
+            total=model.epochs * len(model.partitions),
+        ),
         latest=model.metric(request.metric, latest, validated=validated) if latest else None,
         latest_epoch=latest,
         best=model.metric(request.metric, best, validated=validated) if best else None,
@@ -97,13 +122,16 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         metrics=model.validations.get(shown_epoch, {}) if validated else model.training_metrics(shown_epoch),
         hyperparams=model.hyperparams_shown(best),
         worker=(task.worker or "") if task else "",
-        redone=model.redone,
-        compute_s=model.compute_s,
-        started=model.began,
-        ended=model.visits[-1].ended if model.own_sub_epochs else 0.0,
+        effort=Effort(
+            redone=model.redone,
+            compute_s=model.compute_s,
+            started=model.began,
+            ended=model.visits[-1].ended if model.own_sub_epochs else 0.0,
+        ),
         failure=model.failure,
-        parent=model.parent,
-        branch=model.inherited_epochs if model.inherited else None,
+        parent=Parent(id=model.parent, epoch=model.inherited_epochs if model.inherited else None)
+        if model.parent
+        else None,
     )
 
 
@@ -135,5 +163,5 @@ def ranked(rows: Iterable[ModelSummary], mode: str) -> list[ModelSummary]:
     """Sort models, best first; models without a value are last, more advanced ones first."""
     sign = 1 if mode == "min" else -1
     return sorted(
-        rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), -row.sub_epochs_done, row.index)
+        rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), -row.progress.done, row.index)
     )

@@ -78,7 +78,7 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
         )
     sign = 1 if run.request.mode == "max" else -1
     with_files = [
-        row for row in read_model.table(run).rows() if row.sub_epochs_done and _has_checkpoint(run, row.id)
+        row for row in read_model.table(run).rows() if row.progress.done and _has_checkpoint(run, row.id)
     ]
     ranked = sorted(with_files, key=lambda row: (row.best is None, -sign * (row.best or 0.0), row.index))
     chosen = [row for row in ranked if model in ("", row.id)]

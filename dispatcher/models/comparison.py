@@ -46,9 +46,9 @@ def comparison(table: ModelTable, selected: Sequence[str]) -> Comparison:
         _line("best", [model.best for model in models]),
         _line("at epoch", [model.best_epoch for model in models]),
         *(_line(name, [model.metrics.get(name) for model in models]) for name in metrics),
-        _line("sub-epochs", [f"{model.sub_epochs_done}/{model.sub_epochs}" for model in models]),
-        _line("compute, s", [round(model.compute_s, 1) for model in models]),
-        _line("redone", [model.redone for model in models]),
+        _line("sub-epochs", [f"{model.progress.done}/{model.progress.total}" for model in models]),
+        _line("compute, s", [round(model.effort.compute_s, 1) for model in models]),
+        _line("redone", [model.effort.redone for model in models]),
     )
     return Comparison(
         models=models,

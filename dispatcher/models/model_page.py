@@ -27,8 +27,8 @@ _MAX_LINE_LENGTH = 300
 
 def _with_parent(selected: ModelView) -> str:
     """Return the model's id, preceded by its parent if the curve continues the parent's."""
-    summary = selected.summary
-    return summary.id if summary.branch is None else f"{summary.parent},{summary.id}"
+    summary, parent = selected.summary, selected.summary.parent
+    return f"{parent.id},{summary.id}" if parent and parent.epoch is not None else summary.id
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:

@@ -11,7 +11,7 @@ from cerebro.contract.priority import shown
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError
-from cerebro.figures.models import ModelSummary
+from cerebro.figures.models import ModelProgress, ModelSummary
 from cerebro.state import Model, Run
 from cerebro.state.models import parallel_plans
 from cerebro.state.runs.pruning import gone_text
@@ -51,8 +51,7 @@ class ModelRow:
     id: str
     index: int
     state: str
-    sub_epochs_done: int
-    sub_epochs: int
+    progress: ModelProgress
     cells: tuple[Cell, ...]
     failure: Failure | None
     failed_at: FailedAttempt | None
@@ -290,8 +289,7 @@ def _row(
         id=row.id,
         index=row.index,
         state=row.state,
-        sub_epochs_done=row.sub_epochs_done,
-        sub_epochs=row.sub_epochs,
+        progress=row.progress,
         cells=tuple(to_json_cell(column.cell(row)) for column in columns),
         failure=row.failure,
         failed_at=failed_at,

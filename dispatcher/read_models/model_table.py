@@ -166,8 +166,8 @@ class ModelTable:
         if old is not None:
             self._counts[old.state] -= 1
             self._models_by_due[self._due[row.id]] -= 1
-            self._done -= old.sub_epochs_done
-        self._done += row.sub_epochs_done
+            self._done -= old.progress.done
+        self._done += row.progress.done
         model = self._run.models[row.id]
         if old is None:
             self._done -= model.visited - model.own_visited

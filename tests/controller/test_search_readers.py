@@ -155,8 +155,8 @@ def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
     for clone in clones:
         branch = clone.inherited_epochs
         row = next(row for row in figures.summaries(run) if row.id == clone.id)
-        assert row.lineage == f"{clone.parent} at epoch {branch}"
-        assert row.started == clone.kept_visits[0].started
+        assert str(row.parent) == f"{clone.parent} at epoch {branch}"
+        assert row.effort.started == clone.kept_visits[0].started
         assert (board.loc[clone.id, "parent"], board.loc[clone.id, "branch"]) == (clone.parent, branch)
         assert set(result.history().query("model == @clone.id")["epoch"]) == set(
             range(branch + 1, clone.completed_epochs + 1)

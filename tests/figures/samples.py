@@ -23,6 +23,7 @@ from cerebro.figures import (
     Theme,
 )
 from cerebro.figures import importance_of as importance
+from cerebro.figures.models import Effort, ModelProgress
 
 NASTY = "<script>alert(1)</script>%{x}"
 """Text with HTML markup and a Plotly template."""
@@ -43,10 +44,7 @@ def row(
         id=name or f"m{index:02}",
         index=index,
         state="failed" if is_failed else "finished",
-        epoch=4,
-        epochs=4,
-        sub_epochs_done=8,
-        sub_epochs=8,
+        progress=ModelProgress(epoch=4, epochs=4, done=8, total=8),
         latest=best,
         latest_epoch=4 if best is not None else None,
         best=best,
@@ -54,10 +52,7 @@ def row(
         metrics={} if best is None else {METRIC: best},
         hyperparams=hyperparams or {"lr": 0.1 * (index + 1), "batch_size": 32},
         worker="",
-        redone=0,
-        compute_s=1.0,
-        started=1.0,
-        ended=2.0,
+        effort=Effort(redone=0, compute_s=1.0, started=1.0, ended=2.0),
         failure=Failure(kind=FailureKind.USER_ERROR, message="boom") if is_failed else None,
     )
 

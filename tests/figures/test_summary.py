@@ -18,7 +18,8 @@ from tests.state.stories import Story, sub_epoch, validation
 def rows(run: Run) -> dict[str, tuple[object, ...]]:
     """Return the fields that change during a run."""
     return {
-        row.id: (row.state, row.epoch, row.sub_epochs_done, row.worker, row.redone) for row in summaries(run)
+        row.id: (row.state, row.progress.epoch, row.progress.done, row.worker, row.effort.redone)
+        for row in summaries(run)
     }
 
 
@@ -28,7 +29,7 @@ def test_models_come_in_the_order_of_the_plan() -> None:
     story.etl()
     story.fit(models=3, epochs=2)
     found = list(summaries(story.run))
-    assert [(row.index, row.id, row.sub_epochs, row.epochs) for row in found] == [
+    assert [(row.index, row.id, row.progress.total, row.progress.epochs) for row in found] == [
         (0, "m00", 4, 2),
         (1, "m01", 4, 2),
         (2, "m02", 4, 2),
@@ -58,7 +59,7 @@ def test_a_validated_epoch_without_validation_has_no_values_yet() -> None:
     story.fit(validated=True)
     story.epoch(1, loss=2.0)
     row = summary(story.run, story.model(), 0)
-    assert (row.latest, row.metrics, row.sub_epochs_done) == (None, {}, 2)
+    assert (row.latest, row.metrics, row.progress.done) == (None, {}, 2)
     story.start(validation(1), 0)
     assert summary(story.run, story.model(), 0).worker == ""
 

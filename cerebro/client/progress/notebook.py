@@ -167,12 +167,12 @@ def _shown_models(run: Run) -> list[ModelSummary]:
 
 def _row(row: ModelSummary, names: Iterable[str], *, has_origins: bool) -> str:
     values = (
-        f"{row.epoch} of {row.epochs}",
+        f"{row.progress.epoch} of {row.progress.epochs}",
         number(row.latest) if row.latest is not None else "",
         number(row.best) if row.best is not None else "",
         str(row.best_epoch or ""),
     )
     cells = "".join(f"<td{_NUMBERS}>{escape(value)}</td>" for value in values)
-    origin = f"<td>{escape(row.lineage)}</td>" if has_origins else ""
+    origin = f"<td>{escape(str(row.parent or ''))}</td>" if has_origins else ""
     hyperparams = "".join(f"<td>{escape(figures.word(row.hyperparams.get(name)))}</td>" for name in names)
     return f"<tr><th scope='row'>{escape(row.id)}</th><td>{escape(row.state)}</td>{cells}{origin}{hyperparams}</tr>"

@@ -168,11 +168,11 @@ def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
             row.state,
             row.best,
             row.best_epoch,
-            f"{row.sub_epochs_done} of {row.sub_epochs}",
-            *((row.lineage,) if has_parents else ()),
+            f"{row.progress.done} of {row.progress.total}",
+            *((str(row.parent or ""),) if has_parents else ()),
             *(figures.word(row.hyperparams.get(name)) for name in varying),
-            row.redone,
-            round(row.compute_s, 1),
+            row.effort.redone,
+            round(row.effort.compute_s, 1),
         )
         for row in rows[:_MAX_MODELS]
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cerebro.errors import BadRequestError
-from cerebro.figures.models import ModelSummary
+from cerebro.figures.models import Effort, ModelProgress, ModelSummary
 from dispatcher.models.query import ModelQuery, matching, selected_columns
 from dispatcher.pages import formats
 from dispatcher.pages.tables import csv_text
@@ -22,10 +22,7 @@ def row(index: int, **changes: Any) -> ModelSummary:
         "id": f"m{index:02}",
         "index": index,
         "state": "running",
-        "epoch": 1,
-        "epochs": 2,
-        "sub_epochs_done": index,
-        "sub_epochs": 8,
+        "progress": ModelProgress(epoch=1, epochs=2, done=index, total=8),
         "latest": None,
         "latest_epoch": None,
         "best": None,
@@ -33,10 +30,7 @@ def row(index: int, **changes: Any) -> ModelSummary:
         "metrics": {},
         "hyperparams": {},
         "worker": "",
-        "redone": 0,
-        "compute_s": 0.0,
-        "started": 0.0,
-        "ended": 0.0,
+        "effort": Effort(redone=0, compute_s=0.0, started=0.0, ended=0.0),
         "failure": None,
     }
     return ModelSummary(**(values | changes))

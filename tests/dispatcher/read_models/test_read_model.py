@@ -60,7 +60,7 @@ def test_rows_and_sums_are_those_of_the_fold_after_every_event() -> None:
         assert (found.id if found else None) == (best.id if best else None)
         assert table.longest() == max(
             (
-                0 if run.models[row.id].is_cut_short else row.sub_epochs - row.sub_epochs_done
+                0 if run.models[row.id].is_cut_short else row.progress.total - row.progress.done
                 for row in expected
             ),
             default=0,
