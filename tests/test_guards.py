@@ -59,7 +59,7 @@ def guarded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 @pytest.mark.processes
-def test_threads_and_processes_that_are_left_are_named(guarded: pytest.Pytester) -> None:
+def test_remaining_threads_and_unmarked_processes_are_named(guarded: pytest.Pytester) -> None:
     """Threads of a fixture may live as long as the fixture; marks of the test or its fixtures allow processes."""
     result = guarded.runpytest_subprocess("-p", "tests.guards", "-p", "no:xdist", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=6, errors=2)

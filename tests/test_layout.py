@@ -51,7 +51,7 @@ def test_importing_cerebro_loads_no_heavy_library() -> None:
 
 
 @pytest.mark.parametrize("name", ["cerebro", "cerebro.client.results", "cerebro.scheduling"])
-def test_every_name_that_is_loaded_when_it_is_asked_for_is_there(name: str) -> None:
+def test_every_lazily_imported_name_exists(name: str) -> None:
     """Lazy imports have no import statement, so a moved module would go unnoticed."""
     package = importlib.import_module(name)
     for each in package.__all__:
@@ -59,7 +59,7 @@ def test_every_name_that_is_loaded_when_it_is_asked_for_is_there(name: str) -> N
 
 
 @pytest.mark.parametrize("group", CONTROL_PLANE_GROUPS)
-def test_control_plane_group_brings_in_no_torch(group: str) -> None:
+def test_the_control_plane_installs_no_torch(group: str) -> None:
     """Neither directly nor indirectly."""
     found = closure(_requirements_of_group(group))
     assert "pydantic-core" in found, "the walk over installed metadata found no indirect dependency"
@@ -67,7 +67,7 @@ def test_control_plane_group_brings_in_no_torch(group: str) -> None:
 
 
 @pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
-def test_no_image_has_another_tracker(tracker: str) -> None:
+def test_images_contain_no_other_tracker(tracker: str) -> None:
     """Neither in a group of an image, nor indirectly in the control plane."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     build = (ROOT / "deploy/images/Dockerfile").read_text()
@@ -100,7 +100,7 @@ def test_constraints_pin_every_direct_dependency() -> None:
     assert named - pinned == set()
 
 
-def test_readme_shows_run_and_test_and_only_targets_that_exist() -> None:
+def test_readme_shows_run_and_test_and_only_existing_targets() -> None:
     """README's fenced commands include `make run` and `make test`; each is a target of the Makefile."""
     commands = _readme_make_commands()
     assert {"run", "test"} <= commands
@@ -108,7 +108,7 @@ def test_readme_shows_run_and_test_and_only_targets_that_exist() -> None:
 
 
 @pytest.mark.processes
-def test_a_folder_of_the_same_name_hides_nothing(tmp_path: Path) -> None:
+def test_a_folder_named_cerebro_does_not_hide_the_package(tmp_path: Path) -> None:
     """A user's script may be next to the clone, which has that name."""
     (tmp_path / "cerebro").mkdir()
     code = "from cerebro import Experiment"

@@ -56,7 +56,7 @@ def _fault(row: Row) -> str:
     return "" if is_slow == row.is_marked_slow else f"*slow*: {'is missing' if is_slow else 'is wrong'}"
 
 
-def test_each_promise_names_tests_that_exist() -> None:
+def test_each_promise_names_existing_tests() -> None:
     rows = _rows()
     assert len(rows) > 50
     assert {promise: fault for promise, row in rows.items() if (fault := _fault(row))} == {}

@@ -42,7 +42,7 @@ def _same(found: Any, rows: list[Any]) -> bool:
     length=st.none() | st.integers(0, 6),
     data=st.data(),
 )
-def test_it_has_its_rows_in_every_form(
+def test_rows_are_the_same_in_every_form(
     lengths: list[int], rest: tuple[int, ...], tensors: bool, length: int | None, data: st.DataObject
 ) -> None:
     """Single rows, several rows, padded, masked, concatenated and pickled, for arrays and tensors."""
@@ -75,7 +75,7 @@ def test_it_has_its_rows_in_every_form(
         assert is_there[number].tolist() == [at < len(row) for at in range(size)]
 
 
-def test_a_gradient_goes_through_padding() -> None:
+def test_gradients_pass_through_padding() -> None:
     """Gradients of padded rows reach each value once."""
     values = torch.rand(5, 2, requires_grad=True)
     rows = Ragged(torch.arange(5), [0, 2, 2, 5]).with_values(values)
@@ -85,7 +85,7 @@ def test_a_gradient_goes_through_padding() -> None:
 
 
 @pytest.mark.slow  # torch loads its compiler for nested tensors, which takes two seconds
-def test_torch_has_the_same_rows_nested() -> None:
+def test_the_nested_tensor_of_torch_has_the_same_rows() -> None:
     """One jagged tensor shares the values."""
     rows = [torch.arange(3.0), torch.arange(0.0), torch.arange(2.0)]
     nested = Ragged.of(rows).nested()
@@ -107,7 +107,7 @@ def test_torch_has_the_same_rows_nested() -> None:
         (torch.arange(3), [0, 4], "3 values, but its offsets end at 4"),
     ],
 )
-def test_offsets_that_do_not_fit_are_named(values: Any, offsets: Any, expected: str) -> None:
+def test_invalid_offsets_are_named(values: Any, offsets: Any, expected: str) -> None:
     """With the expected offsets."""
     with pytest.raises(DataError, match=expected):
         Ragged(values, offsets)
@@ -124,13 +124,13 @@ def test_offsets_that_do_not_fit_are_named(values: Any, offsets: Any, expected: 
         ([], "no arrays"),
     ],
 )
-def test_rows_that_do_not_go_together_are_named(arrays: Any, expected: str) -> None:
+def test_incompatible_rows_are_named(arrays: Any, expected: str) -> None:
     """With the row's number, its properties and the first row's."""
     with pytest.raises(DataError, match=expected):
         Ragged.of(arrays)
 
 
-def test_a_row_that_is_not_there_is_an_error() -> None:
+def test_a_missing_row_is_an_error() -> None:
     """IndexError, as with a list."""
     rows = Ragged.of([np.arange(3), np.arange(2)])
     with pytest.raises(IndexError, match="row 2 of a Ragged with 2 rows"):
@@ -155,7 +155,7 @@ def test_a_row_that_is_not_there_is_an_error() -> None:
         ([[0, 1], [1, 2]], IndexError),
     ],
 )
-def test_an_index_that_means_no_rows_is_refused(kind: Any, index: Any, error: type[Exception]) -> None:
+def test_an_invalid_index_is_refused(kind: Any, index: Any, error: type[Exception]) -> None:
     """For lists, arrays and tensors: several axes, a mask of the wrong length, other types.
 
     An empty list selects no rows.

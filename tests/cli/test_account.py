@@ -21,7 +21,7 @@ def own(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
         yield made
 
 
-def test_tokens_are_made_listed_and_revoked(
+def test_tokens_are_created_listed_and_revoked(
     own: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Standard output has only the secret, once; users list only their tokens."""
@@ -60,8 +60,8 @@ def test_tokens_are_made_listed_and_revoked(
     assert f"revoked token {found[1]}" in capsys.readouterr().out
 
 
-def test_quotas_are_set_and_told(own: Service, capsys: pytest.CaptureFixture[str]) -> None:
-    """And removed; invalid values are reported."""
+def test_quotas_are_set_and_listed(own: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    """Quotas can also be removed; invalid values are reported."""
     assert main(["quota", "vision", "--open-runs", "3", "--worker-hours", "12.5", "--bytes", "1.5GB"]) == 0
     assert "vision   0 of 3     0 of 12.5         any              0 B of 1.5 GB" in capsys.readouterr().out
     assert main(["quota", "vision", "--none"]) == 0

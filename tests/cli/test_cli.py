@@ -29,8 +29,10 @@ def fake(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeClus
     return found
 
 
-def test_up_prints_where_to_go(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """The addresses and the token's path, but not the token."""
+def test_up_prints_the_addresses_and_the_path_of_the_token(
+    fake: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The token itself is not printed."""
     assert cli.main(["up", "--workers", "3"]) == 0
     said = capsys.readouterr().out
     info = fake.info()
@@ -41,8 +43,10 @@ def test_up_prints_where_to_go(fake: FakeCluster, capsys: pytest.CaptureFixture[
     assert info.token() not in said
 
 
-def test_up_twice_is_harmless_and_down_ends_it(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second `up` joins, `down` ends it, and a second `down` finds no cluster."""
+def test_a_second_up_joins_the_cluster_and_down_ends_it(
+    fake: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second `down` finds no cluster."""
     assert cli.main(["up", "--no-tensorboard"]) == 0
     first = fake.info()
     assert first.tensorboard is None
@@ -57,7 +61,7 @@ def test_up_twice_is_harmless_and_down_ends_it(fake: FakeCluster, capsys: pytest
     ]
 
 
-def test_status_shows_services_also_when_the_store_is_away(
+def test_status_shows_services_while_the_store_is_unavailable(
     fake: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Process, memory, uptime and restarts per service; the store's data is shown as unknown."""
@@ -71,7 +75,7 @@ def test_status_shows_services_also_when_the_store_is_away(
     assert "Workers and experiments are not known: kvs_api at" in said
 
 
-def test_status_without_a_cluster_is_one_clear_line(
+def test_status_without_a_cluster_prints_one_line(
     fake: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An expected error is one line on stderr with exit status 1, without a traceback."""
@@ -100,7 +104,7 @@ def test_logs_can_be_followed(fake: FakeCluster) -> None:
 @pytest.mark.parametrize(
     "arguments", [[], ["up", "--workers", "0"], ["up", "--workers", "x"], ["up", "--devices", "0"], ["dance"]]
 )
-def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_print_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The exit status is 2, and the line points to the help."""
     with pytest.raises(SystemExit, match="2"):
         cli.main(arguments)
@@ -109,14 +113,14 @@ def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.Captu
     assert line.endswith("--help")
 
 
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])
     assert capsys.readouterr().out == f"cerebro {cluster.version()}\n"
 
 
 @pytest.mark.commands
-def test_help_loads_nothing_heavy() -> None:
+def test_help_loads_no_heavy_library() -> None:
     """A command imports its libraries when it runs, so help is fast."""
     program = (
         "import sys\nfrom cerebro import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"

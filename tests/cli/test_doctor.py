@@ -71,7 +71,7 @@ def test_a_good_machine_passes(
     assert not home.exists()
 
 
-def test_a_failed_check_is_an_exit_status(
+def test_a_failed_check_sets_the_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One failed check is enough; its line names the fix."""
@@ -132,7 +132,7 @@ def _worker(number: int, *, threads: int, cores: int = 2) -> WorkerStatus:
 
 
 @pytest.mark.parametrize("is_quarantined", [False, True])
-def test_workers_that_are_quarantined_are_named(
+def test_quarantined_workers_are_named(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, is_quarantined: bool
 ) -> None:
     """With the reason and the release command."""
@@ -149,7 +149,7 @@ def test_workers_that_are_quarantined_are_named(
     assert ("worker-1 is quarantined: 2 sub-epochs failed" in found.message) == is_quarantined
 
 
-def test_experiments_that_are_quarantined_are_named(
+def test_quarantined_experiments_are_named(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message has the reason, and the command that ends the quarantine."""
@@ -184,7 +184,7 @@ def test_a_full_volume_is_named(case: Callable[..., Case], monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("threads", "verdict"), [(1, Verdict.OK), (2, Verdict.WARN)])
-def test_more_threads_than_cores_are_doubtful(
+def test_more_threads_than_cores_are_a_warning(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, threads: int, verdict: Verdict
 ) -> None:
     """For workers of a remote cluster; names the node and the chart's values."""
@@ -196,7 +196,7 @@ def test_more_threads_than_cores_are_doubtful(
     assert verdict is Verdict.OK or "worker.cores" in found.remedy
 
 
-def test_final_checkpoints_that_are_gone_are_named(
+def test_missing_final_checkpoints_are_named(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the fix for the first one; an unreadable experiment does not hide the others."""
@@ -253,7 +253,7 @@ def test_a_full_disk_is_found(
         ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"}, "cannot be reached"),
     ],
 )
-def test_object_store_settings_must_make_sense(
+def test_invalid_object_store_settings_are_reported(
     case: Callable[..., Case], environment: dict[str, str], words: str
 ) -> None:
     """Half a key pair, an invalid endpoint, or an endpoint that does not answer."""
@@ -296,7 +296,7 @@ def test_a_failed_start_is_remembered(make_cluster: MakeCluster) -> None:
 
 
 @pytest.mark.processes
-def test_a_sandbox_that_the_kernel_refuses_is_told(
+def test_a_sandbox_that_the_kernel_does_not_support_is_reported(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the sandbox is on, workers do not start; if it is off, it cannot be enabled. An invalid setting is named."""
@@ -317,7 +317,7 @@ def test_a_sandbox_that_the_kernel_refuses_is_told(
 
 
 @pytest.mark.parametrize(("left", "verdict"), [(5_000, Verdict.OK), (150_000, Verdict.WARN)])
-def test_how_long_logs_are_is_told(
+def test_the_lengths_of_logs_are_reported(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, left: int, verdict: Verdict
 ) -> None:
     """Database and files, and any log that is not trimmed, with a link to the documentation."""

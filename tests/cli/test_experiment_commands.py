@@ -77,8 +77,8 @@ def test_a_command_is_an_event_in_the_log(store: Store, command: str, event: dic
     assert event | {"by": "ann"} == {key: said[key] for key in [*event, "by"]}
 
 
-def test_several_models_at_once(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    """All or none; then they resume."""
+def test_stop_and_resume_accept_several_models(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """If one model is unknown, no model is stopped."""
     assert main(["stop", "one", "--model", "m00", "--model", "m7"]) == 1
     assert "no model 'm7'" in capsys.readouterr().err
     assert main(["stop", "one", "--model", "m00", "--model", "m01"]) == 0
@@ -113,10 +113,10 @@ def test_several_models_at_once(store: Store, capsys: pytest.CaptureFixture[str]
         ("stop one --run fit-9", "no run 'fit-9' in experiment 'one'; there is fit-1"),
     ],
 )
-def test_what_cannot_be_is_told_in_a_sentence(
+def test_an_impossible_command_prints_one_sentence(
     store: Store, command: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With exit status 1 and no event."""
+    """The exit status is 1, and no event is written."""
     before = store.events("one")
     assert main(command.split()) == 1
     assert says in capsys.readouterr().err
@@ -130,7 +130,7 @@ def ended(store: Store) -> Store:
     return store
 
 
-def test_deletion_asks_for_the_name(
+def test_deletion_requires_the_name_of_the_experiment(
     ended: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It lists the loss; any other input deletes nothing."""

@@ -50,7 +50,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Answering:
     return made
 
 
-def test_a_check_shows_what_was_looked_at(store: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_the_result_of_each_part(store: Answering, capsys: pytest.CaptureFixture[str]) -> None:
     """For one worker or all; the exit status shows a problem."""
     assert main(["check", "worker-0"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -74,7 +74,7 @@ def test_a_check_shows_what_was_looked_at(store: Answering, capsys: pytest.Captu
         ("check worker-7", "no worker 'worker-7' is registered"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_an_impossible_command_prints_one_sentence(
     store: Answering, capsys: pytest.CaptureFixture[str], command: str, says: str
 ) -> None:
     """One line with the choices."""
@@ -82,7 +82,9 @@ def test_what_cannot_be_done_is_said(
     assert says in capsys.readouterr().err
 
 
-def test_a_worker_is_taken_out_and_put_back(store: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quarantine_excludes_a_worker_and_release_readmits_it(
+    store: Answering, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each command prints its consequence."""
     assert main(["quarantine", "worker-1", "--reason", " "]) == 1
     assert "--reason is empty" in capsys.readouterr().err
@@ -95,8 +97,8 @@ def test_a_worker_is_taken_out_and_put_back(store: Answering, capsys: pytest.Cap
     assert store.workers_health().quarantined() == set()
 
 
-def test_status_says_why_a_worker_is_given_nothing(store: Answering) -> None:
-    """The user, the reason, and the command for the node, which Cerebro may not change."""
+def test_status_states_why_a_worker_is_quarantined(store: Answering) -> None:
+    """It shows the user, the reason, and the command for the node, which Cerebro may not change."""
     pod = PodRef(name="cerebro-worker-1", uid="1", container="train")
     first, second, third = store.workers()
     second = second.model_copy(update={"record": second.record.model_copy(update={"pod": pod})})
@@ -118,7 +120,7 @@ def test_status_says_why_a_worker_is_given_nothing(store: Answering) -> None:
     assert "idle; its check failed: it hung" in lines[3]
 
 
-def test_slow_is_a_label() -> None:
+def test_a_slow_worker_is_labelled() -> None:
     """More than 1.5 times the median of workers with the same devices; other devices are not compared."""
 
     def checked(rate: float, device: str = "H200") -> WorkerHealth:
@@ -143,7 +145,7 @@ def test_slow_is_a_label() -> None:
     )
 
 
-def test_a_user_without_a_name_is_told_by_number(
+def test_a_user_without_a_name_is_recorded_by_number(
     store: Answering, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A container may run under a user id without an entry in /etc/passwd."""

@@ -32,7 +32,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
         ("prioritize one 2", "changed the priority of fit-1 to 2"),
     ],
 )
-def test_a_command_tells_what_became_of_it(
+def test_a_command_prints_its_result(
     store: Store, capsys: pytest.CaptureFixture[str], command: str, said: str
 ) -> None:
     """Such as the id of a new model."""
@@ -55,7 +55,7 @@ def test_a_command_tells_what_became_of_it(
         ("stop-search one", "fit-1 has no search"),
     ],
 )
-def test_what_cannot_be_is_said_and_changes_nothing(
+def test_an_impossible_command_prints_one_line_and_sends_no_event(
     store: Store, capsys: pytest.CaptureFixture[str], command: str, says: str
 ) -> None:
     """One line on stderr; nothing is sent."""

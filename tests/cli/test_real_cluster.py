@@ -61,7 +61,7 @@ def _check_nothing_is_left(home: ClusterHome, info: ClusterInfo | None) -> None:
             assert client.connect_ex((ports.HOST, port)) != 0
 
 
-def test_a_cluster_starts_shows_itself_and_ends(real: RealCluster) -> None:
+def test_a_cluster_starts_shows_its_status_and_ends(real: RealCluster) -> None:
     """Up, status, doctor, logs and down, as a user types them."""
     up = real.command_line("up")
     assert (up.returncode, up.stderr) == (0, "")
@@ -77,7 +77,7 @@ def test_a_cluster_starts_shows_itself_and_ends(real: RealCluster) -> None:
     assert real.command_line("down").stdout == f"The cluster at {real.home.path} has ended.\n"
 
 
-def test_an_experiment_file_is_carried_out(real: RealCluster, tmp_path: Path) -> None:
+def test_an_experiment_file_is_executed(real: RealCluster, tmp_path: Path) -> None:
     """The example of docs/experiment-file.md on the digits writes its tables and the report."""
     examples = Path(__file__).parents[2] / "examples"
     page = (examples.parent / "docs" / "experiment-file.md").read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def test_an_experiment_file_is_carried_out(real: RealCluster, tmp_path: Path) ->
     assert (results / "report.html").stat().st_size
 
 
-def test_every_service_comes_back_after_a_kill(real: RealCluster) -> None:
+def test_every_service_restarts_after_a_kill(real: RealCluster) -> None:
     """SIGKILL each service in turn, then all: each restarts at its address."""
     assert real.command_line("up").returncode == 0
     before = real.info()
@@ -109,7 +109,7 @@ def test_every_service_comes_back_after_a_kill(real: RealCluster) -> None:
     assert readiness.http(before.ports["kvs_api"])()
 
 
-def test_a_killed_supervisor_leaves_nothing_and_up_needs_no_cleaning(real: RealCluster) -> None:
+def test_a_killed_supervisor_leaves_no_process_and_up_works_again(real: RealCluster) -> None:
     """SIGKILL of the supervisor ends all services; the next start has the same addresses and token."""
     assert real.command_line("up", "--no-tensorboard").returncode == 0
     before, token = real.info(), real.home.token()

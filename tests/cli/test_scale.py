@@ -60,15 +60,15 @@ def join(store: Store, number: int) -> None:
         )
 
 
-def test_a_request_that_is_taken_up_returns(store: Store) -> None:
+def test_an_accepted_size_request_returns(store: Store) -> None:
     """The controller has passed the request to the cluster manager and removed it."""
     store.on_size = lambda request: store.withdraw_size_request(request.workers)
     cli_scale.request_size(kvs(store), 3, by="ann")
     assert store.size_request() is None
 
 
-def test_a_refusal_is_told(store: Store) -> None:
-    """With the cluster manager's message."""
+def test_a_refusal_shows_the_message_of_the_cluster_manager(store: Store) -> None:
+    """The error also has the requested number of workers."""
     store.on_size = lambda request: store.request_size(
         request.model_copy(update={"problem": "the quota is 2"})
     )
@@ -76,14 +76,14 @@ def test_a_refusal_is_told(store: Store) -> None:
         cli_scale.request_size(kvs(store), 3, by="ann")
 
 
-def test_a_request_that_nobody_takes_up_is_withdrawn(store: Store) -> None:
+def test_an_unanswered_size_request_is_withdrawn(store: Store) -> None:
     """It must not take effect later."""
     with pytest.raises(ClusterError, match="was not answered within"):
         cli_scale.request_size(kvs(store), 3, by="ann", timeout_s=0.0)
     assert store.size_request() is None
 
 
-def test_what_keeps_workers_is_told_while_they_are_awaited(store: Store) -> None:
+def test_the_reason_for_missing_workers_is_printed_during_the_wait(store: Store) -> None:
     """The scheduler's reason is printed immediately, not at the timeout."""
     store.set_troubles(Troubles(pods={"w-1": "no node fits: 0/1 nodes are available: 1 Insufficient cpu."}))
     join(store, 0)
@@ -97,7 +97,7 @@ def test_what_keeps_workers_is_told_while_they_are_awaited(store: Store) -> None
     assert lines == ["1 of 2 workers (w-1: no node fits: 0/1 nodes are available: 1 Insufficient cpu.)"]
 
 
-def test_workers_that_do_not_come_are_told_with_their_troubles(store: Store) -> None:
+def test_missing_workers_are_reported_with_their_problems(store: Store) -> None:
     """The message names a fix; late workers are still used."""
     join(store, 0)
     store.set_troubles(Troubles(pods={"w-1": "no node has 4 GPUs"}))
@@ -119,7 +119,9 @@ def test_a_worker_is_removed_with_all_on_its_volume(store: Store) -> None:
 
 
 @pytest.mark.parametrize("number", ["00", "-1", "many", "1.5", ""])
-def test_nonsense_is_refused_in_a_sentence(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused_in_one_sentence(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Before any request."""
     with pytest.raises(SystemExit) as ended:
         main(["scale", "--workers", number])
@@ -127,7 +129,7 @@ def test_nonsense_is_refused_in_a_sentence(number: str, capsys: pytest.CaptureFi
     assert "must be a whole number from 1" in capsys.readouterr().err
 
 
-def test_none_are_asked_for_and_awaited(store: Store) -> None:
+def test_scale_to_zero_waits_for_the_last_worker(store: Store) -> None:
     """The command returns when the last worker is gone. It can pause the runs."""
     seen: list[SizeRequest] = []
 

@@ -25,6 +25,6 @@ def test_a_size_is_read_in_either_notation(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "1 XB", "1e9", "1.GB", "GB"])
-def test_what_is_no_size_is_refused_with_one_that_is(text: str) -> None:
+def test_an_invalid_size_is_refused_with_a_valid_example(text: str) -> None:
     with pytest.raises(BadRequestError, match="200GB"):
         bytes_of(text)

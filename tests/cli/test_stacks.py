@@ -41,7 +41,7 @@ def with_running_sub_epoch() -> tuple[Event, ...]:
     return tuple(story.log)
 
 
-def test_the_stacks_of_what_runs_are_printed(
+def test_the_stacks_of_running_sub_epochs_are_printed(
     store: Telling, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the sub-epoch, the attempt and the worker."""
@@ -59,7 +59,7 @@ def test_the_stacks_of_what_runs_are_printed(
         ("stacks two m00", "no experiment 'two'"),
     ],
 )
-def test_who_cannot_be_asked_is_said(
+def test_a_model_without_a_running_sub_epoch_is_refused(
     store: Telling, capsys: pytest.CaptureFixture[str], command: str, says: str
 ) -> None:
     """One line with the choices."""

@@ -70,7 +70,7 @@ def test_experiments_are_listed_with_their_open_runs() -> None:
     assert cli_status.experiment_lines([], {}, now=0.0) == ["  no experiments yet"]
 
 
-def test_the_state_of_an_experiment_is_that_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_an_experiment_comes_from_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed, finished and new are distinguished.
 
     If there are too many logs to read, only whether a run is in progress.
@@ -152,7 +152,7 @@ def _followed() -> ExperimentLog:
     return ExperimentLog(state=state, meter=meter)
 
 
-def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
+def test_the_queue_shows_shares_devices_and_wait_reasons() -> None:
     """One line per open run, with the remaining time if its log was read."""
     log = _followed()
     now = log.state.runs["fit-1"].newest_commit
@@ -172,7 +172,7 @@ def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
     assert cli_queue.queue_lines(api.QueueAnswer(runs=()), {}, {}, now) == ["  no run is open"]
 
 
-def test_what_the_log_of_a_run_tells_comes_before_its_place_in_the_queue() -> None:
+def test_a_wait_reason_from_the_log_precedes_the_queue_position() -> None:
     """For a run that waits for another run of its experiment, in the queue and in the experiment's status."""
     story = half_trained()
     story.tell(evaluation(2, "m01"))
@@ -187,7 +187,7 @@ def test_what_the_log_of_a_run_tells_comes_before_its_place_in_the_queue() -> No
     assert not any("open before it" in line for line in rows + lines)
 
 
-def test_the_status_of_the_cluster_as_json_is_what_its_tables_say() -> None:
+def test_the_cluster_status_as_json_equals_its_tables() -> None:
     """Workers, experiments and the queue, with numbers instead of text."""
     found = json.loads(
         json.dumps(
@@ -232,7 +232,7 @@ def test_a_lost_worker_is_not_called_idle() -> None:
     assert line.endswith("lost: it does not report")
 
 
-def test_the_cluster_log_tells_why_a_worker_was_lost() -> None:
+def test_status_shows_why_a_worker_was_lost() -> None:
     """Every experiment's log contains the cluster's events."""
     store = VirtualStore(lambda: 9.0)
     kvs, term = cast(KvsClient, store), store.lead("controller-0", 1e9).term

@@ -11,7 +11,7 @@ from tests.state.stories import Story
 from tests.state.test_measured import INSPECT, started
 
 
-def test_each_parallel_plan_is_told_with_what_was_measured_or_the_reason() -> None:
+def test_each_parallel_plan_is_listed_with_its_measurement_or_reason() -> None:
     """Measured, ruled out, not applicable or not tried, in the inspection's order."""
     outcome = MEASURED.model_copy(update={"device_bytes": 3_000_000_000, "sigma": 0.03})
     told = lines(inspected(outcome).run)
@@ -29,7 +29,7 @@ def test_each_parallel_plan_is_told_with_what_was_measured_or_the_reason() -> No
     assert (line.split()[-2:], reason.strip()) == (["ruled", "out"], "another gradient")
 
 
-def test_a_parallel_plan_that_does_not_apply_says_why() -> None:
+def test_an_inapplicable_parallel_plan_is_listed_with_its_reason() -> None:
     """With its technique's reason."""
     story = Story(devices=2)
     story.fit()

@@ -58,7 +58,7 @@ def test_each_method_that_can_be_faster_has_a_reason() -> None:
         assert (f"- {METHODS[method].name} took 0.10" in again) == (method != "cerebro")
 
 
-def test_a_bar_is_held_or_missed_by_the_ratio_and_not_measured_without_ray() -> None:
+def test_a_bar_compares_the_ratio_and_needs_ray() -> None:
     """Each limit has a line; without Ray Tune, the line names the command that measures it."""
     found = {figure.bar: figure for figure in figures.of(sitting(cerebro=10.0, ddp=26.0, task_parallel=10.0))}
     assert (found[2.5].ratio, found[2.5].holds) == (2.6, True)
@@ -69,12 +69,12 @@ def test_a_bar_is_held_or_missed_by_the_ratio_and_not_measured_without_ray() -> 
 
 
 @pytest.mark.parametrize("method", figures.BARS)
-def test_each_bar_belongs_to_a_method(method: str) -> None:
+def test_each_bar_names_a_measured_method(method: str) -> None:
     """A limit without a measurement could never be missed."""
     assert method in METHODS
 
 
-def test_the_simulation_alone_keeps_what_was_measured() -> None:
+def test_regenerating_the_simulation_keeps_the_measurements() -> None:
     """The simulated table can be regenerated without measurements."""
     measured = document.render(document.TARGET.read_text(), sitting(cerebro=10.0, ddp=26.0), BATCH_S, 1e-9)
     again = document.render(measured, None, BATCH_S | {512: 0.1}, 1e-9)

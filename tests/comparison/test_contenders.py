@@ -24,13 +24,13 @@ Rss:                   8 kB
 """
 
 
-def test_held_are_the_resident_bytes_of_what_matches() -> None:
+def test_held_bytes_are_the_resident_bytes_of_matching_files() -> None:
     """Over all mappings of a file, and no other file."""
     assert task.held(r"train-inputs\.npy$", SMAPS) == 12 * 1024
     assert task.held("nowhere", SMAPS) == 0
 
 
-def test_sent_are_bytes_that_a_peer_has_got() -> None:
+def test_sent_bytes_were_received_by_a_peer() -> None:
     """By the kernel's counters for this process's sockets."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
@@ -48,7 +48,7 @@ def test_sent_are_bytes_that_a_peer_has_got() -> None:
             assert task.sent() - before >= 10_000
 
 
-def test_a_row_is_the_same_for_whoever_draws_it() -> None:
+def test_each_method_gets_the_same_rows() -> None:
     """Methods that generate rows and methods that read them train on the same rows; held-out rows differ."""
     assert (task.row(7) == task.row(7)).all()
     assert task.label(17) == 7

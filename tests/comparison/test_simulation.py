@@ -68,7 +68,7 @@ def test_no_method_is_faster_than_all_workers_computing(work: Workload) -> None:
 
 @settings(max_examples=50)
 @given(WORKLOADS)
-def test_what_is_sent_for_each_batch_is_the_most(work: Workload) -> None:
+def test_sending_per_batch_moves_the_most_bytes(work: Workload) -> None:
     """Gradients per batch exceed weights per epoch; only task parallelism stores all data on each worker."""
     averaged, reduced = simulation.averaging(work, CLUSTER), simulation.all_reduce(work, CLUSTER)
     assert simulation.parameter_server(work, CLUSTER).moved >= reduced.moved >= averaged.moved

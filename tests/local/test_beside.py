@@ -31,7 +31,7 @@ def listed(folder: Path, **chosen: Any) -> tuple[dict[str, Service], Mapping[str
     return {one.name: one for one in services(options, home, ports, home.socket, SHELL)}, ports
 
 
-def test_notebooks_join_this_cluster_and_no_other(tmp_path: Path) -> None:
+def test_notebooks_join_their_own_cluster(tmp_path: Path) -> None:
     """CEREBRO_HOME selects the cluster, whatever the user's shell sets; variables of user code are passed on."""
     environment = listed(tmp_path, notebook=True)[0]["notebook"].environment
     assert environment["CEREBRO_HOME"] == str(tmp_path)
@@ -39,8 +39,8 @@ def test_notebooks_join_this_cluster_and_no_other(tmp_path: Path) -> None:
     assert not {"CEREBRO_SERVER", "CEREBRO_TOKEN"} & environment.keys()
 
 
-def test_jupyterlab_asks_for_the_token_and_shows_it_nowhere(tmp_path: Path) -> None:
-    """JupyterLab gets only a digest, because it would print the plain token in URLs and files."""
+def test_jupyterlab_gets_only_a_digest_of_the_token(tmp_path: Path) -> None:
+    """JupyterLab would print the plain token in URLs and files."""
     service = listed(tmp_path, notebook=True)[0]["notebook"]
     token = ClusterHome(tmp_path).token()
     said = " ".join([*service.command, *service.environment.values()])
@@ -52,7 +52,7 @@ def test_jupyterlab_asks_for_the_token_and_shows_it_nowhere(tmp_path: Path) -> N
     assert f"--ServerApp.root_dir={tmp_path / 'notebooks'}" in service.command
 
 
-def test_notebooks_are_put_in_place_once(tmp_path: Path) -> None:
+def test_notebooks_are_copied_once(tmp_path: Path) -> None:
     """A second call keeps the user's changes."""
     folder = tmp_path / "notebooks"
     notebooks.place(folder)
@@ -66,7 +66,7 @@ def test_notebooks_are_put_in_place_once(tmp_path: Path) -> None:
     assert (quickstart.read_text(), (folder / "own.ipynb").read_text()) == ("mine", "too")
 
 
-def test_asking_for_what_is_not_installed_is_one_sentence(
+def test_a_missing_jupyterlab_is_reported_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says how to install it, before any service starts."""
@@ -80,7 +80,7 @@ def test_asking_for_what_is_not_installed_is_one_sentence(
     assert cluster.notebook_options(False) == []
 
 
-def test_services_without_a_page_tell_metrics_on_a_port_of_their_own(tmp_path: Path) -> None:
+def test_services_without_a_page_serve_metrics_on_their_own_port(tmp_path: Path) -> None:
     """These ports listen on loopback; other services serve metrics behind the token."""
     found, ports = listed(tmp_path)
     for name in ("controller", "worker-0", "kvs_api", "dispatcher"):
@@ -89,8 +89,8 @@ def test_services_without_a_page_tell_metrics_on_a_port_of_their_own(tmp_path: P
         assert is_told == (name not in ("kvs_api", "dispatcher")) == health_port(name).endswith(" metrics")
 
 
-def test_what_hangs_is_noticed_of_all_that_runs_need(tmp_path: Path) -> None:
-    """The supervisor probes required services only, on their health ports."""
+def test_the_supervisor_probes_each_required_service(tmp_path: Path) -> None:
+    """It probes no other services, and uses their health ports."""
     found, _ = listed(tmp_path)
     needed = {name for name, service in found.items() if service.required}
     assert {name for name, service in found.items() if service.live} == needed

@@ -29,7 +29,7 @@ def test_a_second_start_joins_the_first(make_cluster: MakeCluster) -> None:
     assert cluster.join(fake.home.path) == first
 
 
-def test_starts_at_once_end_with_one_cluster(make_cluster: MakeCluster) -> None:
+def test_concurrent_starts_create_one_cluster(make_cluster: MakeCluster) -> None:
     fake = make_cluster(Fake(name="one"), Fake(name="two", stage=1))
     with ThreadPoolExecutor(4) as pool:
         infos = [start.result() for start in [pool.submit(fake.start) for _ in range(4)]]
@@ -38,7 +38,7 @@ def test_starts_at_once_end_with_one_cluster(make_cluster: MakeCluster) -> None:
     fake.eventually(lambda: len(processes.marked(fake.home.path)) == 2 or None)
 
 
-def test_clusters_with_different_homes_do_not_meet(make_cluster: MakeCluster) -> None:
+def test_clusters_with_different_homes_are_separate(make_cluster: MakeCluster) -> None:
     """Ports and tokens differ too."""
     one, two = make_cluster(Fake(name="one")), make_cluster(Fake(name="one"))
     first, second = one.start(), two.start()
@@ -84,7 +84,7 @@ def test_a_supervisor_that_does_not_answer_is_killed(make_cluster: MakeCluster) 
     assert find_running(fake.home) is None
 
 
-def test_joining_nothing_says_how_to_start(tmp_path: Path) -> None:
+def test_joining_a_missing_cluster_names_the_start_command(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"no local cluster runs at .*/empty: start one with `cerebro up`"):
         cluster.join(tmp_path / "empty")
 
@@ -127,7 +127,7 @@ def test_another_number_of_workers_is_an_error(make_cluster: MakeCluster) -> Non
         (None, "5", r"CEREBRO_DEVICES is 5, but this machine has 4 processor core\(s\)"),
     ],
 )
-def test_devices_that_cannot_be_are_an_error(
+def test_an_impossible_number_of_devices_is_an_error(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, devices: int | None, said: str, what: str
 ) -> None:
     """The check runs before anything is created."""
@@ -139,7 +139,7 @@ def test_devices_that_cannot_be_are_an_error(
     assert fake.home.read() is None
 
 
-def test_a_number_that_a_service_would_refuse_is_refused_before_anything_starts(
+def test_an_invalid_setting_is_refused_before_services_start(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the controller would crash repeatedly and only its log would say why."""

@@ -45,7 +45,7 @@ def flip(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("cut", [1, 17, 40])
-def test_a_write_that_was_cut_short_is_dropped(written: Path, tmp_path: Path, cut: int) -> None:
+def test_a_truncated_write_is_dropped(written: Path, tmp_path: Path, cut: int) -> None:
     """Only the last record is lost, without manual repair."""
     with written.open("r+b") as file:
         file.truncate(written.stat().st_size - cut)
@@ -55,7 +55,7 @@ def test_a_write_that_was_cut_short_is_dropped(written: Path, tmp_path: Path, cu
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_damage_in_the_middle_is_named_and_mended(written: Path, tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_named_and_repaired(written: Path, tmp_path: Path) -> None:
     """The printed commands repair it: earlier records survive and new ones can be appended."""
     flip(written)
     with pytest.raises(AssertionError, match="Bad file format"):
@@ -87,7 +87,7 @@ SAID = "7:M 23 Nov # Bad file format reading the append only file appendonly.aof
         (None, False),
     ],
 )
-def test_only_a_damage_is_told_as_one(tmp_path: Path, printed: str | None, is_damage: bool) -> None:
+def test_only_damage_is_reported_as_damage(tmp_path: Path, printed: str | None, is_damage: bool) -> None:
     """Only the latest start in the log counts; a missing log is no damage."""
     if printed is not None:
         (tmp_path / "log").write_text(printed)

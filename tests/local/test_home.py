@@ -25,7 +25,7 @@ def test_a_home_is_private(tmp_path: Path) -> None:
     assert len(home.token()) >= 32
 
 
-def test_a_home_that_was_open_is_closed_and_told_of_once(
+def test_an_open_home_is_made_private_with_one_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Covers homes made by hand or by an earlier version under the usual umask."""
@@ -44,7 +44,7 @@ def test_a_home_that_was_open_is_closed_and_told_of_once(
     assert len(caplog.messages) == 1
 
 
-def test_a_folder_with_other_things_stays_open_and_what_is_ours_is_closed(
+def test_in_a_shared_folder_only_the_subfolders_become_private(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A home in `~` or `/srv` is not Cerebro's folder, so only its subfolders are restricted."""
@@ -69,7 +69,7 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_everybody_gets_the_same_token(tmp_path: Path) -> None:
+def test_concurrent_calls_get_the_same_token(tmp_path: Path) -> None:
     """Two concurrent first calls agree and leave no temporary files."""
     home = ClusterHome(tmp_path / "home")
     home.run.mkdir(parents=True)
@@ -93,7 +93,7 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("trap", ["open", "link", "file"])
-def test_a_socket_folder_of_somebody_else_is_refused(
+def test_an_unsafe_socket_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
 ) -> None:
     """A folder that others can write, a link, or a file under the expected name is refused."""

@@ -56,14 +56,14 @@ def process() -> Iterator[Process]:
     made.close()
 
 
-def test_one_that_answers_lives_for_ever(process: Process) -> None:
+def test_a_process_that_answers_probes_stays_alive(process: Process) -> None:
     assert not process.check()
     for _ in range(5 * MAX_MISSED_PROBES):
         process.answer(GOOD)
         assert not process.check()
 
 
-def test_silence_at_several_looks_in_a_row_is_a_hang(process: Process) -> None:
+def test_several_missed_probes_in_a_row_count_as_a_hang(process: Process) -> None:
     """A late answer in between resets the count."""
     process.check()
     assert [process.check() for _ in range(MAX_MISSED_PROBES - 1)] == [False] * (MAX_MISSED_PROBES - 1)
@@ -74,7 +74,7 @@ def test_silence_at_several_looks_in_a_row_is_a_hang(process: Process) -> None:
     ]
 
 
-def test_who_was_suspended_with_the_supervisor_gets_all_its_time_again(process: Process) -> None:
+def test_a_process_suspended_with_the_supervisor_gets_its_full_time(process: Process) -> None:
     """After a laptop sleeps, neither the sleep nor earlier missed probes count."""
     process.check()
     for _ in range(3):
@@ -130,7 +130,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 @pytest.mark.processes
-def test_a_process_that_is_stopped_is_killed_and_started_anew(make: Make) -> None:
+def test_a_stopped_process_is_killed_and_restarted(make: Make) -> None:
     """The log gives the reason."""
     child, process = make(is_ever_ready=True)
     now = EVERY_S
@@ -154,7 +154,7 @@ def _question(child: ServiceProcess) -> socket.socket:
 
 
 @pytest.mark.processes
-def test_one_that_is_not_ready_for_long_may_wait_but_not_hang(make: Make) -> None:
+def test_an_unready_service_may_wait_but_not_hang(make: Make) -> None:
     """A service that waits for another one still answers liveness probes."""
     child, process = make(is_ever_ready=False)
     now = START_S

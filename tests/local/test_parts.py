@@ -42,7 +42,7 @@ def reserve() -> Iterator[Callable[..., dict[str, int]]]:
         port.reservation.close()
 
 
-def test_ports_are_the_previous_ones_if_they_are_free(reserve: Callable[..., dict[str, int]]) -> None:
+def test_free_ports_are_reused(reserve: Callable[..., dict[str, int]]) -> None:
     """Only a port in use by another program changes."""
     first = reserve("page", "store")
     with _listening() as taken:
@@ -52,7 +52,9 @@ def test_ports_are_the_previous_ones_if_they_are_free(reserve: Callable[..., dic
         }
 
 
-def test_no_server_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_redis_is_reported_with_ways_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error names both ways to install Redis."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -119,7 +121,7 @@ def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tm
         assert listed[name]["CEREBRO_VOLUME_LOGS"] == f"{tmp_path}/logs"
 
 
-def test_services_have_tokens_of_their_own_in_users_mode(tmp_path: Path) -> None:
+def test_each_service_has_its_own_token_in_users_mode(tmp_path: Path) -> None:
     """kvs_api alone gets all tokens."""
     shell = {**SHELL, "CEREBRO_AUTH_MODE": "users", "CEREBRO_CONTROLLER_TOKEN": "from the shell"}
     listed = {each.name: each.environment for each in _services(tmp_path, workers=1, shell=shell)}
@@ -143,7 +145,9 @@ def test_workers_share_the_cores(workers: int, there: int) -> None:
     assert workers * each <= max(workers, there)
 
 
-def test_workers_start_anew_when_their_share_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_restart_when_their_share_of_the_cores_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise the old workers would keep all cores.
 
     The supervisor restarts a service in `renewed` only if its environment changed.
@@ -194,7 +198,7 @@ def test_workers_share_the_gpus(tmp_path: Path, gpus: str, workers: int, shares:
     assert options.most_devices == len(shares[0].split(","))
 
 
-def test_secrets_reach_only_those_who_need_them(listed: dict[str, dict[str, str]]) -> None:
+def test_secrets_reach_only_services_that_need_them(listed: dict[str, dict[str, str]]) -> None:
     """Object-store keys reach only services that read objects, and the token only clients of the store."""
     assert {name for name, found in listed.items() if "AWS_SECRET_ACCESS_KEY" in found} == {
         "controller", "dispatcher", "worker-0", "worker-1",

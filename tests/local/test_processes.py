@@ -39,7 +39,7 @@ def child() -> Iterator[int]:
     os.close(named)
 
 
-def test_a_name_that_is_no_text_hides_nothing(child: int) -> None:
+def test_a_process_name_with_invalid_bytes_hides_no_process(child: int) -> None:
     """`cerebro status` scans all processes of the machine."""
     assert processes.identify(child) is not None
     assert processes.resident_bytes([os.getpid()])[os.getpid()] > processes.resident_bytes([child])[child] > 0

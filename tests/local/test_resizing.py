@@ -74,7 +74,7 @@ def test_a_notebook_is_added_to_a_cluster_that_runs(
     assert (fake.home.notebooks / "quickstart.ipynb").is_file()
 
 
-def test_nothing_is_scaled_where_no_cluster_runs(make_cluster: MakeCluster) -> None:
+def test_scaling_without_a_cluster_is_an_error(make_cluster: MakeCluster) -> None:
     """The error says how to start one."""
     with pytest.raises(ClusterError, match="cerebro up"):
         cluster.scale(make_cluster(Fake(name="worker-0")).home.path, 2, timeout_s=1.0)

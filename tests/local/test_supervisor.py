@@ -49,8 +49,8 @@ def test_a_killed_service_is_restarted(make_cluster: MakeCluster) -> None:
     assert "SIGKILL" not in started
 
 
-def test_what_a_killed_service_had_started_ends(make_cluster: MakeCluster) -> None:
-    """Child processes end too, even in their own sessions."""
+def test_child_processes_of_a_killed_service_end(make_cluster: MakeCluster) -> None:
+    """Child processes in their own sessions end, too."""
     fake = make_cluster(Fake(name="one", program=WITH_RUNAWAY), Fake(name="two"))
     fake.start()
     first, runaway = fake.eventually(lambda: _runaway(fake))

@@ -66,7 +66,7 @@ def admitted(at: float = NOW) -> str:
 @pytest.mark.parametrize(
     "path", ["/", "/data/runs", "/?ticket=1.2", "/data/plugin/hparams/experiment", "//live"]
 )
-def test_nobody_is_answered_without_a_pass(path: str) -> None:
+def test_a_request_without_a_pass_is_refused(path: str) -> None:
     """A program gets instructions to authenticate; a browser is redirected to the sign-in page."""
     answer = ask(path)
     assert (answer.status, b"everything" in answer.body) == (401, False)
@@ -81,7 +81,7 @@ def test_a_ticket_is_changed_into_a_pass() -> None:
     assert ask("/data/runs", HTTP_COOKIE=cookie.replace("6006", "6007")).status == 401
 
 
-def test_both_end() -> None:
+def test_tickets_and_passes_expire() -> None:
     """A ticket expires after a minute because browser histories and logs keep it."""
     cookie = admitted()
     assert ask(HTTP_COOKIE=cookie, at=NOW + LASTS_S[Kind.PASS] - 1).status == 200
@@ -105,13 +105,13 @@ def test_both_end() -> None:
         "127.0.0.1/x",
     ],
 )
-def test_other_names_are_refused(host: str) -> None:
+def test_other_host_names_are_refused(host: str) -> None:
     """Prevents DNS rebinding: even a valid pass is refused under a foreign host name."""
     assert ask(host=host, HTTP_COOKIE=admitted()).status == 421
 
 
 @given(given=st.text(), kind=st.sampled_from(Kind), other=st.sampled_from(Kind), now=st.floats(0, 2e9))
-def test_nothing_but_what_was_issued_holds(given: str, kind: Kind, other: Kind, now: float) -> None:
+def test_only_issued_tickets_and_passes_are_valid(given: str, kind: Kind, other: Kind, now: float) -> None:
     """Arbitrary text, a ticket used as a pass, and another cluster's pass are refused."""
     assert not tickets.holds(KEY, kind, given, now)
     issued = tickets.issue(KEY, kind, now)
@@ -174,8 +174,8 @@ def _write_events(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_real_one_is_closed_to_strangers(address: str, tmp_path: Path) -> None:
-    """Both the data and the page require authentication, and no other port is open."""
+def test_the_real_tensorboard_requires_authentication(address: str, tmp_path: Path) -> None:
+    """Both the data and the page are protected, and no other port is open."""
     port = int(address.rpartition(":")[2])
     with urllib3.PoolManager() as http:
 
