@@ -270,7 +270,6 @@ KNOWN_CLASSES = {
     "Controller": 33,
     "DispatchState": 23,
     "ExperimentRow": 24,
-    "FitDispatch": 24,
     "Header": 29,
     "Membership": 29,
     "Model": 39,

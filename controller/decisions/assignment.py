@@ -140,7 +140,7 @@ class _SubEpochs:
             draft.accept(Training(self, lambda: self._interrupted))
         # Validation delays training, so it goes to the worker with the least remaining training.
         calmest_first = sorted(
-            draft.alive, key=lambda w: remaining[self._fit.worker(w.name)] if w.trains else 0.0
+            draft.alive, key=lambda w: remaining[self._fit.names.worker(w.name)] if w.trains else 0.0
         )
         draft.accept(self._evaluation, Offer(order=calmest_first))
         draft.accept(self._overdue)
@@ -171,14 +171,16 @@ class _SubEpochs:
 
     def _exclude_models(self) -> None:
         dispatch_state = self._fit.dispatch_state
-        bound = {model for model, _, _ in self._fit.interrupted}
-        for model in sorted(bound | self._fit.memory_retries.keys() | self._fit.failed_at.keys()):
+        bound = {model for model, _, _ in self._fit.retries.interrupted}
+        for model in sorted(
+            bound | self._fit.retries.out_of_memory.keys() | self._fit.retries.failed_at.keys()
+        ):
             if model in dispatch_state.running:
                 continue
             able, times = feasible_workers(self._fit, model, self._now), dispatch_state.time[model]
-            if model in self._fit.memory_retries:
+            if model in self._fit.retries.out_of_memory:
                 # It should not wait for a faster worker, which it might never have to itself.
-                places, names = self._draft.places, self._fit.workers
+                places, names = self._draft.places, self._fit.names.workers
                 able = {w for w in able if not places.load(names[w])} or able
             for worker, held in enumerate(dispatch_state.held):
                 if held & dispatch_state.open[model] and worker not in able and times[worker] != NEVER:
@@ -189,7 +191,7 @@ class _SubEpochs:
         depth, offered_devices = offer.depth, offer.offered_devices
         dispatch_state, places = self._fit.dispatch_state, self._draft.places
         room = {
-            self._fit.worker(w.name): count
+            self._fit.names.worker(w.name): count
             for w in self._training_workers
             if not self._draft.exclusions.stops_all(w.name)
             and (count := places.num_free(w.name, depth, offer.devices(w.name)))
@@ -200,13 +202,15 @@ class _SubEpochs:
         for worker, count in room.items():
             dispatch_state.free[worker] = self._reach(worker, count)
         while workers and (choice := choose(workers)):
-            name = self._fit.workers[choice.worker]
+            name = self._fit.names.workers[choice.worker]
             devices = self._devices(choice, depth, offered_devices[name] if offered_devices else None)
             if devices is None or self._waits_needlessly(choice, room):
                 self._dispatch_draft.exclude(choice.model, choice.worker)
                 continue
-            if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
-                workers = [w for w in workers if not self._draft.exclusions.stops_all(self._fit.workers[w])]
+            if choice.model in self._fit.retries.out_of_memory and not self._may_be_alone(depth, choice):
+                workers = [
+                    w for w in workers if not self._draft.exclusions.stops_all(self._fit.names.workers[w])
+                ]
                 if depth > 1 and choice.worker in workers:
                     # The worker must first become idle.
                     workers.remove(choice.worker)
@@ -216,7 +220,7 @@ class _SubEpochs:
             key = self._fit.key(choice)
             self._dispatch_draft.start(choice)
             yield Proposal(key, name, devices, as_sent(parallel_plan))
-            if choice.model in self._fit.memory_retries:
+            if choice.model in self._fit.retries.out_of_memory:
                 self._draft.exclusions.add(runs_alone(name, key))
             room[choice.worker] = places.num_free(
                 name, depth, offered_devices[name] if offered_devices else None
@@ -229,7 +233,7 @@ class _SubEpochs:
         """Return the number of devices that one sub-epoch could take on a worker with `room` free slots."""
         if self._fit.parallel_plans.is_plain or not room:
             return room
-        return max(room, len(self._draft.places.reachable(self._fit.workers[worker], self._depth)))
+        return max(room, len(self._draft.places.reachable(self._fit.names.workers[worker], self._depth)))
 
     def _devices(
         self, choice: Placement, depth: int, allowed_devices: Sequence[int] | None
@@ -238,7 +242,7 @@ class _SubEpochs:
 
         Free devices come first, then the first to finish.
         """
-        name, places = self._fit.workers[choice.worker], self._draft.places
+        name, places = self._fit.names.workers[choice.worker], self._draft.places
         size = self._fit.dispatch_state.need[choice.model][choice.worker]
         if size == 1:
             return (places.free(name, depth, allowed_devices),)
@@ -257,7 +261,7 @@ class _SubEpochs:
         return any(
             need[w] <= count and times[w] != NEVER and dispatch_state.held[w] & dispatch_state.open[model]
             for w, count in room.items()
-            if not self._draft.exclusions.stops_all(self._fit.workers[w])
+            if not self._draft.exclusions.stops_all(self._fit.names.workers[w])
         )
 
     def _may_be_alone(self, depth: int, choice: Placement) -> bool:
@@ -266,22 +270,22 @@ class _SubEpochs:
         Otherwise reserves the least loaded suitable worker for it, and keeps the model off busy workers.
         """
         dispatch_state, places = self._fit.dispatch_state, self._draft.places
-        if not places.load(self._fit.workers[choice.worker]):
+        if not places.load(self._fit.names.workers[choice.worker]):
             return True
         if depth > 1:
             return False
         needed, times = dispatch_state.open[choice.model], dispatch_state.time[choice.model]
         able = [
-            self._fit.worker(w.name)
+            self._fit.names.worker(w.name)
             for w in self._training_workers
             if not self._draft.exclusions.stops_all(w.name)
-            and needed & dispatch_state.held[self._fit.worker(w.name)]
-            and times[self._fit.worker(w.name)] != NEVER
+            and needed & dispatch_state.held[self._fit.names.worker(w.name)]
+            and times[self._fit.names.worker(w.name)] != NEVER
         ]
-        loads = {worker: places.load(self._fit.workers[worker]) for worker in able}
+        loads = {worker: places.load(self._fit.names.workers[worker]) for worker in able}
         calmest = min(able, key=lambda worker: (loads[worker], worker))
         if loads[calmest]:
-            self._draft.exclusions.add(reserved(self._fit.workers[calmest], self._fit.key(choice)))
+            self._draft.exclusions.add(reserved(self._fit.names.workers[calmest], self._fit.key(choice)))
         for worker in able:
             if loads[worker]:
                 self._dispatch_draft.exclude(choice.model, worker)
@@ -344,7 +348,7 @@ class _SubEpochs:
         Includes sub-epochs that have no suitable worker yet but still wait for one.
         """
         dispatch_state = self._fit.dispatch_state
-        for (model, epoch, partition), until in sorted(self._fit.interrupted.items()):
+        for (model, epoch, partition), until in sorted(self._fit.retries.interrupted.items()):
             is_open = dispatch_state.epoch[model] == epoch and dispatch_state.open[model] >> partition & 1
             holders = [w for w in dispatch_state.holders(partition) if dispatch_state.time[model][w] != NEVER]
             if is_open and (holders or until > self._now) and model not in dispatch_state.running:
@@ -398,12 +402,17 @@ class _SubEpochs:
         idle = {
             m: state.priority[m]
             for m, mask in enumerate(state.open)
-            if mask and m not in state.running and m not in fit.memory_retries and max(state.need[m]) == 1
+            if mask
+            and m not in state.running
+            and m not in fit.retries.out_of_memory
+            and max(state.need[m]) == 1
         }
         highest, is_alone = max(idle.values(), default=0), not self._draft.exclusions.slots
         roomy = [w for w in self._training_workers if self._draft.places.num_free(w.name, self._depth)]
-        with_room = {model for w in roomy for model, _ in state.eligible(fit.worker(w.name))}
-        queued = [(state.priority[fit.model(t.key.model or "")], t) for t in self._queued() if t.key.model]
+        with_room = {model for w in roomy for model, _ in state.eligible(fit.names.worker(w.name))}
+        queued = [
+            (state.priority[fit.names.model(t.key.model or "")], t) for t in self._queued() if t.key.model
+        ]
         for priority, task in sorted(queued, key=lambda each: each[0]):
             if priority >= highest:
                 return None
@@ -416,10 +425,10 @@ class _SubEpochs:
                 continue
             if any(Place(worker, device) in self._draft.exclusions.slots for device in devices):
                 continue
-            if fit.is_interrupted(task.key):
+            if fit.retries.is_interrupted(task.key):
                 continue  # It has precedence regardless of priority: it would be queued there again
             is_due = set(devices) <= set(self._due(self._draft.worker(worker)))
-            for model, _ in state.eligible(fit.worker(worker)):
+            for model, _ in state.eligible(fit.names.worker(worker)):
                 if idle.get(model, priority) > priority and (is_due or (is_alone and model not in with_room)):
                     return revoke_task(task, "a model of a higher priority goes first")
         return None
@@ -427,11 +436,13 @@ class _SubEpochs:
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
         if key.kind != "train":
             return key.kind in worker.kinds and key.kind not in ("etl", "search", "verify", *MEASURING)
-        dispatch_state, index = self._fit.dispatch_state, self._fit.worker(worker.name)
-        model = self._fit.model(key.model or "")
+        dispatch_state, index = self._fit.dispatch_state, self._fit.names.worker(worker.name)
+        model = self._fit.names.model(key.model or "")
         if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
             return False
-        if model in self._fit.failed_at and index not in feasible_workers(self._fit, model, self._now):
+        if model in self._fit.retries.failed_at and index not in feasible_workers(
+            self._fit, model, self._now
+        ):
             return False  # it would be queued again on the same worker
         queued = dispatch_state.running.pop(model)
         room = 1 if self._fit.parallel_plans.is_plain else self._draft.places.num_free(worker.name, 1)

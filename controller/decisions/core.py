@@ -145,7 +145,7 @@ class Core:
             revoke_s = _SOON_S
         if fit is None:
             return revoke_s
-        waits = (until - now for until in fit.interrupted.values() if until > now)
+        waits = (until - now for until in fit.retries.interrupted.values() if until > now)
         # If models differ in priority, a queued sub-epoch may lose its slot to another one.
         most = QUEUE_DEPTH if fit.dispatch_state.has_priorities else 1
         places = (

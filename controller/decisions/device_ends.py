@@ -31,7 +31,7 @@ def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
         return math.inf
     if key is None or key.kind != "train" or key.run != fit.run:
         return None
-    dispatch_state, index = fit.dispatch_state, fit.model(key.model or "")
+    dispatch_state, index = fit.dispatch_state, fit.names.model(key.model or "")
     sub_epoch = dispatch_state.running.get(index)
     if sub_epoch is None:
         return math.inf
@@ -39,13 +39,13 @@ def end_of(fit: FitDispatch, worker: Worker, device: int) -> float | None:
         fit.parallel_plans.gang_parallel_plan(index) if sub_epoch.other_members else None
     ) or fit.parallel_plans.of(index, sub_epoch.worker)
     technique, estimates = technique_of(parallel_plan), fit.times.estimates
-    if not estimates.knows(fit.models[index], technique):
+    if not estimates.knows(fit.names.models[index], technique):
         return math.inf
     if not sub_epoch.other_members:
         return sub_epoch.start + dispatch_state.seconds(index, sub_epoch.partition, sub_epoch.worker)
     rows = fit.mean_rows * sum(dispatch_state.sizes[partition] for partition, _ in sub_epoch.places)
     return sub_epoch.start + estimates.seconds(
-        fit.models[index], fit.workers[sub_epoch.worker], rows=rows, technique=technique
+        fit.names.models[index], fit.names.workers[sub_epoch.worker], rows=rows, technique=technique
     )
 
 

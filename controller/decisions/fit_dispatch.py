@@ -1,4 +1,4 @@
-"""The active fit run as its policy sees it: the dispatch state, and the names behind its indices.
+"""The active fit run as its policy sees it: the dispatch state, the names behind its indices, and the retries.
 
 This is a second fold of the log besides `cerebro.state`, because building a dispatch state at every decision
 would cost a pass over all models and partitions. It decides nothing. `FitDispatch.of` builds it from the
@@ -43,9 +43,11 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, ByPriorityScor
 from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.schedule import Placement
-from cerebro.state import ExperimentState, Model, Run, Task, TaskKey
-from cerebro.state.tasks.task import ENDED, Attempt
+from cerebro.state import ExperimentState, Model, Run, TaskKey
+from cerebro.state.tasks.task import Attempt
 from cerebro.state.workers import Worker
+from controller.decisions.fit_names import FitNames
+from controller.decisions.retries import Retries
 from controller.projections.sub_epoch_times import SubEpochTimes
 from controller.sources.parallel_plans import ParallelPlans
 
@@ -57,18 +59,14 @@ class FitDispatch:
 
     Attributes:
         run: id of the run.
-        models, workers, partitions: names behind the indices. Workers train now or trained in this run.
+        names: names of its models, workers and partitions, and their indices.
         rows: rows of each partition, by its number.
         gang_size: workers that train a sub-epoch together; 1 without gangs.
         dispatch_state: updated by `apply`; its replicas by `see_holders`.
         times: estimates of sub-epoch times. The caller feeds it commits.
         parallel_plans: the parallel plan of each model's next sub-epoch on each worker.
         policy: the deciding policy; a plan if the run has one.
-        memory_retries: model -> partition -> workers where an open sub-epoch ran out of memory.
-        without_memory: model -> workers known to have too little memory; set by the caller.
-        failed_at: like `memory_retries`, for sub-epochs that failed because of a machine.
-        interrupted: (model, epoch, partition) of open sub-epochs that were interrupted or have a savepoint ->
-            time until which the model waits for a holder of the partition; 0 without waiting.
+        retries: open sub-epochs with an unsuccessful attempt.
     """
 
     def __init__(self, state: ExperimentState, run: Run, times: SubEpochTimes) -> None:
@@ -76,32 +74,24 @@ class FitDispatch:
             raise IllegalEventError(f"{run.id} is not a fit run that has started")
         self.run = run.id
         self._dataset = run.plan.dataset
-        self.models = list(run.models)
-        self.workers = sorted(_training_workers(state, run))
-        self.partitions = sorted(run.plan.partitions)
-        self._model = {name: index for index, name in enumerate(self.models)}
-        self._worker = {name: index for index, name in enumerate(self.workers)}
-        self._partition = {number: index for index, number in enumerate(self.partitions)}
+        self.names = FitNames(run.models, _training_workers(state, run), run.plan.partitions)
+        self.retries = Retries(self.names)
         self.rows = run.plan.partitions
-        rows = [self.rows[number] for number in self.partitions]
+        rows = [self.rows[number] for number in self.names.partitions]
         self.mean_rows = sum(rows) / len(rows)
         times.see_trials(run)
         times.expect(run, state.workers)
         self.times = times
         self._settled = 0
         self.gang_size = run.request.gang
-        self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
-        self.failed_at: dict[int, dict[int, frozenset[int]]] = {}
-        self.without_memory: dict[int, set[int]] = {}
-        self.interrupted: dict[tuple[int, int, int], float] = {}
         self._is_replica_known = True
         held = self._held(state)
         self.dispatch_state = DispatchState.of_equals(
-            models=len(self.models),
+            models=len(self.names.models),
             sizes=[count / self.mean_rows for count in rows],
             held=held,
             epochs=run.request.epochs,
-            gpus=[state.workers[name].devices for name in self.workers],
+            gpus=[state.workers[name].devices for name in self.names.workers],
         )
         for index, model in enumerate(run.models.values()):
             self.dispatch_state.epochs[index] = model.epochs
@@ -110,7 +100,7 @@ class FitDispatch:
         """Models with ruled out parallel plans, in order; see `of_doubtful`."""
         self._answers: dict[str, tuple[Hashable, Any]] = {}
         """Question -> (dependencies of the newest answer, answer)."""
-        self.parallel_plans = ParallelPlans(state, run, times, self.workers, self.mean_rows)
+        self.parallel_plans = ParallelPlans(state, run, times, self.names.workers, self.mean_rows)
         for model in run.models.values():
             self._update_parallel_plans(run, model)
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
@@ -124,7 +114,7 @@ class FitDispatch:
         for index, model in enumerate(run.models.values()):
             is_over = model.is_trained or (model.is_cut_short and model.busy is None)
             dispatch.dispatch_state.epoch[index] = model.epochs if is_over else model.epoch
-            dispatch.dispatch_state.open[index] = 0 if is_over else dispatch._mask(model.remaining)
+            dispatch.dispatch_state.open[index] = 0 if is_over else dispatch.names.mask(model.remaining)
         latest = run.newest_commit
         for task in run.open.values():
             if task.key.kind == "train":
@@ -135,39 +125,24 @@ class FitDispatch:
         dispatch.dispatch_state.now = latest
         for task in run.tasks.values():
             if task.key.kind == "train":
-                dispatch._heed(task)
+                dispatch.retries.update(task)
         dispatch._estimate()
         return dispatch
-
-    # --- names -----------------------------------------------------------------------------------
-
-    def worker(self, name: str) -> int:
-        """Return the index of a worker."""
-        return self._worker[name]
 
     def key(self, choice: Placement) -> TaskKey:
         """Return the key of a choice's task."""
         return TaskKey(
             run=self.run,
             kind="train",
-            model=self.models[choice.model],
+            model=self.names.models[choice.model],
             epoch=self.dispatch_state.epoch[choice.model],
-            partition=self.partitions[choice.partition],
+            partition=self.names.partitions[choice.partition],
         )
-
-    def model(self, name: str) -> int:
-        """Return the index of a model."""
-        return self._model[name]
 
     @property
     def preempts(self) -> bool:
         """True if the policy preempts a running model for one with a higher priority score."""
         return isinstance(self.dispatch, ByPriorityScore) and self.dispatch.preempts
-
-    def is_interrupted(self, key: TaskKey) -> bool:
-        """True if the sub-epoch is in `interrupted`."""
-        sub_epoch = (self._model[key.model or ""], key.epoch or 0, self._partition[key.partition or 0])
-        return sub_epoch in self.interrupted
 
     # --- caches ----------------------------------------------------------------------------------
 
@@ -212,13 +187,12 @@ class FitDispatch:
         if isinstance(event, TaskAssigned):
             key = TaskKey.parse(event.task)
             is_sub_epoch = key.run == self.run and key.kind == "train"
-            return not is_sub_epoch or self.dispatch_state.open[self._model[key.model or ""]] != 0
+            return not is_sub_epoch or self.dispatch_state.open[self.names.model(key.model or "")] != 0
         if not isinstance(event, WorkerJoined) or "train" not in event.kinds:
             return True
-        index = self._worker.get(event.worker)
-        if index is None:
+        if event.worker not in self.names.workers:
             return False
-        return self.dispatch_state.gpus[index] == event.devices
+        return self.dispatch_state.gpus[self.names.worker(event.worker)] == event.devices
 
     def apply(self, state: ExperimentState, event: Event) -> None:
         """Process an event that `state` has just processed."""
@@ -271,34 +245,34 @@ class FitDispatch:
         self, run: Run, event: SearchDecided | ModelsAdded | ModelExtended | PriorityChanged
     ) -> None:
         """Add new models; update models with a changed resource or priority."""
-        if isinstance(event, SearchDecided):
-            for name in (*event.stop, *(each.model for each in event.extend)):
-                self._regrade(run, name)
-        elif not isinstance(event, ModelsAdded):
-            self._regrade(run, event.model)
-        for name in islice(run.models, len(self.models), None):
-            self._model[name] = len(self.models)
-            self.models.append(name)
+        for name in islice(run.models, len(self.names.models), None):
+            self.names.add_model(name)
             estimates = self.times.estimates
             (seconds,) = (
-                estimates.table([name], self.workers, rows=self.mean_rows)
+                estimates.table([name], self.names.workers, rows=self.mean_rows)
                 if self._settled
-                else [[1.0] * len(self.workers)]
+                else [[1.0] * len(self.names.workers)]
             )
             self.dispatch_state.add_model(seconds)
             self.parallel_plans.add_model(name)
             self._update_parallel_plans(run, run.models[name])
             self._regrade(run, name)
+        if isinstance(event, SearchDecided):
+            for name in (*event.stop, *(each.model for each in event.extend)):
+                self._regrade(run, name)
+        elif not isinstance(event, ModelsAdded):
+            self._regrade(run, event.model)
         self._follow(run)
 
     def _regrade(self, run: Run, name: str) -> None:
         """Update a model's remaining epochs and priority."""
-        model, index = run.models.get(name), self._model.get(name)
-        if model is None or index is None:
+        model = run.models.get(name)
+        if model is None:
             return
+        index = self.names.model(name)
         state = self.dispatch_state
         is_over = model.is_trained or (model.is_cut_short and model.busy is None)
-        remaining = 0 if is_over else self._mask(model.remaining)
+        remaining = 0 if is_over else self.names.mask(model.remaining)
         state.set_priority(index, model.priority)
         state.set_epochs(index, model.epochs, model.epochs if is_over else model.epoch, remaining)
 
@@ -309,15 +283,15 @@ class FitDispatch:
             return
         if model.is_cut_short:
             self._drop(name)
-        elif not self.dispatch_state.open[self._model[name]] and not model.is_trained:
-            self.dispatch_state.restore(self._model[name], model.epoch, self._mask(model.remaining))
+        elif not self.dispatch_state.open[self.names.model(name)] and not model.is_trained:
+            self.dispatch_state.restore(self.names.model(name), model.epoch, self.names.mask(model.remaining))
         self._update_parallel_plans(run, model)
         for task in run.tasks.values():
             if task.key.kind == "train" and task.key.model == name:
-                self._heed(task)
+                self.retries.update(task)
 
     def _task(self, state: ExperimentState, event: Event, key: TaskKey, name: str) -> None:
-        model, index = state.runs[self.run].models[name], self._model[name]
+        model, index = state.runs[self.run].models[name], self.names.model(name)
         if key.kind == "train":
             match event:
                 case TaskAssigned():
@@ -333,7 +307,7 @@ class FitDispatch:
                     self._update_parallel_plans(state.runs[self.run], model)
         self._take_back(state.runs[self.run], model, index)
         if key.kind == "train":
-            self._heed(state.runs[self.run].task(key))
+            self.retries.update(state.runs[self.run].task(key))
         if model.is_cut_short and model.busy is None:
             self._drop(name)
 
@@ -342,40 +316,16 @@ class FitDispatch:
         self._doubtful |= {model.id: None for model in state.runs[self.run].models.values() if model.struck}
         self._follow(state.runs[self.run])
 
-    def _heed(self, task: Task) -> None:
-        """Update `interrupted`, `memory_retries` and `failed_at` for one task.
-
-        Gangs are excluded: their possible workers are computed each time.
-        """
-        if task.key.other_partitions:
-            return
-        model, partition = self._model[task.key.model or ""], self._partition[task.key.partition or 0]
-        sub_epoch = (model, task.key.epoch or 0, partition)
-        self.interrupted.pop(sub_epoch, None)
-        if task.is_interrupted:
-            self.interrupted[sub_epoch] = task.waits_until
-        for partitions_of, workers in (
-            (self.memory_retries, task.exhausted),
-            (self.failed_at, task.failed_at),
-        ):
-            if workers and task.state not in ENDED:
-                partitions_of.setdefault(model, {})[partition] = frozenset(
-                    self._worker[name] for name in workers
-                )
-            elif workers and model in partitions_of:
-                partitions_of[model].pop(partition, None)
-                if not partitions_of[model]:
-                    del partitions_of[model]
-
     def _start(self, key: TaskKey, assignment: TaskAssigned | Attempt, at: float) -> None:
         dispatch_state, devices = self.dispatch_state, len(assignment.devices)
         placement = Placement(
-            self._worker[assignment.worker],
-            self._model[key.model or ""],
-            self._partition[key.partition or 0],
+            self.names.worker(assignment.worker),
+            self.names.model(key.model or ""),
+            self.names.partition(key.partition or 0),
             gpus=devices,
             other_members=tuple(
-                (self._partition[m.partition], self._worker[m.worker]) for m in assignment.other_members
+                (self.names.partition(m.partition), self.names.worker(m.worker))
+                for m in assignment.other_members
             ),
         )
         dispatch_state.start(placement, at=at)
@@ -389,11 +339,11 @@ class FitDispatch:
         checkpoints were removed.
         """
         counted = (
-            self.dispatch_state.epoch[index] * len(self.partitions)
+            self.dispatch_state.epoch[index] * len(self.names.partitions)
             - self.dispatch_state.open[index].bit_count()
         )
         if not model.is_cut_short and model.visited < counted:
-            remaining = {self._partition[p] for p in model.remaining}
+            remaining = {self.names.partition(p) for p in model.remaining}
             is_last = self.dispatch_state.epoch[index] > model.epoch
             lost = (
                 remaining
@@ -409,25 +359,20 @@ class FitDispatch:
                 self._doubtful[model.id] = None
 
     def _drop(self, name: str) -> None:
-        if self.dispatch_state.open[self._model[name]]:
-            self.dispatch_state.drop(self._model[name])
+        if self.dispatch_state.open[self.names.model(name)]:
+            self.dispatch_state.drop(self.names.model(name))
 
     def _held(self, state: ExperimentState) -> list[int]:
         """Return for each worker the mask of partitions it can train on now."""
         found = []
-        for name in self.workers:
+        for name in self.names.workers:
             worker = state.workers[name]
             found.append(self.stored(worker) if worker.is_alive and worker.trains else 0)
         return found
 
     def stored(self, worker: Worker) -> int:
         """Return the mask of partitions on a worker's volume, even of an absent worker."""
-        return self._mask(
-            p for dataset, p in worker.replicas if dataset == self._dataset and p in self._partition
-        )
-
-    def _mask(self, partitions: Iterable[int]) -> int:
-        return sum(1 << self._partition[number] for number in partitions)
+        return self.names.mask(p for dataset, p in worker.replicas if dataset == self._dataset)
 
     def _follow(self, run: Run) -> None:
         """Follow the run's plan, or dispatch by its policy without one."""
@@ -436,10 +381,10 @@ class FitDispatch:
         if run.planned is not None and run.planned.order:
             self.policy = Following(
                 Placement(
-                    worker=self._worker[u.worker],
-                    model=self._model[u.model],
+                    worker=self.names.worker(u.worker),
+                    model=self.names.model(u.model),
                     epoch=u.epoch,
-                    partition=self._partition[u.partition],
+                    partition=self.names.partition(u.partition),
                     start=run.planned.time + u.start_s,
                 )
                 for u in run.planned.order
@@ -449,7 +394,7 @@ class FitDispatch:
 
     def _learn(self, name: str) -> None:
         """Learn from a committed sub-epoch of the model."""
-        index = self._model[name]
+        index = self.names.model(name)
         self.parallel_plans.learn(index)
         if self.times.settled != self._settled:
             self._estimate()
@@ -466,7 +411,7 @@ class FitDispatch:
         if not self._settled:
             self.dispatch_state.recount()
             return
-        time = self.times.estimates.table(self.models, self.workers, rows=self.mean_rows)
+        time = self.times.estimates.table(self.names.models, self.names.workers, rows=self.mean_rows)
         for model, seconds in self.parallel_plans.rows():
             time[model] = seconds
         self.dispatch_state.set_times(time, [self.parallel_plans.fixed(model) for model in range(len(time))])
@@ -475,7 +420,7 @@ class FitDispatch:
         """Choose the model's parallel plan on each worker."""
         if model.struck:
             self._doubtful[model.id] = None
-        index = self._model[model.id]
+        index = self.names.model(model.id)
         if self.parallel_plans.update(run, model, index):
             times = zip(self.parallel_plans.row(index), self.parallel_plans.fixed(index), strict=True)
             for worker, (seconds, fixed) in enumerate(times):

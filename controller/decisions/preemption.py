@@ -82,7 +82,7 @@ def for_better_model(
         return
     scores = fit.dispatch_state.priority_score
     lowest = min(scores[each.model] for each in candidates)
-    freed_soon = {fit.worker(worker.name) for worker in workers if _is_free_soon(fit, worker, now)}
+    freed_soon = {fit.names.worker(worker.name) for worker in workers if _is_free_soon(fit, worker, now)}
     for model in sorted(_waiting(fit), key=lambda model: -scores[model]):
         if not is_clearly_better(scores[model], lowest):
             return
@@ -115,33 +115,33 @@ def _preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: flo
         worker, attempt = by_name.get(task.worker or ""), task.attempts[-1]
         if worker is None or task.key.kind != "train" or task.state is not TaskState.RUNNING:
             continue
-        saved, model = run.models[task.key.model or ""].saved, fit.model(task.key.model or "")
+        saved, model = run.models[task.key.model or ""].saved, fit.names.model(task.key.model or "")
         has_saved = saved is not None and (saved.task, saved.attempt) == (key, task.attempt)
         if (
             not has_saved
             or len(attempt.devices) != 1
             or task.key.other_partitions
-            or model in fit.memory_retries
+            or model in fit.retries.out_of_memory
         ):
             continue
         (device,) = attempt.devices
         end = end_of(fit, worker, device)
         if worker.in_lane(device) == [key] and end is not None and end >= now + MIN_REMAINING_S:
-            yield _Candidate(task, model, fit.worker(worker.name))
+            yield _Candidate(task, model, fit.names.worker(worker.name))
 
 
 def _waiting(fit: FitDispatch) -> Iterator[int]:
     """Idle models whose next sub-epoch takes one device and may share a worker."""
     state = fit.dispatch_state
     for model, remaining in enumerate(state.open):
-        is_idle = remaining and model not in state.running and model not in fit.memory_retries
+        is_idle = remaining and model not in state.running and model not in fit.retries.out_of_memory
         if is_idle and max(state.need[model]) == 1:
             yield model
 
 
 def _workers_for(fit: FitDispatch, model: int, workers: Sequence[Worker]) -> set[int]:
     state = fit.dispatch_state
-    indices = (fit.worker(worker.name) for worker in workers)
+    indices = (fit.names.worker(worker.name) for worker in workers)
     return {w for w in indices if state.held[w] & state.open[model] and state.time[model][w] != NEVER}
 
 

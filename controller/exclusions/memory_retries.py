@@ -41,10 +41,10 @@ def exclusions(
     }
     if fit is not None:
         running = fit.dispatch_state.running
-        for model in fit.memory_retries:
+        for model in fit.retries.out_of_memory:
             if model in running:
-                worker = fit.workers[running[model].worker]
-                found[worker] = runs_alone(worker, f"{fit.run}/{fit.models[model]}")
+                worker = fit.names.workers[running[model].worker]
+                found[worker] = runs_alone(worker, f"{fit.run}/{fit.names.models[model]}")
     running_runs = [each for each in state.going_on() if each.state is RunState.RUNNING]
     if len(running_runs) > 1 or run not in running_runs:
         is_waiting = any(True for _ in waiting(state, run, fit, now, views))
@@ -86,8 +86,8 @@ def waiting(
             yield key, [w for w in alive if may_run(state, run, w, key) and (str(key), w.name) not in short]
     if fit is None or fit.run != run.id:
         return
-    for model in fit.memory_retries:
+    for model in fit.retries.out_of_memory:
         if model not in fit.dispatch_state.running and fit.dispatch_state.open[model]:
             able = feasible_workers(fit, model, now)
-            able_workers = [w for w in alive if w.trains and fit.worker(w.name) in able]
-            yield f"{run.id}/{fit.models[model]}", able_workers
+            able_workers = [w for w in alive if w.trains and fit.names.worker(w.name) in able]
+            yield f"{run.id}/{fit.names.models[model]}", able_workers

@@ -17,10 +17,12 @@ from controller.exclusions.memory_needs import Views, without_memory
 
 def update_memory(run: Run, fit: FitDispatch, views: Views) -> None:
     """Update the dispatch state with the workers that have too little memory for a model."""
-    fit.without_memory = {}
+    fit.retries.without_memory = {}
     for each in without_memory(run, views) if run.exhausted else ():
-        if each.scope is Scope.MODEL and each.worker in fit.workers:
-            fit.without_memory.setdefault(fit.model(each.name), set()).add(fit.worker(each.worker))
+        if each.scope is Scope.MODEL and each.worker in fit.names.workers:
+            fit.retries.without_memory.setdefault(fit.names.model(each.name), set()).add(
+                fit.names.worker(each.worker)
+            )
 
 
 def feasible_workers(fit: FitDispatch, model: int, now: float) -> set[int]:
@@ -38,12 +40,12 @@ def _excluded(fit: FitDispatch, model: int, now: float) -> Iterator[set[int]]:
     state = fit.dispatch_state
     found = _holders(fit, model)
     # Even if no worker remains: an able one is then absent, or the sub-epoch is about to fail.
-    short = found.intersection(fit.without_memory.get(model, ()))
+    short = found.intersection(fit.retries.without_memory.get(model, ()))
     yield short
     found -= short
     tried_at = {
         worker
-        for attempts in (fit.memory_retries, fit.failed_at)
+        for attempts in (fit.retries.out_of_memory, fit.retries.failed_at)
         for partition, workers in attempts.get(model, {}).items()
         if not workers.issuperset(state.holders(partition))
         for worker in workers
@@ -52,7 +54,7 @@ def _excluded(fit: FitDispatch, model: int, now: float) -> Iterator[set[int]]:
     if not tried_at.issuperset(found):
         yield tried_at & found
         found -= tried_at
-    for (each, epoch, partition), until in sorted(fit.interrupted.items()):
+    for (each, epoch, partition), until in sorted(fit.retries.interrupted.items()):
         if each == model and state.epoch[model] == epoch and state.open[model] >> partition & 1:
             holders = found.intersection(state.holders(partition))
             if holders or until > now:

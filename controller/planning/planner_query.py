@@ -147,7 +147,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     parallel_plans: dict[str, ParallelPlan] = {}
     table, present = [], []
     for m in models:
-        cells = [_parallel_plans_on(fit, m, w, parallel_plans) for w in range(len(fit.workers))]
+        cells = [_parallel_plans_on(fit, m, w, parallel_plans) for w in range(len(fit.names.workers))]
         table.append(tuple(cell for cell, _ in cells))
         present.append([now for _, now in cells])
     if any(
@@ -157,8 +157,8 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     ):
         return None  # no present worker can run it
     problem = Problem(
-        models=tuple(fit.models[m] for m in models),
-        workers=tuple(fit.workers),
+        models=tuple(fit.names.models[m] for m in models),
+        workers=tuple(fit.names.workers),
         gpus=dispatch_state.gpus,
         parallel_plans=tuple(table),
         holders=tuple(dispatch_state.holders(p) for p in partitions),
@@ -172,7 +172,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         problem=problem,
         models=problem.models,
         workers=problem.workers,
-        partitions=tuple(fit.partitions[p] for p in partitions),
+        partitions=tuple(fit.names.partitions[p] for p in partitions),
         first_epochs=tuple(dispatch_state.epoch[m] for m in models),
         now=dispatch_state.now,
         parallel_plans=parallel_plans,

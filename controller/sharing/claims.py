@@ -142,10 +142,12 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
     count = len(waiting)
     if fit is not None and fit.run == run.id:
         remaining_masks = _remaining_masks(
-            fit, {fit.model(key.model or "") for key in queued if key.kind == "train"}
+            fit, {fit.names.model(key.model or "") for key in queued if key.kind == "train"}
         )
         wanted = functools.reduce(operator.or_, remaining_masks.values(), 0)
-        able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
+        able |= {
+            w.name for w in alive if w.trains and fit.dispatch_state.held[fit.names.worker(w.name)] & wanted
+        }
         count += (
             len(remaining_masks)
             if fit.parallel_plans.is_plain

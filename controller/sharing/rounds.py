@@ -325,7 +325,7 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
     """Yield workers and size for each idle model that needs several devices."""
     dispatch_state = fit.dispatch_state
     for name in fit.parallel_plans.choosing:
-        model = fit.model(name)
+        model = fit.names.model(name)
         size, remaining_mask = fit.parallel_plans.size(model), dispatch_state.open[model]
         if size > 1 and remaining_mask and model not in dispatch_state.running:
             held = dispatch_state.held
@@ -336,8 +336,8 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
                     if w.is_alive
                     and w.trains
                     and w.devices >= size
-                    and held[fit.worker(w.name)] & remaining_mask
-                    and fit.parallel_plans.of(model, fit.worker(w.name)) is not None
+                    and held[fit.names.worker(w.name)] & remaining_mask
+                    and fit.parallel_plans.of(model, fit.names.worker(w.name)) is not None
                 ],
                 size,
             )

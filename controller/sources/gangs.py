@@ -52,15 +52,15 @@ class Gangs:
         sets = [
             places
             for places in _sets(fit)
-            if all(fit.workers[worker] in within_reach for _, worker in places)
+            if all(fit.names.workers[worker] in within_reach for _, worker in places)
         ]
 
         def precedence(model: int) -> tuple[int, float, int]:
             return -dispatch_state.priority[model], -dispatch_state.model_left[model], model
 
-        for model in sorted(range(len(fit.models)), key=precedence):
+        for model in sorted(range(len(fit.names.models)), key=precedence):
             parallel_plan = fit.parallel_plans.gang_parallel_plan(model)
-            if parallel_plan is None or model in fit.memory_retries:
+            if parallel_plan is None or model in fit.retries.out_of_memory:
                 continue
             needed = [
                 places
@@ -81,7 +81,7 @@ class Gangs:
                 placement = Placement(
                     worker, model, partition, gpus=parallel_plan.size, other_members=tuple(other_places)
                 )
-                gang = _gang(fit, view, addresses[fit.workers[worker]], places, parallel_plan)
+                gang = _gang(fit, view, addresses[fit.names.workers[worker]], places, parallel_plan)
                 key = fit.key(placement)._replace(
                     other_partitions=tuple(member.partition for member in gang.members[1:])
                 )
@@ -128,7 +128,9 @@ def _sets(fit: FitDispatch) -> list[list[tuple[int, int]]]:
     dispatch_state = fit.dispatch_state
 
     def find_sets() -> list[list[tuple[int, int]]]:
-        return _in_sets(((p, dispatch_state.holders(p)) for p in range(len(fit.partitions))), fit.gang_size)
+        return _in_sets(
+            ((p, dispatch_state.holders(p)) for p in range(len(fit.names.partitions))), fit.gang_size
+        )
 
     return fit.again("sets of gangs", tuple(dispatch_state.held), find_sets)
 
@@ -164,8 +166,8 @@ def _gang(
 ) -> Gang:
     named = tuple(
         Member(
-            worker=(name := fit.workers[worker]),
-            partition=fit.partitions[partition],
+            worker=(name := fit.names.workers[worker]),
+            partition=fit.names.partitions[partition],
             devices=tuple(sorted(draft.places.reachable(name, 1)[: parallel_plan.size])),
         )
         for partition, worker in places
@@ -175,4 +177,4 @@ def _gang(
 
 def _is_idle(fit: FitDispatch, draft: AssignmentDraft, worker: int, size: int) -> bool:
     """True if `size` devices of the worker are idle."""
-    return len(draft.places.reachable(fit.workers[worker], 1)) >= size
+    return len(draft.places.reachable(fit.names.workers[worker], 1)) >= size

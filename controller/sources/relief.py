@@ -56,7 +56,7 @@ def slowness(fit: FitDispatch) -> list[tuple[float, float]]:
     The estimates follow noise, and the largest of several is always too large.
     """
     estimates = fit.times.estimates
-    known = [estimates.slowness(name) for name in fit.workers]
+    known = [estimates.slowness(name) for name in fit.names.workers]
     here = [slowness for slowness, sub_epochs in known if sub_epochs]
     typical = statistics.median(here) if here else 0.0
     found = []

@@ -222,7 +222,7 @@ class _Replicas:
             w
             for w in self._alive
             if w.trains
-            and (w.volume not in original_volumes or not fit.dispatch_state.held[fit.worker(w.name)])
+            and (w.volume not in original_volumes or not fit.dispatch_state.held[fit.names.worker(w.name)])
         ]
 
     def make_lost(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
@@ -276,13 +276,13 @@ class _Replicas:
         making = {w.volume for w in self._alive if "etl" in w.kinds and self._places.num_deviceless(w.name)}
         full = (self._state.workers[name].volume for name in self._exclusions.workers(Scope.COPIES))
         able = {w.volume for w in self._able()} - making.union(self._coming.values(), full)
-        helpers = {fit.worker(w.name): w for w in self._alive if w.trains and w.volume in able}
+        helpers = {fit.names.worker(w.name): w for w in self._alive if w.trains and w.volume in able}
         for newcomer in newcomers:
-            helpers.pop(fit.worker(newcomer.name), None)
+            helpers.pop(fit.names.worker(newcomer.name), None)
         if not helpers:
             return None
         coming = {
-            fit.partitions.index(partition): fit.worker(w.name)
+            fit.names.partitions.index(partition): fit.names.worker(w.name)
             for partition, volume in self._coming.items()
             for w in self._alive
             if w.trains and w.volume == volume and partition in fit.rows
@@ -294,9 +294,9 @@ class _Replicas:
                 coming,
                 helpers,
                 making_s(self._state, self._run),
-                lambda index: self._is_makable(fit.partitions[index]),
+                lambda index: self._is_makable(fit.names.partitions[index]),
             )
-            return (helpers[found.worker].volume, fit.partitions[found.partition]) if found else None
+            return (helpers[found.worker].volume, fit.names.partitions[found.partition]) if found else None
 
         known = fit.times.settled, (*fit.dispatch_state.held,), (*helpers,), (*coming.items(),)
         return fit.again("copies", known, find_relief)
@@ -327,7 +327,7 @@ class _Replicas:
     def _pays(self, fit: FitDispatch, partition: int, helper: Worker) -> bool:
         if (self._dataset, partition) in helper.replicas:
             return False
-        index = fit.worker(helper.name)
+        index = fit.names.worker(helper.name)
         if not fit.times.estimates.observations:
             return not fit.dispatch_state.held[index]
         gap_s = _busy_s(fit, partition) - fit.dispatch_state.worker_left[index]
@@ -349,7 +349,7 @@ def _lost(state: ExperimentState, run: Run, fit: FitDispatch | None) -> list[int
     assert run.plan is not None
     dataset = run.plan.dataset
     if fit is not None:
-        numbered = enumerate(fit.partitions)
+        numbered = enumerate(fit.names.partitions)
         partitions = [number for index, number in numbered if not fit.dispatch_state.holders(index)]
     else:
         known_dataset = state.datasets.get(dataset)
@@ -383,7 +383,7 @@ def _key(run: Run, partition: int) -> TaskKey:
 
 
 def _holders(fit: FitDispatch, partition: int) -> tuple[int, ...]:
-    return fit.dispatch_state.holders(fit.partitions.index(partition))
+    return fit.dispatch_state.holders(fit.names.partitions.index(partition))
 
 
 def _busy_s(fit: FitDispatch, partition: int) -> float:

@@ -96,9 +96,9 @@ def excluded(story: Story) -> set[str]:
     """Return the workers that hold remaining partitions of m00 and may not train it."""
     fit = core_of(story).fit
     assert fit is not None
-    model = fit.model("m00")
+    model = fit.names.model("m00")
     holders = {w for w, held in enumerate(fit.dispatch_state.held) if held & fit.dispatch_state.open[model]}
-    return {fit.workers[worker] for worker in holders - feasible_workers(fit, model, NOW)}
+    return {fit.names.workers[worker] for worker in holders - feasible_workers(fit, model, NOW)}
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -39,7 +39,7 @@ def told_step_by_step(simulation: Simulation) -> int:
             continue
         run = core.state.runs[core.fit.run]
         anew = FitDispatch.of(core.state, run)
-        assert core.fit.interrupted == anew.interrupted
+        assert core.fit.retries.interrupted == anew.retries.interrupted
         kept, made = core.fit.dispatch_state, anew.dispatch_state
         compared += 1
         assert reader.fit is not None

@@ -32,7 +32,7 @@ def test_a_sub_epoch_on_a_slow_worker_says_nothing_against_its_model(slower: flo
         rows={0: 10},
         dispatch_state=SimpleNamespace(now=task.attempts[-1].started + 8.0 * slower),
         times=SimpleNamespace(estimates=estimates),
-        model=lambda name: int(name[1:]),
+        names=SimpleNamespace(model=lambda name: int(name[1:])),
     )
     (found,) = _running(story.run, fit).values()
     # Estimates compare with the median of three workers, one of them slow.

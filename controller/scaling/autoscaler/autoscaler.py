@@ -259,8 +259,8 @@ class Autoscaler:
             return None
         released = {each.worker for each in self.released(state)}
         for partition in needed_partitions(state, view.run):
-            holders = fit.dispatch_state.holders(fit.partitions.index(partition))
-            if not any(fit.workers[worker] not in released for worker in holders):
+            holders = fit.dispatch_state.holders(fit.names.partitions.index(partition))
+            if not any(fit.names.workers[worker] not in released for worker in holders):
                 return None
         self._shrinking, history = None, view.size_history()
         if history.is_changing or history.chosen_at > self._requested_at:

@@ -47,13 +47,13 @@ def outlook(
         absent: frequency and duration of absences.
     """
     dispatch_state = fit.dispatch_state
-    sub_epochs = len(fit.models) * len(fit.partitions)
+    sub_epochs = len(fit.names.models) * len(fit.names.partitions)
     estimates = fit.times.estimates
-    is_known = estimates.observations >= min(len(fit.models), 2 * len(there))
-    is_known = is_known or all(map(estimates.knows, fit.models))
+    is_known = estimates.observations >= min(len(fit.names.models), 2 * len(there))
+    is_known = is_known or all(map(estimates.knows, fit.names.models))
     if not there or not is_known or fit.gang_size > 1 or not run.has_known_end or sub_epochs > MAX_SUB_EPOCHS:
         return None
-    chosen = [fit.worker(name) for name in there]
+    chosen = [fit.names.worker(name) for name in there]
     models_ready, gpus_ready = ready(fit)
     workers = [state.workers[name] for name in there]
     stored = [fit.stored(worker) for worker in workers]
@@ -67,7 +67,9 @@ def outlook(
     if not any(remaining_masks) and not any(ahead):
         return None
     sigma = estimates.sigma
-    believed = beliefs([estimates.shown(model) for model in fit.models], _running(run, fit), sigma=sigma)
+    believed = beliefs(
+        [estimates.shown(model) for model in fit.names.models], _running(run, fit), sigma=sigma
+    )
     # Estimates are logarithmic; the mean of the times themselves is larger.
     means = [
         math.exp(shift + (min(sigma, _SIGMA) ** 2 + min(doubt, _SIGMA) ** 2) / 2)
@@ -87,11 +89,12 @@ def outlook(
         pace=tuple(pace[w] for w in chosen),
         sizes=dispatch_state.sizes,
         holders=tuple(
-            tuple(w for w, mask in enumerate(stored) if mask >> p & 1) for p in range(len(fit.partitions))
+            tuple(w for w, mask in enumerate(stored) if mask >> p & 1)
+            for p in range(len(fit.names.partitions))
         ),
         remaining_partitions=tuple(remaining_masks),
         ahead=tuple(ahead),
-        model_ready=tuple(models_ready.get(m, 0.0) for m in range(len(fit.models))),
+        model_ready=tuple(models_ready.get(m, 0.0) for m in range(len(fit.names.models))),
         gpu_ready=tuple(
             gpus_ready[w] if worker.is_alive else (absent.back_s,) * dispatch_state.gpus[w]
             for w, worker in zip(chosen, workers, strict=True)
@@ -117,7 +120,7 @@ def _running(run: Run, fit: FitDispatch) -> dict[int, float]:
         lasted_s = fit.dispatch_state.now - task.attempts[-1].started - fit.times.estimates.fixed_s(model)
         if lasted_s > 0 and rows:
             slowness, _ = fit.times.estimates.slowness(task.attempts[-1].worker)
-            found[fit.model(model)] = math.log(lasted_s / rows) - slowness
+            found[fit.names.model(model)] = math.log(lasted_s / rows) - slowness
     return found
 
 
