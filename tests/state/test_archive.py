@@ -33,7 +33,7 @@ EPOCHS = 6
     after=st.integers(0, 12),
     reports=st.integers(0, EPOCHS),
 )
-def test_what_is_archived_is_missed_by_nobody(
+def test_compaction_changes_no_model_task_or_schedule(
     seed: int,
     validated: bool,
     devices: int,
@@ -144,7 +144,7 @@ def assert_same_schedule(one: ExperimentState, whole: ExperimentState, now: floa
         assert vars(first) == pytest.approx(vars(second))
 
 
-def test_a_visit_that_is_archived_says_where_it_is() -> None:
+def test_access_to_a_compacted_sub_epoch_raises_archived_error() -> None:
     """Access raises a specific error, not IndexError; the last sub-epochs of epochs stay available."""
     history = History(Random(1), validated=False, epochs=EPOCHS)
     history.state.archive_after = history.run.archive_after = 0
@@ -161,7 +161,7 @@ def test_a_visit_that_is_archived_says_where_it_is() -> None:
         list(model.visits)
 
 
-def test_a_task_that_is_archived_is_committed() -> None:
+def test_a_compacted_task_counts_as_committed() -> None:
     """Its task counts as done; only the log has its attempts."""
     run = archived(0).run
     model = next(each for each in run.models.values() if each.archived_epochs > 2)
@@ -173,9 +173,7 @@ def test_a_task_that_is_archived_is_committed() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10**6), validated=st.booleans(), after=st.sampled_from([None, 0, 6]))
-def test_what_is_kept_of_epochs_follows_from_all_of_them(
-    seed: int, validated: bool, after: int | None
-) -> None:
+def test_the_fold_keeps_best_and_unvalidated_epochs(seed: int, validated: bool, after: int | None) -> None:
     """The fold keeps the best epoch of each metric and the epochs that await validation."""
     history = History(Random(seed), validated=validated, epochs=EPOCHS)
     history.state.archive_after = history.run.archive_after = after

@@ -63,7 +63,7 @@ def test_a_finished_model_is_tested_while_others_train() -> None:
     assert going(story) == ["fit-1", "test-1", "test-2", "test-3"]
 
 
-def test_the_models_of_a_run_that_has_ended_are_tested_beside_any_other_run() -> None:
+def test_models_of_an_ended_run_are_tested_beside_any_other_run() -> None:
     """The other run may be ETL, a fit or another test. Each finishes independently."""
     story = half_trained()
     fit = RunRequested(run="fit-2", request=story.run.request)
@@ -79,7 +79,7 @@ COMMANDS = [RunResumed(run="fit-1"), ModelResumed(run="fit-1", model="m01")]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.type)
-def test_a_run_is_opened_again_unless_an_open_one_reads_what_it_would_change(command: ClientEvent) -> None:
+def test_a_run_reopens_only_if_no_open_run_reads_its_unfinished_models(command: ClientEvent) -> None:
     """A tested model must not change until the test has finished."""
     story = half_trained()
     command = command.model_copy(update={"can_reopen": True})
@@ -95,7 +95,7 @@ def test_a_run_is_opened_again_unless_an_open_one_reads_what_it_would_change(com
 
 
 @given(random=st.randoms(use_true_random=False))
-def test_nobody_reads_what_another_one_changes(random: Random) -> None:
+def test_no_run_reads_models_that_another_run_changes(random: Random) -> None:
     """At most one run changes data or models. A test of an open fit reads only finished models, and a started
     run continues."""
     story = Story()

@@ -41,25 +41,25 @@ def chosen(story: Story, fit: str = "") -> tuple[str, str, int] | None:
     return (found.run.id, found.model.id, found.epoch) if found else None
 
 
-def test_the_best_is_over_all_fits_of_one_metric() -> None:
+def test_the_best_model_is_chosen_over_all_fits_with_one_metric() -> None:
     story = two_fits()
     assert chosen(story) == ("fit-1", "m00", 2)
     assert chosen(story, "fit-2") == ("fit-1", "m00", 2)
 
 
-def test_fits_are_compared_only_by_the_same_metric_mode_and_split() -> None:
+def test_only_fits_with_the_same_metric_mode_and_split_are_compared() -> None:
     assert chosen(two_fits(metric="loss", mode="min")) == ("fit-2", "m00", 1)
     assert chosen(two_fits(metric="loss", mode="min"), "fit-1") == ("fit-1", "m00", 2)
     assert chosen(two_fits(mode="min")) == ("fit-2", "m00", 1)
     assert chosen(two_fits(valid=(0,))) is None  # not validated yet
 
 
-def test_fits_on_rows_of_different_preprocessing_are_not_compared() -> None:
+def test_fits_on_different_data_sets_are_not_compared() -> None:
     assert chosen(two_fits(dataset="d2")) == ("fit-2", "m00", 1)
     assert chosen(two_fits(dataset="d2"), "fit-1") == ("fit-1", "m00", 2)
 
 
-def test_a_fit_ended_if_a_model_was_not_trained_to_its_end() -> None:
+def test_a_fit_with_a_stopped_model_is_ended_not_finished() -> None:
     """A fit is finished only if all its models are."""
     story = Story("partly")
     story.workers_join()

@@ -40,7 +40,7 @@ def now(story: TimedStory, seconds: float) -> ScheduleNow:
 
 
 @pytest.mark.parametrize("is_noticed_at_once", [True, False])
-def test_time_without_any_worker_does_not_count(is_noticed_at_once: bool) -> None:
+def test_time_without_workers_does_not_count(is_noticed_at_once: bool) -> None:
     """The break starts with the last work, because idle workers are missed late. It ends when a worker returns."""
     story = interrupted(is_noticed_at_once=is_noticed_at_once)
     assert story.run.breaks == [(story.zero + 4.0, story.zero + 4.0 + DOWN_S)]
@@ -53,7 +53,7 @@ def test_time_without_any_worker_does_not_count(is_noticed_at_once: bool) -> Non
     assert breaks.begun(story.run) == story.run.started + DOWN_S
 
 
-def test_a_worker_that_stays_keeps_the_clock_going() -> None:
+def test_waiting_beside_an_idle_worker_counts_as_makespan() -> None:
     """It waits for the lost worker's partition, which is idle time."""
     story = TimedStory()
     story.fit(models=1, partitions=2, epochs=1)
@@ -65,7 +65,7 @@ def test_a_worker_that_stays_keeps_the_clock_going() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_a_question_that_is_answered_meanwhile_is_no_work(*, is_answered: bool) -> None:
+def test_a_search_request_without_training_workers_does_not_end_a_break(*, is_answered: bool) -> None:
     """An ETL worker answers a user's own procedure while no training worker is alive."""
     question = TaskKey(run="fit-1", kind="search", question="orders-0")
     story = TimedStory(workers=3)

@@ -82,7 +82,7 @@ def told(worker: Worker) -> object:
 
 
 @given(st.lists(changes, max_size=30))
-def test_an_experiment_knows_the_workers_that_the_cluster_knows(changes: list[ClusterEvent]) -> None:
+def test_an_experiment_and_the_cluster_log_agree_on_the_workers(changes: list[ClusterEvent]) -> None:
     """Both folds accept the same events and agree."""
     whole, part = ClusterState(), ExperimentState(name="one")
     for change in changes:
@@ -106,7 +106,7 @@ def test_an_experiment_knows_the_workers_that_the_cluster_knows(changes: list[Cl
         ([join("w0"), lose("w0"), remove("w0")], remove("w0"), "without having been lost"),
     ],
 )
-def test_the_clusters_log_says_nothing_twice(
+def test_the_cluster_log_refuses_inconsistent_events(
     before: list[ClusterEvent], event: ClusterEvent, match: str
 ) -> None:
     """One writer decides on the complete fold, so an inconsistent event is an error and changes nothing."""
@@ -131,7 +131,7 @@ def test_a_volume_gains_and_loses_partitions() -> None:
 # --- In an experiment ---
 
 
-def test_a_process_that_was_only_silent_goes_on_with_its_task() -> None:
+def test_a_silent_worker_that_returns_keeps_its_task() -> None:
     """It keeps the task unless the controller has revoked the attempt."""
     story = Story()
     story.fit()
@@ -142,7 +142,7 @@ def test_a_process_that_was_only_silent_goes_on_with_its_task() -> None:
     assert len(story.model().visits) == 1
 
 
-def test_what_happens_in_the_cluster_changes_nothing_of_a_run_that_has_ended() -> None:
+def test_cluster_events_do_not_change_ended_runs() -> None:
     """The next run uses the workers that exist then."""
     story = Story()
     story.etl()
@@ -157,7 +157,7 @@ def test_what_happens_in_the_cluster_changes_nothing_of_a_run_that_has_ended() -
 
 
 @given(st.lists(changes, max_size=30))
-def test_after_a_break_an_experiment_knows_the_workers_that_the_cluster_knows(
+def test_a_new_run_sees_the_current_workers(
     changes: list[ClusterEvent],
 ) -> None:
     """It knows all present workers, and its own removed workers."""
@@ -178,7 +178,7 @@ def test_after_a_break_an_experiment_knows_the_workers_that_the_cluster_knows(
     assert found == {name: told(worker) for name, worker in own.items()} | here
 
 
-def test_an_experiment_that_nobody_works_on_does_not_grow_with_the_cluster() -> None:
+def test_an_experiment_without_open_runs_does_not_grow_with_the_cluster() -> None:
     """It stores only present workers, even after a thousand joins and losses."""
     story = Story()
     story.etl()

@@ -44,7 +44,7 @@ def visits(draw: st.DrawFn) -> Visit:
 
 
 @given(st.lists(visits(), max_size=5), st.integers(0, 5))
-def test_a_pinned_visit_is_what_it_was(found: list[Visit], archived: int) -> None:
+def test_compacted_sub_epochs_keep_values_and_types(found: list[Visit], archived: int) -> None:
     """Each field keeps its value and type."""
     archived = min(archived, len(found))
     kept = Visits(recent_visits=list(found))
@@ -84,7 +84,7 @@ def summaries(draw: st.DrawFn) -> EpochSummary:
 
 
 @given(st.lists(summaries(), max_size=5), st.integers(0, 5))
-def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epochs: int) -> None:
+def test_compacted_summaries_keep_their_values_and_sums(found: list[EpochSummary], epochs: int) -> None:
     """All summaries and their prefix sums; a mean needs only part of the data."""
     kept = Summaries()
     for summary in found:
@@ -108,7 +108,7 @@ def test_summaries_are_what_they_were_and_add_up(found: list[EpochSummary], epoc
     assert first.steps == sum(each.steps for each in found[:epochs])
 
 
-def test_a_number_out_of_all_reason_is_told_as_the_largest() -> None:
+def test_compaction_clamps_numbers_to_64_bits() -> None:
     """A worker may report any number; compaction must not fail."""
     kept = Visits(recent_visits=[_visit(peak_bytes=2**70, rows=-(2**70))])
     kept.archive(1, {0})

@@ -9,7 +9,7 @@ from cerebro.state import TaskKey
 from tests.state.stories import DATASET, Story, joined, lost
 
 
-def test_a_data_set_is_complete_once_every_partition_is_committed() -> None:
+def test_a_data_set_is_complete_after_all_partitions_are_committed() -> None:
     """The state has the rows per split and partition, and the maker holds each training partition."""
     story = Story()
     story.etl(splits={"train": 10, "valid": 4})
@@ -21,7 +21,7 @@ def test_a_data_set_is_complete_once_every_partition_is_committed() -> None:
     assert [w.name for w in story.state.holders(DATASET, 1)] == ["worker-1"]
 
 
-def test_the_same_data_set_again_has_nothing_to_do() -> None:
+def test_a_repeated_etl_run_rebuilds_only_partitions_without_replica() -> None:
     """A training partition without a holder is the exception: it is rebuilt."""
     story = Story()
     story.etl()
@@ -39,7 +39,7 @@ def test_the_same_data_set_again_has_nothing_to_do() -> None:
     assert list(story.state.runs["etl-3"].tasks) == ["etl-3/etl/train/p1"]
 
 
-def test_a_test_run_has_a_task_per_model() -> None:
+def test_a_test_run_has_one_task_per_model() -> None:
     """One task reads all partitions, so metrics need no aggregation."""
     story = Story()
     plan = EvaluatePlan(

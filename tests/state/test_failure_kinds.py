@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_traits_do_not_contradict_each_other(kind: FailureKind) -> None:
+def test_traits_of_a_failure_kind_are_consistent(kind: FailureKind) -> None:
     """The fold and the worker rely on each of these."""
     traits = kind.traits
     if traits.retry == "free":  # the task isn't the cause
@@ -33,7 +33,7 @@ def test_traits_do_not_contradict_each_other(kind: FailureKind) -> None:
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_a_kind_travels_as_its_value_alone(kind: FailureKind) -> None:
+def test_a_failure_kind_is_serialized_as_its_value(kind: FailureKind) -> None:
     """Its traits are in no event, file or metric."""
     failure = Failure(kind=kind, message="boom")
     assert f'"kind":"{kind.value}"' in failure.model_dump_json()
@@ -42,7 +42,7 @@ def test_a_kind_travels_as_its_value_alone(kind: FailureKind) -> None:
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_operators_find_every_kind_in_the_documentation(kind: FailureKind) -> None:
+def test_the_monitoring_page_lists_every_failure_kind(kind: FailureKind) -> None:
     """It is a label value of `cerebro_worker_attempts_total`."""
     [row] = [
         line

@@ -21,7 +21,7 @@ def trained() -> Story:
     return story
 
 
-def test_a_finished_model_needs_its_last_state_and_its_best() -> None:
+def test_a_finished_model_needs_its_last_and_its_best_checkpoint() -> None:
     """This is one file if both are the same. Training models find losses themselves, and an experiment under
     deletion needs nothing."""
     story = trained()
@@ -34,7 +34,7 @@ def test_a_finished_model_needs_its_last_state_and_its_best() -> None:
     assert list(final_files(story.state)) == []
 
 
-def test_what_is_not_there_or_empty_is_lost(tmp_path: Path) -> None:
+def test_missing_and_empty_files_are_lost(tmp_path: Path) -> None:
     """An unreadable volume gives no information."""
     files = [FinalFile("fit-1", f"m0{number}", f"one/fit-1/m0{number}/u.pt") for number in range(4)]
     for file, content in zip(files, ("state", "", None, None), strict=True):
@@ -47,7 +47,7 @@ def test_what_is_not_there_or_empty_is_lost(tmp_path: Path) -> None:
         lost_files(tmp_path / "nowhere", files)
 
 
-def test_what_to_do_is_said() -> None:
+def test_the_message_names_the_lost_file_and_a_valid_command() -> None:
     """The text names the file and a valid command."""
     said = lost_text("one", FinalFile("fit-1", "m03", "one/fit-1/m03/u.pt"))
     assert "one/fit-1/m03/u.pt" in said

@@ -170,7 +170,7 @@ TRAINED = TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=CheckpointRef(nam
 
 
 @pytest.mark.parametrize("error", [KeyError("m99"), MemoryError(), KeyboardInterrupt()])
-def test_a_state_that_was_torn_in_the_middle_of_an_event_is_made_whole(
+def test_a_state_torn_within_an_event_is_repaired(
     monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """The state is marked torn, refuses events, and is folded again up to the event before."""

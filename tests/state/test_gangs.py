@@ -33,7 +33,7 @@ def four() -> Story:
     return story
 
 
-def test_an_epoch_is_complete_when_all_partitions_are_visited_in_whatever_sets() -> None:
+def test_an_epoch_is_complete_after_any_sets_cover_all_partitions() -> None:
     """The batches of all members count for the model's training position."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
@@ -55,7 +55,7 @@ def test_an_epoch_is_complete_when_all_partitions_are_visited_in_whatever_sets()
     assert story.run.progress() == (4, 16)
 
 
-def test_a_visit_is_work_of_each_worker_of_the_gang() -> None:
+def test_a_gang_sub_epoch_counts_as_work_of_each_member() -> None:
     """Device-seconds count for each member; the model has one span."""
     story = four()
     story.assign(gang(0, 2), 0, others=(member(2),))
@@ -70,7 +70,7 @@ def test_a_visit_is_work_of_each_worker_of_the_gang() -> None:
     assert words(gang(0, 2)) == "trains m00, epoch 1, partitions 0 and 2"
 
 
-def test_a_gang_is_workers_that_hold_a_partition_each() -> None:
+def test_each_member_of_a_gang_holds_its_own_partition() -> None:
     """Its members follow the key's order, and no worker has two partitions."""
     story = four()
     story.tell(joined(1, partitions=(1, 2)))
@@ -83,7 +83,7 @@ def test_a_gang_is_workers_that_hold_a_partition_each() -> None:
     refused(story, assigned(gang(0, 2), member(2, devices=(1,))), "device 1 of worker-2, which has 1")
 
 
-def test_a_gang_has_each_of_its_workers_alone() -> None:
+def test_a_gang_occupies_all_its_workers() -> None:
     """It starts when it is first in the queue of each member, and occupies all members until it finishes."""
     story = four()
     story.start(sub_epoch(1, 2, "m01"), 2)
@@ -116,7 +116,7 @@ def test_a_gang_loses_its_attempt_as_a_whole() -> None:
     story.assign(gang(0, 1, 3), 0, others=(member(1), member(3)))
 
 
-def test_a_lost_checkpoint_takes_back_the_whole_set() -> None:
+def test_a_lost_checkpoint_reopens_the_whole_set() -> None:
     """The sub-epoch is due again, under the same key."""
     story = four()
     story.assign(gang(0, 1, 2, 3), 0, others=(member(1), member(2), member(3)))

@@ -20,7 +20,7 @@ def begun(goal: Goal = Goal()) -> Story:  # noqa: B008 - it is immutable
     return story
 
 
-def test_workers_that_were_there_before_count_from_the_beginning() -> None:
+def test_worker_hours_include_workers_that_joined_before_the_run() -> None:
     """They count until they are lost, without the run's pauses."""
     story = begun()
     run = story.state.runs["fit-1"]
@@ -35,7 +35,7 @@ def test_workers_that_were_there_before_count_from_the_beginning() -> None:
     assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(expected)
 
 
-def test_a_budget_is_spent_once() -> None:
+def test_a_resumed_run_ignores_its_spent_budget() -> None:
     """A resumed run continues without a budget."""
     story = begun(Goal(worker_hours=1.0))
     run = story.state.runs["fit-1"]
@@ -45,7 +45,7 @@ def test_a_budget_is_spent_once() -> None:
     assert spent(story.state, run, run.started + 5000) == ""
 
 
-def test_what_is_said_of_a_forecast() -> None:
+def test_forecast_lines_state_the_end_and_the_needed_workers() -> None:
     """The expected finish, the effect of more workers, and the requirements of the goal."""
     story = begun(Goal(finish_by=50_000.0))
     story.tell(
@@ -72,7 +72,7 @@ def test_what_is_said_of_a_forecast() -> None:
 
 
 @pytest.mark.parametrize(("late_s", "said"), [(40.0, ["ended 40 s later"]), (-5.0, [])])
-def test_a_run_that_ends_after_its_time_is_told_by_how_much(late_s: float, said: list[str]) -> None:
+def test_a_late_run_reports_its_delay(late_s: float, said: list[str]) -> None:
     """No forecast is necessary; a run that met its deadline gets no message."""
     story = begun(Goal(finish_by=1.0))
     story.tell(RunFinished(run="fit-1", outcome="finished"))

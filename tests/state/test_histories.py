@@ -29,7 +29,7 @@ from tests.state.soundness import assert_sound
     workers=st.integers(2, 4),
     has_gangs=st.booleans(),
 )
-def test_any_history_is_sound_and_counted_right(
+def test_invariants_and_counts_hold_for_any_history(
     seed: int,
     validated: bool,
     epochs: int,

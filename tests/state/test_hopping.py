@@ -24,14 +24,14 @@ def assigned(key: TaskKey, worker: int, attempt: int = 1, devices: tuple[int, ..
     return TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}", devices=devices)
 
 
-def test_a_model_is_at_one_worker_at_a_time() -> None:
+def test_a_model_trains_on_one_worker_at_a_time() -> None:
     story = Story()
     story.fit()
     story.assign(sub_epoch(1, 0), 0)
     refused(story, assigned(sub_epoch(1, 1), 1), "isolation")
 
 
-def test_a_model_visits_each_partition_once_per_epoch() -> None:
+def test_a_model_trains_on_each_partition_once_per_epoch() -> None:
     """Neither a repeated partition nor one of the next epoch is legal."""
     story = Story()
     story.fit()
@@ -49,7 +49,7 @@ def test_a_sub_epoch_goes_to_a_worker_that_holds_its_partition() -> None:
     refused(story, assigned(sub_epoch(1, 0), 1), "does not hold")
 
 
-def test_a_worker_takes_at_most_one_task_ahead() -> None:
+def test_a_worker_queues_at_most_one_task() -> None:
     """One task runs and one waits; the waiting task cannot overtake."""
     story = Story(workers=1)
     story.fit(models=3, partitions=1)
@@ -62,7 +62,7 @@ def test_a_worker_takes_at_most_one_task_ahead() -> None:
     assert all(task.state in OPEN for task in story.run.open_tasks())
 
 
-def test_each_device_takes_one_and_one_ahead() -> None:
+def test_each_device_has_one_running_and_one_queued_task() -> None:
     """A task with several devices waits for all of them; a task without devices waits for none."""
     story = Story(workers=1, devices=2)
     story.fit(models=6, partitions=1)
@@ -81,7 +81,7 @@ def test_each_device_takes_one_and_one_ahead() -> None:
     assert [visit.devices for name in ("m00", "m01") for visit in story.model(name).visits] == [(0,), (1,)]
 
 
-def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:
+def test_a_lost_worker_gets_no_tasks_and_rejoins_without_any() -> None:
     """Its tasks stay open until the controller revokes them."""
     story = Story()
     story.fit()

@@ -41,7 +41,7 @@ def between_epochs() -> Story:
     return story
 
 
-def test_a_validation_between_epochs_is_done_once_the_sub_epoch_is_done_again() -> None:
+def test_a_validation_runs_after_the_lost_sub_epoch_is_re_executed() -> None:
     """The next sub-epoch reads the same damaged checkpoint, so the previous sub-epoch runs again."""
     story = between_epochs()
     story.fail(sub_epoch(2, 0), 0, FailureKind.CHECKPOINT)
@@ -55,7 +55,7 @@ def test_a_validation_between_epochs_is_done_once_the_sub_epoch_is_done_again() 
     assert story.model().state is ModelState.FINISHED
 
 
-def test_a_checkpoint_lost_before_there_is_any_ends_the_model() -> None:
+def test_a_checkpoint_error_in_the_first_sub_epoch_fails_the_model() -> None:
     """A first sub-epoch reads no checkpoint, so this is an error of user code."""
     story = Story()
     story.fit()
@@ -63,7 +63,7 @@ def test_a_checkpoint_lost_before_there_is_any_ends_the_model() -> None:
     assert story.model().state is ModelState.FAILED
 
 
-def test_a_test_run_fails_with_the_damaged_checkpoint() -> None:
+def test_a_test_run_fails_if_its_checkpoint_is_damaged() -> None:
     """Its fit run has ended, so no sub-epoch can run again. The message suggests a fix."""
     story = Story()
     story.fit(models=1, epochs=1)

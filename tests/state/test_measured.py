@@ -58,7 +58,7 @@ def inspected(*parallel_plans: ParallelPlan) -> Story:
 @pytest.mark.parametrize(
     "kind", [k for k in FailureKind if k not in ("preempted", "storage_full", "checkpoint", "device")]
 )
-def test_a_trial_that_fails_strikes_its_parallel_plan_off_at_once_and_ends_no_run(kind: FailureKind) -> None:
+def test_a_failed_trial_rules_out_its_parallel_plan_and_fails_no_run(kind: FailureKind) -> None:
     """A failed trial has no second attempt, fails no model or run, and reserves no worker."""
     story = inspected()
     named = started(story, DDP, (0, 1))
@@ -70,9 +70,7 @@ def test_a_trial_that_fails_strikes_its_parallel_plan_off_at_once_and_ends_no_ru
     assert all(model.failure is None for model in run.models.values())
 
 
-def test_no_trial_is_assigned_of_a_parallel_plan_that_is_not_known_or_to_other_devices_than_it_takes() -> (
-    None
-):
+def test_a_trial_with_an_unknown_plan_or_wrong_devices_is_refused() -> None:
     """An unknown group, an unknown parallel plan, or the wrong number of devices."""
     story = inspected()
     other = DDP._replace(group="g01")
@@ -81,7 +79,7 @@ def test_no_trial_is_assigned_of_a_parallel_plan_that_is_not_known_or_to_other_d
             story.tell(TaskAssigned(task=str(key), attempt=1, worker="worker-0", devices=devices))
 
 
-def test_outcomes_of_earlier_runs_are_taken_over_and_own_ones_stay() -> None:
+def test_recalled_outcomes_do_not_replace_own_ones() -> None:
     """They are marked as earlier results. Unknown parallel plans and results before the inspection are refused."""
     story = inspected()
     named = started(story, DDP, (0, 1))
@@ -99,7 +97,7 @@ def test_outcomes_of_earlier_runs_are_taken_over_and_own_ones_stay() -> None:
         fresh.tell(TrialsRecalled(run="fit-1"))
 
 
-def test_what_trials_have_shown_is_told_of_each_parallel_plan() -> None:
+def test_each_parallel_plan_is_described_with_its_trial() -> None:
     """The result includes parallel plans that the run does not list, and the reason of a failed trial."""
     story = inspected()
     named = started(story, DDP, (0, 1))
@@ -127,7 +125,7 @@ def test_what_trials_have_shown_is_told_of_each_parallel_plan() -> None:
     ("cause", "strikes"),
     [("gradient", True), ("not_applicable", True), ("device_memory", True), ("failure", False), ("", False)],
 )
-def test_a_trial_that_proves_something_strikes_its_parallel_plan_off(cause: Cause, strikes: bool) -> None:
+def test_a_trial_rules_out_its_plan_only_by_a_conclusive_failure(cause: Cause, strikes: bool) -> None:
     """A wrong gradient rules it out for all models of the group; a crash or lack of host memory does not."""
     story = inspected(SINGLE, ParallelPlan(technique="ddp", size=2))
     named = started(story, DDP, (0, 1))
@@ -139,7 +137,7 @@ def test_a_trial_that_proves_something_strikes_its_parallel_plan_off(cause: Caus
     assert fold("one", story.log) == story.state
 
 
-def test_what_a_trial_shows_holds_for_no_model_that_has_changed_since() -> None:
+def test_a_trial_does_not_apply_to_models_changed_since() -> None:
     """With another batch size a ruled-out parallel plan may fit."""
     ddp = ParallelPlan(technique="ddp", size=2)
     story = inspected(SINGLE, ddp)

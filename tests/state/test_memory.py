@@ -32,9 +32,7 @@ def story_of(*limits: int) -> Story:
 
 
 @given(limit=st.integers(1, 1 << 40), peak=st.integers(0, 1 << 40), of_model=st.integers(0, 1 << 40))
-def test_what_ran_out_of_memory_never_fits_where_there_is_as_little(
-    limit: int, peak: int, of_model: int
-) -> None:
+def test_a_memory_need_exceeds_the_limit_that_was_too_small(limit: int, peak: int, of_model: int) -> None:
     """The need exceeds the limit, and 1.5 times the limit is enough unless the peak was larger."""
     need = Lack(place="host", limit_bytes=limit, peak_bytes=peak).need_bytes(of_model)
     assert not has_room(limit, need)
@@ -44,7 +42,7 @@ def test_what_ran_out_of_memory_never_fits_where_there_is_as_little(
 
 
 @pytest.mark.parametrize("place", ["host", "device"])
-def test_the_largest_of_what_was_seen_counts(place: MemoryPlace) -> None:
+def test_the_largest_observed_limit_and_peak_count(place: MemoryPlace) -> None:
     """Each memory type counts separately; reports without type or limit are ignored."""
     known = Failure(kind=FailureKind.OUT_OF_MEMORY, message="", place=place, limit_bytes=8, peak_bytes=7)
     less = known.model_copy(update={"limit_bytes": 4, "peak_bytes": 9})
@@ -55,7 +53,7 @@ def test_the_largest_of_what_was_seen_counts(place: MemoryPlace) -> None:
         assert with_failure(lacks, each) == lacks
 
 
-def test_only_an_attempt_that_was_alone_proves_anything() -> None:
+def test_only_an_attempt_that_ran_alone_proves_a_memory_need() -> None:
     """Other tasks may have used memory during the first attempt. Learning from a larger limit costs no attempt."""
     first, second = story_of(8), story_of(8, 8)
     assert first.run.task(KEY).lacks == ()
@@ -83,7 +81,7 @@ def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:
     assert story.run.task(KEY).lacks == (Lack(place="host", limit_bytes=8),)
 
 
-def test_giving_up_what_was_has_no_effect() -> None:
+def test_giving_up_an_outdated_attempt_has_no_effect() -> None:
     """The event is ignored if a new attempt started, the task is unknown, or the model was stopped, so that
     logs stay readable."""
     story = story_of(8, 8)

@@ -67,13 +67,13 @@ def test_a_weighted_mean_lies_between_its_values(sub_epochs: list[tuple[int, flo
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", 2), ("max", 3)])
-def test_the_direction_is_honoured(mode: str, best: int) -> None:
+def test_the_mode_decides_the_best_epoch(mode: str, best: int) -> None:
     """The metric's name is not used to guess the direction."""
     model = model_of([[{"accuracy": value}] for value in (0.5, 0.2, 0.9, 0.3)])
     assert model.best_epoch("accuracy", mode, validated=False) == best
 
 
-def test_validation_decides_where_there_is_one() -> None:
+def test_the_best_epoch_needs_a_finite_validation() -> None:
     """Training values do not replace a missing validation, and NaN never wins."""
     model = model_of([[{"loss": 3.0}], [{"loss": 2.0}], [{"loss": 1.0}]])
     model.validate(1, {"loss": 0.5})
@@ -100,7 +100,7 @@ def test_the_best_model_is_the_one_with_the_best_epoch(mode: Literal["min", "max
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", "u3"), ("max", "u1")])
-def test_the_best_epoch_is_needed(mode: str, best: str) -> None:
+def test_the_checkpoint_of_the_best_epoch_is_needed(mode: str, best: str) -> None:
     """The metric's direction determines the epoch."""
     values = (9.0, 1.0, 5.0, 5.0)
     model = model_of([[{"loss": value}, {"loss": value}] for value in values])
@@ -116,7 +116,7 @@ def test_the_best_epoch_is_needed(mode: str, best: str) -> None:
     validated=st.sets(st.integers(1, 5)),
     is_validated=st.booleans(),
 )
-def test_what_may_still_be_read_is_never_given_up(
+def test_checkpoints_that_may_be_read_are_kept(
     values: list[float], partitions: int, popped: int, mode: str, validated: set[int], is_validated: bool
 ) -> None:
     """These are the last two, each epoch that awaits validation, and the best epoch."""
@@ -139,7 +139,7 @@ def test_what_may_still_be_read_is_never_given_up(
 # --- Progress ---
 
 
-def test_epoch_and_remaining_partitions_follow_from_the_visits() -> None:
+def test_epoch_and_remaining_partitions_follow_from_completed_sub_epochs() -> None:
     """No other record stores them."""
     story = Story()
     story.fit()
@@ -153,7 +153,7 @@ def test_epoch_and_remaining_partitions_follow_from_the_visits() -> None:
     assert story.model().state is ModelState.FINISHED
 
 
-def test_what_a_worker_gives_back_when_it_ends_is_no_failure() -> None:
+def test_a_task_released_by_a_worker_shutdown_is_no_failure() -> None:
     """The attempt is revoked with the worker's message; the task has no failure and gets priority."""
     story = Story()
     story.fit()
@@ -168,7 +168,7 @@ def test_what_a_worker_gives_back_when_it_ends_is_no_failure() -> None:
 # --- Lost checkpoints ---
 
 
-def test_a_lost_checkpoint_has_the_sub_epoch_before_done_again() -> None:
+def test_a_lost_checkpoint_reopens_the_previous_sub_epoch() -> None:
     """Its visit is removed and the number increases; the sub-epoch that found the loss is not charged."""
     story = Story()
     story.fit()
@@ -183,7 +183,7 @@ def test_a_lost_checkpoint_has_the_sub_epoch_before_done_again() -> None:
     assert story.model().epoch_checkpoint(1) == story.model().visits[-1].checkpoint
 
 
-def test_a_checkpoint_that_is_lost_again_and_again_ends_the_model() -> None:
+def test_a_model_fails_after_losing_its_checkpoint_too_often() -> None:
     """A volume that loses all files must not keep a run alive forever; other models are unaffected."""
     story = Story()
     story.fit()
@@ -197,7 +197,7 @@ def test_a_checkpoint_that_is_lost_again_and_again_ends_the_model() -> None:
     assert story.model("m01").state is ModelState.ACTIVE
 
 
-def test_a_validation_reopens_the_last_sub_epoch_of_a_trained_model() -> None:
+def test_a_validation_without_checkpoint_reopens_the_last_sub_epoch() -> None:
     """No other task would notice the loss of the final checkpoint."""
     story = Story()
     story.fit(validated=True, epochs=1)
@@ -209,7 +209,7 @@ def test_a_validation_reopens_the_last_sub_epoch_of_a_trained_model() -> None:
     assert story.model().state is ModelState.FINISHED
 
 
-def test_a_validation_of_an_older_epoch_is_given_up_alone() -> None:
+def test_a_lost_checkpoint_of_an_older_epoch_fails_only_its_validation() -> None:
     """Training has continued past it, so the model loses only one validation."""
     story = Story()
     story.fit(validated=True, max_attempts=2)
@@ -237,7 +237,7 @@ def test_a_validation_of_an_older_epoch_is_given_up_alone() -> None:
         "p-1/predict/m03/p10",
     ],
 )
-def test_keys_read_back_as_they_are_written(text: str) -> None:
+def test_task_keys_round_trip_as_text(text: str) -> None:
     """`parse` is the inverse of `str`."""
     assert str(TaskKey.parse(text)) == text
 
@@ -254,6 +254,6 @@ def test_keys_read_back_as_they_are_written(text: str) -> None:
         "a/etl/x/p0/y",
     ],
 )
-def test_what_is_no_key_is_refused(text: str) -> None:
+def test_invalid_task_keys_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         TaskKey.parse(text)

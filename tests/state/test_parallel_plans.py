@@ -56,7 +56,7 @@ def labels(made: Story) -> list[str]:
 
 
 @pytest.mark.parametrize("failure", [NOT_APPLICABLE, DEVICE])
-def test_a_parallel_plan_that_cannot_be_used_is_ruled_out_and_counts_as_no_attempt(failure: Failure) -> None:
+def test_an_unusable_parallel_plan_is_ruled_out_without_costing_an_attempt(failure: Failure) -> None:
     """Another parallel plan executes the sub-epoch, with the full number of attempts."""
     made = story(*PARALLEL_PLANS, max_attempts=1)
     attempt(made, SINGLE, failure)
@@ -75,7 +75,7 @@ def test_a_parallel_plan_that_cannot_be_used_is_ruled_out_and_counts_as_no_attem
     }
 
 
-def test_a_worker_that_was_killed_for_memory_tells_the_same() -> None:
+def test_workers_killed_for_memory_rule_out_the_parallel_plan() -> None:
     """The running task counts as out of host memory; queued tasks are revoked."""
     made = story(SINGLE, CHECKPOINTING)
     for _ in range(2):
@@ -93,7 +93,7 @@ def test_a_worker_that_was_killed_for_memory_tells_the_same() -> None:
     assert made.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
 
 
-def test_a_model_without_a_parallel_plan_left_fails_and_tells_of_each() -> None:
+def test_a_model_without_parallel_plans_fails_with_the_reason_of_each() -> None:
     """The failure lists each reason, the peak memory and a fix; the other model continues."""
     made = story(SINGLE, CHECKPOINTING, DDP, max_attempts=2)
     attempt(made, CHECKPOINTING, NOT_APPLICABLE)
@@ -118,7 +118,7 @@ def test_a_model_without_a_parallel_plan_left_fails_and_tells_of_each() -> None:
     assert made.model("m01").state is ModelState.ACTIVE
 
 
-def test_a_parallel_plan_that_does_not_apply_and_is_the_only_one_ends_its_model_at_once() -> None:
+def test_a_model_whose_only_parallel_plan_does_not_apply_fails_at_once() -> None:
     """A retry would give the same result. The failure is the plan's own message, without a table."""
     made = story(DDP)
     attempt(made, DDP, NOT_APPLICABLE)
@@ -126,7 +126,7 @@ def test_a_parallel_plan_that_does_not_apply_and_is_the_only_one_ends_its_model_
     assert made.model().failure == NOT_APPLICABLE
 
 
-def test_who_retries_a_model_without_a_parallel_plan_left_has_all_tried_anew() -> None:
+def test_a_retry_restores_the_plans_of_a_model_without_any() -> None:
     """Workers may have changed. A model that failed for another reason keeps its ruled-out plans."""
     made = story(SINGLE, CHECKPOINTING)
     attempt(made, SINGLE, NOT_APPLICABLE)
@@ -139,7 +139,7 @@ def test_who_retries_a_model_without_a_parallel_plan_left_has_all_tried_anew() -
     assert labels(made) == ["single", "checkpointing"]
 
 
-def test_a_parallel_plan_has_as_many_devices_as_it_says() -> None:
+def test_an_assignment_has_the_number_of_devices_of_its_parallel_plan() -> None:
     """The fold refuses an assignment with another number of devices."""
     made = story(SINGLE, DDP)
     event = TaskAssigned(
@@ -154,7 +154,7 @@ FAILURES = (NOT_APPLICABLE, DEVICE, HOST, CRASH)
 
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10**6), max_attempts=st.integers(1, 3), places=st.booleans())
-def test_whatever_fails_a_model_has_a_parallel_plan_left_or_has_failed(
+def test_after_any_failures_a_model_has_a_parallel_plan_or_has_failed(
     seed: int, max_attempts: int, places: bool
 ) -> None:
     """Only an attempt's own plan is ruled out, permanently, and replaying the log gives the same state."""
@@ -180,7 +180,7 @@ def test_whatever_fails_a_model_has_a_parallel_plan_left_or_has_failed(
     assert {label: each.place for label, each in made.model().struck.items()} == struck
 
 
-def test_what_there_is_to_say_of_parallel_plans() -> None:
+def test_lines_count_models_per_parallel_plan_and_give_reasons() -> None:
     """The lines count models per parallel plan and give reasons; with one plan there is nothing to report."""
     made = story(SINGLE, CHECKPOINTING, DDP)
     assert lines(made.run) == []
@@ -205,7 +205,7 @@ def test_what_there_is_to_say_of_parallel_plans() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.USER_ERROR, FailureKind.HANG])
-def test_what_user_code_raises_by_a_parallel_plan_strikes_the_parallel_plan_off_while_another_is_left(
+def test_a_user_error_caused_by_a_parallel_plan_rules_out_all_but_the_last_plan(
     kind: FailureKind,
 ) -> None:
     """The plan may be the cause, for example if a module cannot be replicated. With the user's own loop or
@@ -226,7 +226,7 @@ def test_what_user_code_raises_by_a_parallel_plan_strikes_the_parallel_plan_off_
     assert named.model().failure == failure
 
 
-def test_a_parallel_plan_that_crashes_is_ruled_out_with_the_last_attempt() -> None:
+def test_a_crashing_parallel_plan_is_ruled_out_after_the_last_attempt() -> None:
     """One crash may be bad luck; after the last permitted attempt another plan takes over."""
     made = story(DDP, SINGLE, max_attempts=2)
     crash = CRASH.model_copy(update={"is_by_parallel_plan": True})

@@ -107,7 +107,7 @@ def in_pages(log: Sequence[Event], since: float, until: float) -> set[tuple[obje
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 10**6), has_parallel_plans=st.booleans(), has_gangs=st.booleans(), data=st.data())
-def test_a_window_has_the_attempts_that_the_fold_has(
+def test_a_time_range_has_the_attempts_of_the_fold(
     seed: int, has_parallel_plans: bool, has_gangs: bool, data: st.DataObject
 ) -> None:
     """For any log and any segments; only sub-epochs that are reopened later may differ."""
@@ -145,7 +145,7 @@ def assert_same(
             assert (each.key.epoch, each.key.partitions) in made.model(each.key.model or "").taken_back
 
 
-def test_what_began_before_the_stretch_is_completed_from_its_commit() -> None:
+def test_an_attempt_started_before_the_time_range_is_completed_from_its_commit() -> None:
     """The commit gives the duration, so the start time is known, but not the devices."""
     log = history(7).log
     whole = PastAttempts(run="fit-1")
@@ -164,7 +164,7 @@ def test_what_began_before_the_stretch_is_completed_from_its_commit() -> None:
         assert found.is_guessed
 
 
-def test_a_window_that_is_too_long_is_read_from_its_end() -> None:
+def test_a_too_long_time_range_is_read_from_its_end() -> None:
     """The result says where it starts."""
     log = history(3, steps=400).log
     window = read(Store(log), log, log[0].time, log[-1].time, most=3 * PAGE)
@@ -175,7 +175,7 @@ def test_a_window_that_is_too_long_is_read_from_its_end() -> None:
     assert [told(each) for each in window.task_attempts] == [told(each) for each in newest.task_attempts]
 
 
-def test_what_a_window_costs_does_not_grow_with_the_log() -> None:
+def test_reading_a_time_range_does_not_grow_with_the_log() -> None:
     """A log eight times as long needs as many page reads."""
     asked = []
     for steps in (600, 4800):
@@ -194,7 +194,7 @@ def test_what_a_window_costs_does_not_grow_with_the_log() -> None:
     assert abs(asked[1] - asked[0]) <= 2
 
 
-def test_a_segment_that_is_lost_is_told_of_and_the_rest_is_read() -> None:
+def test_a_lost_segment_is_reported_and_the_rest_is_read() -> None:
     """Pages that reach into the lost segment are missing too."""
     log = history(11, steps=400).log
     cuts = (5 * PAGE, 8 * PAGE, 11 * PAGE)
@@ -214,7 +214,7 @@ def test_a_segment_that_is_lost_is_told_of_and_the_rest_is_read() -> None:
     assert behind.task_attempts
 
 
-def test_pages_are_read_once() -> None:
+def test_complete_pages_are_read_once() -> None:
     """A repeated read fetches only incomplete pages."""
     log = history(13, steps=300).log
     store = Store(log, (6 * PAGE,))

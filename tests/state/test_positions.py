@@ -24,7 +24,7 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
     epochs=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
-def test_the_steps_of_all_sub_epochs_follow_each_other_to_the_last(
+def test_sub_epochs_continue_the_steps_up_to_the_total(
     rows: list[int], size: int, epochs: int, seed: int
 ) -> None:
     """Assigned tasks and the log give the same positions."""

@@ -14,7 +14,7 @@ from tests.state.stories import Story
 
 
 @given(st.integers(-MOST, MOST))
-def test_a_priority_is_read_as_it_is_shown_and_stored(priority: int) -> None:
+def test_priorities_round_trip_as_text_and_json(priority: int) -> None:
     """Each step is four times the next lower weight."""
     assert parse(shown(priority)) == parse(priority) == parse(str(priority)) == priority
     event = PriorityChanged(run="fit-1", model="m00", priority=priority)
@@ -25,14 +25,14 @@ def test_a_priority_is_read_as_it_is_shown_and_stored(priority: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["urgent", "", None, True, 1.0, float("nan"), MOST + 1, "-10", "--1"])
-def test_what_is_none_is_refused_with_what_there_is(value: object) -> None:
+def test_an_invalid_priority_is_refused_with_the_valid_values(value: object) -> None:
     with pytest.raises(
         BadRequestError, match="choose one of low, normal, high, or a whole number from -9 to 9"
     ):
         parse(value)
 
 
-def test_a_run_and_its_models_are_prioritised_apart() -> None:
+def test_runs_and_models_have_separate_priorities() -> None:
     """An event with a model changes the model, without a model the run. A repeated value is late."""
     story = Story()
     story.fit()

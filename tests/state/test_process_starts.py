@@ -34,7 +34,7 @@ def started_cold(start_s: float) -> TimedStory:
 
 
 @pytest.mark.parametrize("start_s", [0.0, IMPORTS_S])
-def test_a_run_that_begins_with_imports_is_as_well_scheduled_as_one_that_does_not(start_s: float) -> None:
+def test_process_starts_do_not_count_against_the_schedule(start_s: float) -> None:
     """Makespan, bound, gap and idle time are equal; start-up time is reported separately."""
     story = started_cold(start_s)
     report = epoch_report(story.state, story.run, 1)
@@ -54,9 +54,7 @@ def test_a_run_that_begins_with_imports_is_as_well_scheduled_as_one_that_does_no
     delay=st.sampled_from([0.0, 1.0]),
 )
 @settings(deadline=None, max_examples=40)
-def test_the_validator_says_what_the_report_says(
-    seed: int, models: int, partitions: int, delay: float
-) -> None:
+def test_the_validator_agrees_with_the_report(seed: int, models: int, partitions: int, delay: float) -> None:
     """For any start-up times and at any moment, the bound is at most the makespan and no rule is broken."""
     made = dispatched(
         Random(seed), models=models, partitions=partitions, epochs=2, delay=delay, start_s=IMPORTS_S

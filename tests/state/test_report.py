@@ -54,7 +54,7 @@ def facts(report: EpochCompleted) -> tuple[float, float, dict[str, float]]:
 
 @settings(deadline=None)
 @given(seconds=st.lists(st.integers(1, 500), max_size=2))
-def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[int]) -> None:
+def test_failed_attempts_are_reported_and_make_up_the_gap(seconds: list[int]) -> None:
     """With one model on one worker, the makespan is the bound plus the failed attempts."""
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=1)
@@ -73,7 +73,7 @@ def test_what_had_to_be_done_again_is_told_and_is_all_of_the_gap(seconds: list[i
     assert len(told) == bool(seconds)
 
 
-def test_a_worker_is_idle_only_while_it_is_there() -> None:
+def test_a_worker_is_idle_only_while_it_is_registered() -> None:
     """A lost worker counts until its loss, a joining worker from its join, a worker without partitions never."""
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=1)
@@ -96,7 +96,7 @@ def test_a_worker_is_idle_only_while_it_is_there() -> None:
     }
 
 
-def test_a_failed_models_sub_epochs_took_time_too() -> None:
+def test_sub_epochs_of_a_failed_model_count() -> None:
     """The epoch lasts until the last commit of any model, and no bound exceeds the makespan."""
     story = TimedStory()
     story.fit(partitions=1)
@@ -121,7 +121,7 @@ def test_a_run_without_a_sub_epoch_has_no_schedule() -> None:
         schedule_of(story.run)
 
 
-def test_sub_epochs_that_run_count_up_to_now() -> None:
+def test_running_sub_epochs_count_up_to_now() -> None:
     """The makespan grows, the bound includes running sub-epochs, and idle time covers all workers."""
     story = two_models()
     story.begins(sub_epoch(2, 0), 0, 8.0)
@@ -134,7 +134,7 @@ def test_sub_epochs_that_run_count_up_to_now() -> None:
     assert schedule_now(story.state, story.run, story.zero + 10.0) == found
 
 
-def test_the_words_say_makespan_bound_idle_time_and_plan() -> None:
+def test_schedule_lines_state_makespan_bound_idle_time_and_plan() -> None:
     """One line describes the schedule, another the active plan."""
     story = two_models()
     plan = SchedulePlanned(
@@ -168,7 +168,7 @@ def test_no_run_beats_its_bound(story: TimedStory) -> None:
 
 @given(RUNS)
 @settings(deadline=None, max_examples=40)
-def test_every_second_of_a_worker_is_either_work_or_idle(story: TimedStory) -> None:
+def test_work_and_idle_time_add_up_to_the_makespan(story: TimedStory) -> None:
     """Idle time, sub-epochs and start-up time add up to each worker's makespan."""
     makespan = story.run.epochs[-1].makespan_s
     for worker in story.state.workers:
@@ -183,7 +183,7 @@ def test_every_second_of_a_worker_is_either_work_or_idle(story: TimedStory) -> N
 
 @given(RUNS)
 @settings(deadline=None, max_examples=40)
-def test_the_log_alone_is_judged_by_the_validator(story: TimedStory) -> None:
+def test_the_validator_needs_only_the_log(story: TimedStory) -> None:
     """A replayed run breaks no rule; makespan and bound equal the last epoch report."""
     run = fold("one", story.log).runs["fit-1"]
     report = validate(*schedule_of(run), actual=True)
@@ -198,7 +198,7 @@ def taken(*spans: tuple[int, float, float], zero: float, until: float) -> Device
     return DevicesTaken(run="fit-1", until=zero + until, spans=found)
 
 
-def test_what_other_runs_had_is_absence() -> None:
+def test_devices_used_by_other_runs_are_not_idle_time() -> None:
     """It is not idle time, and the run's own work still fits."""
     story = two_models()
     before = schedule_now(story.state, story.run, story.zero + 8.0)
@@ -215,7 +215,7 @@ def test_what_other_runs_had_is_absence() -> None:
     assert any("other runs had 4.5 device-seconds" in line for line in lines)
 
 
-def test_the_bound_is_of_the_devices_that_others_left() -> None:
+def test_the_bound_excludes_devices_used_by_other_runs() -> None:
     """One model on one worker that others used for 6 s: the run cannot finish before 10 s."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
@@ -232,7 +232,7 @@ def test_the_bound_is_of_the_devices_that_others_left() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(1, 20), st.floats(25, 50)), min_size=1, max_size=40))
-def test_what_others_have_all_the_time_is_one_span(notes: list[tuple[float, float]]) -> None:
+def test_adjacent_spans_of_other_runs_are_merged(notes: list[tuple[float, float]]) -> None:
     """Notes arrive once a minute, and merging keeps long runs cheap to judge. Gaps between spans stay."""
     story = TimedStory(workers=2)
     story.fit(models=2)
@@ -254,7 +254,7 @@ def test_what_others_have_all_the_time_is_one_span(notes: list[tuple[float, floa
     st.dictionaries(st.integers(0, 2), st.floats(0.5, 50), min_size=1),
     st.integers(1, 3),
 )
-def test_more_that_others_have_never_makes_the_bound_less(
+def test_more_use_by_other_runs_never_lowers_the_bound(
     given_: list[tuple[int, float, float]], work: dict[int, float], devices: int
 ) -> None:
     """The bound is between the one without others and the one with all their time at the start."""

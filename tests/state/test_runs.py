@@ -38,7 +38,7 @@ def run_in(state: RunState) -> Story:
 
 @pytest.mark.parametrize("state", list(RunState))
 @pytest.mark.parametrize("kind", ["RunStarted", "RunPaused", "RunResumed", "RunStopRequested", "RunFinished"])
-def test_runs_move_by_the_table_and_no_other_parallel_plan(state: RunState, kind: str) -> None:
+def test_runs_change_state_only_by_the_table(state: RunState, kind: str) -> None:
     """Each pair of state and event leads to the table's target, no effect if late, or a refusal."""
     story, plan = run_in(state), run_in(RunState.RUNNING).run.plan
     event: Event = {
@@ -59,7 +59,7 @@ def test_runs_move_by_the_table_and_no_other_parallel_plan(state: RunState, kind
     assert story.run.state in (targets or {state})
 
 
-def test_a_run_does_not_end_while_tasks_are_open() -> None:
+def test_a_run_with_open_tasks_does_not_end() -> None:
     """The controller revokes its attempts first."""
     story = Story()
     story.fit()
@@ -68,7 +68,7 @@ def test_a_run_does_not_end_while_tasks_are_open() -> None:
         story.tell(RunFinished(run="fit-1", outcome="stopped"))
 
 
-def test_the_oldest_open_run_is_the_active_one() -> None:
+def test_the_oldest_open_run_is_active() -> None:
     """A later request waits."""
     story = Story()
     story.fit()

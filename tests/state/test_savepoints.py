@@ -66,7 +66,7 @@ def newest(told: Story, key: TaskKey = KEY) -> int:
     return found.batch if found else 0
 
 
-def test_a_sub_epoch_goes_on_from_its_newest_savepoint() -> None:
+def test_a_sub_epoch_resumes_from_its_newest_savepoint() -> None:
     """After a crash, a lost worker, a worker shutdown or a stop."""
     told = saved_at(2)
     saved(told, 4)
@@ -83,7 +83,7 @@ def test_a_sub_epoch_goes_on_from_its_newest_savepoint() -> None:
     assert newest(told) == 5
 
 
-def test_a_sub_epoch_that_has_a_savepoint_goes_first() -> None:
+def test_a_sub_epoch_with_a_savepoint_goes_first() -> None:
     """If the model trained elsewhere first, the savepoint would be useless."""
     told = story()
     told.start(KEY, 0)
@@ -99,7 +99,7 @@ def test_a_sub_epoch_that_has_a_savepoint_goes_first() -> None:
     assert told.run.task(KEY).is_interrupted
 
 
-def test_a_commit_makes_savepoints_worthless() -> None:
+def test_a_commit_discards_savepoints() -> None:
     """A commit of another sub-epoch counts too, because it replaces the model's weights."""
     told = saved_at(3)
     told.commit(KEY, 0)
@@ -114,7 +114,7 @@ def test_a_commit_makes_savepoints_worthless() -> None:
     assert newest(told) == 0
 
 
-def test_a_model_that_became_non_finite_starts_its_sub_epoch_anew() -> None:
+def test_a_non_finite_model_restarts_its_sub_epoch() -> None:
     """The savepoint may contain the bad numbers."""
     told = saved_at(3)
     told.break_off(KEY, 0, 1, FailureKind.NON_FINITE)
@@ -124,7 +124,7 @@ def test_a_model_that_became_non_finite_starts_its_sub_epoch_anew() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.OUT_OF_MEMORY])
-def test_a_savepoint_that_two_attempts_died_on_is_dropped(kind: FailureKind) -> None:
+def test_a_savepoint_is_dropped_after_two_attempts_died(kind: FailureKind) -> None:
     """The third attempt restarts. The attempt that saved it, and attempts that got further, do not count."""
     told = Story()
     told.fit(models=1, max_attempts=9)
@@ -145,7 +145,7 @@ def test_a_savepoint_that_two_attempts_died_on_is_dropped(kind: FailureKind) -> 
     assert newest(told) == 0
 
 
-def test_user_code_that_raises_after_a_savepoint_gets_one_attempt_from_the_beginning() -> None:
+def test_an_error_after_a_savepoint_restarts_the_sub_epoch_once() -> None:
     """The savepoint may be the cause. After a restart the error counts as usual."""
     told = saved_at(2)
     told.break_off(KEY, 0, 1, FailureKind.PREEMPTED)
@@ -155,7 +155,7 @@ def test_user_code_that_raises_after_a_savepoint_gets_one_attempt_from_the_begin
     assert told.model().state is ModelState.FAILED
 
 
-def test_work_that_goes_on_is_not_counted_as_done_again() -> None:
+def test_resumed_work_does_not_count_as_redone() -> None:
     """A restarted sub-epoch counts."""
     told = saved_at(2)
     revoked(told)
@@ -198,7 +198,7 @@ def asked(told: Story, key: TaskKey = KEY) -> None:
     told.tell(TaskAsked(task=str(key), attempt=attempt, worker="worker-0", reason="stopped"))
 
 
-def test_a_worker_that_gives_back_what_it_was_asked_for_stays() -> None:
+def test_a_worker_that_releases_on_request_is_not_ending() -> None:
     """A worker that releases a task without a request is shutting down."""
     told = story()
     told.start(KEY, 0)

@@ -25,7 +25,7 @@ weighted = st.dictionaries(
 
 
 @given(weighted)
-def test_what_all_are_due_is_the_whole(runs: dict[int, tuple[str, float]]) -> None:
+def test_due_shares_sum_to_one(runs: dict[int, tuple[str, float]]) -> None:
     """For any weights and projects, each share is positive."""
     found = due_shares(runs)
     assert sum(found.values()) == pytest.approx(1)
@@ -34,7 +34,9 @@ def test_what_all_are_due_is_the_whole(runs: dict[int, tuple[str, float]]) -> No
 
 
 @given(weighted, st.sampled_from(["", "p", "q"]))
-def test_runs_of_a_project_count_as_one(runs: dict[int, tuple[str, float]], project: str) -> None:
+def test_a_projects_share_does_not_depend_on_its_number_of_runs(
+    runs: dict[int, tuple[str, float]], project: str
+) -> None:
     """A project's share does not depend on its number of runs; priorities count within it."""
     alike = {key: (name, 1.0 if name == project else weight) for key, (name, weight) in runs.items()}
     found, members = due_shares(alike), [key for key, (name, _) in alike.items() if name == project]
@@ -73,7 +75,7 @@ def queue(
     return QueueAnswer(runs=entries, open_runs=open_runs, attended=told)
 
 
-def test_a_run_says_what_it_is_due_and_has() -> None:
+def test_a_run_reports_its_due_share_and_its_devices() -> None:
     """The line mentions only unusual priorities."""
     found = queue_positions(queue("one two", attended("one", 3), attended("two", 1, priority=HIGH)))
     assert [each.line for each in found] == [
@@ -83,7 +85,7 @@ def test_a_run_says_what_it_is_due_and_has() -> None:
     assert [each.reason for each in found] == ["", ""], "neither could use more"
 
 
-def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
+def test_a_run_above_the_open_run_limit_reports_its_queue_position() -> None:
     """It has a queue position and no share. Started runs continue even if there are too many."""
     given = queue("one two three four", attended("two"), attended("one"), open_runs=2)
     found = queue_positions(given)
@@ -103,7 +105,7 @@ def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
     assert [each.is_attended for each in later] == [True, True, False]
 
 
-def test_a_run_that_waits_for_another_of_its_experiment_is_in_nobodys_parallel_plan() -> None:
+def test_a_run_waiting_for_its_own_experiment_has_no_queue_position() -> None:
     """It occupies no position in the queue or among the open runs."""
     given = queue("one blocked two three", attended("one"), attended("two"), open_runs=2, waiting=[1])
     one, blocked, two, three = queue_positions(given)
@@ -116,7 +118,7 @@ def test_a_run_that_waits_for_another_of_its_experiment_is_in_nobodys_parallel_p
     assert roomy[3].position == "begins in a moment"
 
 
-def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
+def test_a_run_waiting_for_devices_reports_its_turn() -> None:
     """The order is by turn. A run with its full share, or with no further use for devices, does not wait."""
     given = queue(
         "one two three four",
@@ -132,7 +134,7 @@ def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
     assert (reasons["one"], reasons["four"]) == ("", "")
 
 
-def test_a_run_that_is_alone_waits_for_nobody() -> None:
+def test_a_run_does_not_wait_if_no_other_run_has_devices() -> None:
     """No other run has a device, so no run blocks it."""
     (alone,) = queue_positions(queue("one", attended("one", could_use_more=True)))
     assert alone.reason == ""
@@ -143,7 +145,7 @@ def test_a_run_that_is_alone_waits_for_nobody() -> None:
 
 
 @given(st.integers(0, 4), st.integers(1, 3))
-def test_what_a_run_has_is_what_its_log_says(sub_epochs: int, devices: int) -> None:
+def test_the_log_decides_how_many_devices_a_run_has(sub_epochs: int, devices: int) -> None:
     """The log is newer than the controller's last report."""
     story = Story(workers=2, devices=devices)
     story.fit(models=4, partitions=2)
@@ -163,7 +165,7 @@ def test_what_a_run_has_is_what_its_log_says(sub_epochs: int, devices: int) -> N
     st.sets(st.integers(0, 9)),
     st.integers(1, 5),
 )
-def test_each_open_run_stands_somewhere(
+def test_each_open_run_has_a_queue_position(
     queued: list[int], begun: list[int], waiting: set[int], most: int
 ) -> None:
     """Positions of waiting runs count from 1, and the limit holds. Runs that wait for their own experiment do

@@ -37,7 +37,7 @@ from tests.state.histories import History
     has_parallel_plans=st.booleans(),
     has_gangs=st.booleans(),
 )
-def test_a_fold_from_a_snapshot_and_the_rest_is_that_of_the_whole_log(
+def test_a_snapshot_plus_the_rest_equals_the_complete_fold(
     seed: int, at: float, validated: bool, devices: int, has_parallel_plans: bool, has_gangs: bool
 ) -> None:
     """A second snapshot from the restored state works too."""
@@ -86,7 +86,7 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
         yield where
 
 
-def test_what_is_one_object_stays_one() -> None:
+def test_snapshots_preserve_object_identity() -> None:
     """An open task is also in the run's tasks, so a change must show in both."""
     history = History(Random(4), validated=True, epochs=2)
     while not history.run.open:
@@ -126,7 +126,7 @@ class Evil:
         packed(ExperimentState(name="one"))[:-3],
     ],
 )
-def test_what_is_no_fold_is_not_believed_and_runs_nothing(content: bytes) -> None:
+def test_an_invalid_snapshot_is_ignored_and_executes_nothing(content: bytes) -> None:
     """The reader falls back to folding the log from its first event."""
     store = Store(content)
     assert restored(store, "one") == ExperimentState(name="one")

@@ -11,7 +11,7 @@ from tests.state.stories import Story, sub_epoch
 from tests.state.user_commands import resume, states, stop
 
 
-def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:
+def test_a_stopped_model_trains_no_further_and_keeps_its_sub_epochs() -> None:
     """It is stopping while its sub-epoch runs, then stopped."""
     story = Story()
     story.fit()
@@ -30,7 +30,7 @@ def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:
     assert states(story) == {"m00": "stopped", "m01": "finished"}
 
 
-def test_a_commit_that_slips_in_counts() -> None:
+def test_a_commit_before_the_revocation_counts() -> None:
     """A sub-epoch committed before its revocation counts; the last one finishes the model."""
     story = Story()
     story.fit(epochs=1)
@@ -41,7 +41,7 @@ def test_a_commit_that_slips_in_counts() -> None:
     assert story.model().state is ModelState.FINISHED
 
 
-def test_a_resumed_model_goes_on_where_it_was() -> None:
+def test_a_resumed_model_continues_with_its_remaining_partitions() -> None:
     """It continues with the epoch's remaining partitions."""
     story = Story()
     story.fit()

@@ -21,7 +21,7 @@ from tests.state.user_commands import ended, facts, failed, resume, retry, state
 
 
 # --- Ended runs ---
-def test_a_stopped_run_goes_on_when_it_is_resumed() -> None:
+def test_a_resumed_run_continues_its_active_models() -> None:
     """Models that a user stopped individually stay stopped."""
     story = Story()
     story.fit()
@@ -34,7 +34,7 @@ def test_a_stopped_run_goes_on_when_it_is_resumed() -> None:
     story.train(1, 0)
 
 
-def test_a_run_that_was_stopped_before_it_was_planned_is_queued_again() -> None:
+def test_a_run_stopped_before_planning_is_queued_again() -> None:
     """It still needs a plan."""
     story = Story()
     story.fit()
@@ -48,7 +48,7 @@ def test_a_run_that_was_stopped_before_it_was_planned_is_queued_again() -> None:
     assert state_words.run(story.run) == "starting"
 
 
-def test_a_run_that_no_task_could_escape_stays_failed() -> None:
+def test_a_run_failed_by_its_data_stays_failed() -> None:
     """The next model would read the same bad data."""
     story = failed()
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.DATA)
@@ -58,7 +58,7 @@ def test_a_run_that_no_task_could_escape_stays_failed() -> None:
     assert facts(story) == before
 
 
-def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
+def test_the_schedule_clock_stops_while_the_run_has_ended() -> None:
     """The pause between the two halves of a run is neither makespan nor idle time."""
     story = TimedStory()
     story.fit(models=1, partitions=1, epochs=2)
@@ -90,7 +90,7 @@ def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
     ],
     ids=lambda command: f"{command.type}-{getattr(command, 'model', '')}",
 )
-def test_a_command_that_comes_too_late_changes_nothing(command: ClientEvent) -> None:
+def test_a_late_command_changes_nothing(command: ClientEvent) -> None:
     """m00 is active, m01 has finished and m99 does not exist. The list still shows the command."""
     story = Story()
     story.fit(epochs=1)
@@ -103,9 +103,7 @@ def test_a_command_that_comes_too_late_changes_nothing(command: ClientEvent) -> 
 
 @pytest.mark.parametrize("command", [stop(), RunStopRequested(run="fit-1"), RunResumed(run="fit-1")])
 @pytest.mark.parametrize("outcome", ["finished", "failed"])
-def test_a_run_that_has_ended_is_not_stopped_and_not_resumed_as_a_whole(
-    command: ClientEvent, outcome: str
-) -> None:
+def test_stopping_or_resuming_an_ended_run_changes_nothing(command: ClientEvent, outcome: str) -> None:
     """It ended by itself."""
     story = Story()
     story.fit()
@@ -118,7 +116,7 @@ def test_a_run_that_has_ended_is_not_stopped_and_not_resumed_as_a_whole(
 @pytest.mark.parametrize(
     "command", [RunResumed(run="fit-1"), resume(), retry("m01")], ids=lambda command: command.type
 )
-def test_a_run_is_not_opened_again_beside_another_one(command: ClientEvent) -> None:
+def test_a_run_is_not_reopened_beside_another_run(command: ClientEvent) -> None:
     """The run requested in between would conflict with it."""
     story = Story()
     story.fit(max_attempts=1)

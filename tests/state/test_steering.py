@@ -32,7 +32,7 @@ def test_a_changed_scheduler_replaces_the_plan() -> None:
     assert [command.is_late for command in story.state.commands[-2:]] == [False, True]
 
 
-def test_an_experiment_is_deleted_when_nothing_is_open_and_nothing_comes_after() -> None:
+def test_an_experiment_is_deleted_only_without_open_runs_and_then_closed() -> None:
     """Neither a new run nor a resumed one is accepted afterwards."""
     story = Story()
     story.fit()
@@ -49,7 +49,7 @@ def test_an_experiment_is_deleted_when_nothing_is_open_and_nothing_comes_after()
 
 
 # --- Effects on other parts ---
-def test_nobody_waits_for_what_a_stopped_model_would_read() -> None:
+def test_no_run_waits_for_a_partition_that_only_stopped_models_need() -> None:
     """Only the stopped model needs the missing partition."""
     story = Story()
     story.fit(epochs=1)
@@ -61,7 +61,7 @@ def test_nobody_waits_for_what_a_stopped_model_would_read() -> None:
     story.tell(joined(1, incarnation="b"))
 
 
-def test_every_attempt_can_be_told() -> None:
+def test_each_attempt_is_listed_once() -> None:
     """Failed attempts come with their tasks, committed ones with their visits, each once."""
     story = failed()
     story.tell(retry())

@@ -44,7 +44,7 @@ def task_in(state: TaskState) -> Story:
 
 @pytest.mark.parametrize("state", list(TaskState))
 @pytest.mark.parametrize("kind", TASK_EVENTS)
-def test_tasks_move_by_the_table_and_no_other_parallel_plan(state: TaskState, kind: str) -> None:
+def test_tasks_change_state_only_by_the_table(state: TaskState, kind: str) -> None:
     """All other pairs of state and event are refused without effect."""
     story, key = task_in(state), sub_epoch(1, 0)
     attempt = story.run.task(key).attempt + (kind == "TaskAssigned")
@@ -80,7 +80,7 @@ def test_tasks_move_by_the_table_and_no_other_parallel_plan(state: TaskState, ki
         (FailureKind.STORAGE_FULL, 5, False),
     ],
 )
-def test_how_many_attempts_a_failure_leaves(kind: FailureKind, attempts: int, ended: bool) -> None:
+def test_each_failure_kind_has_its_number_of_attempts(kind: FailureKind, attempts: int, ended: bool) -> None:
     """A user error gets one attempt, a crash three; failures caused by others are free."""
     story = Story()
     story.fit()
@@ -98,7 +98,7 @@ def hang(story: Story, *, is_idle: bool) -> None:
     story.tell(TaskFailed(task=str(sub_epoch(1, 0)), attempt=attempt, worker="worker-0", failure=failure))
 
 
-def test_an_idle_hang_is_tried_once_more_then_given_up() -> None:
+def test_an_idle_hang_is_retried_once_then_fails() -> None:
     """A hang that uses the processor is final at once. A user's retry resets the count."""
     story = Story()
     story.fit()
@@ -114,7 +114,7 @@ def test_an_idle_hang_is_tried_once_more_then_given_up() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.REQUIREMENTS, FailureKind.DATA])
-def test_what_no_model_could_escape_fails_the_run(kind: FailureKind) -> None:
+def test_a_failure_that_affects_every_model_fails_the_run(kind: FailureKind) -> None:
     """The run fails, without blame for a model."""
     story = Story()
     story.fit()
@@ -133,7 +133,7 @@ def fail_with(
     return story.run.task(key)
 
 
-def test_a_failure_of_the_machine_costs_the_task_nothing_up_to_a_bound() -> None:
+def test_hardware_failures_cost_the_task_no_attempt_up_to_a_limit() -> None:
     """The worker is charged. After the limit the task fails with the count and the workers; a user's retry
     resets the count."""
     story = Story()
@@ -152,7 +152,7 @@ def test_a_failure_of_the_machine_costs_the_task_nothing_up_to_a_bound() -> None
     assert fail_with(story, broken).state is TaskState.PENDING
 
 
-def test_what_may_be_the_machines_fault_is_confirmed_once_in_a_run() -> None:
+def test_a_possible_hardware_failure_is_confirmed_once_in_a_run() -> None:
     """If the failure repeats, the code is at fault for all models."""
     story = Story()
     story.fit()
@@ -168,7 +168,7 @@ RETRIED = {FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind.traits.uses_failure_rules])
-def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action) -> None:
+def test_failure_rules_apply_to_every_kind(kind: FailureKind, action: Action) -> None:
     """ "No retry" also applies to hardware faults, and "elsewhere" moves the task; other actions leave the
     task unchanged."""
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
@@ -191,7 +191,7 @@ def test_what_a_rule_says_holds_for_every_kind(kind: FailureKind, action: Action
         assert task.failed_at == {"worker-0"}
 
 
-def test_a_rule_that_wants_no_other_attempt_holds_where_more_memory_would_help() -> None:
+def test_a_no_retry_rule_also_applies_to_out_of_memory() -> None:
     """This includes an attempt that ran alone and proved that the limit is too small."""
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     for attempt, action in ((1, "label"), (2, "no_retry")):
@@ -205,7 +205,7 @@ def test_a_rule_that_wants_no_other_attempt_holds_where_more_memory_would_help()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind.traits.retry == "free"])
-def test_no_rule_counts_what_is_not_the_task_s_own(kind: FailureKind) -> None:
+def test_failures_outside_the_task_ignore_rules(kind: FailureKind) -> None:
     """Workers apply no rule to such failures, and the fold ignores one."""
     story, key = task_in(TaskState.RUNNING), sub_epoch(1, 0)
     rule = MatchedRule(name="a rule", action="no_retry")
@@ -214,7 +214,7 @@ def test_no_rule_counts_what_is_not_the_task_s_own(kind: FailureKind) -> None:
     assert story.run.task(key).state is TaskState.PENDING
 
 
-def test_what_another_worker_does_was_the_machines_fault() -> None:
+def test_success_on_another_worker_blames_the_first_machine() -> None:
     """The failure then counts for the first worker, and the next one is confirmed too. Success on the same
     worker proves nothing."""
     story = Story(workers=0)
@@ -234,7 +234,7 @@ def test_what_another_worker_does_was_the_machines_fault() -> None:
 @pytest.mark.parametrize("is_running", [False, True])
 @pytest.mark.parametrize("flags", [{}, {"may_be_device": True}, {"is_idle": True}])
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_every_failure_has_one_outcome_and_none_goes_round_for_ever(
+def test_every_failure_ends_in_a_bounded_number_of_attempts(
     kind: FailureKind, flags: dict[str, bool], is_running: bool, task: str
 ) -> None:
     """Failures on one or two workers lead to another attempt or a final failure. Only failures outside the

@@ -175,7 +175,7 @@ class Course:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**9), st.integers(20, 90))
-def test_each_sub_epoch_is_known_with_what_it_was_trained(seed: int, steps: int) -> None:
+def test_each_sub_epoch_records_its_training_config(seed: int, steps: int) -> None:
     """The controller may assign and start a sub-epoch before it sees a change."""
     course = Course(seed)
     for _ in range(steps):
@@ -194,7 +194,7 @@ def story() -> Story:
     return story
 
 
-def test_a_sub_epoch_that_runs_when_a_change_comes_counts_with_the_old_values(story: Story) -> None:
+def test_a_running_sub_epoch_keeps_its_values_through_a_change(story: Story) -> None:
     """The next sub-epoch has the new values."""
     story.start(sub_epoch(2, 0), 0)
     story.tell(changed(lr=1.0))
@@ -204,7 +204,7 @@ def test_a_sub_epoch_that_runs_when_a_change_comes_counts_with_the_old_values(st
     assert [story.model().hyperparams_of(u)["lr"] for u in range(4)] == [0.1, 0.1, 0.1, 1.0]
 
 
-def test_a_sub_epoch_that_goes_on_from_a_savepoint_has_the_values_that_it_began_with(story: Story) -> None:
+def test_a_sub_epoch_resumed_from_a_savepoint_keeps_its_values(story: Story) -> None:
     """Another sub-epoch has the new values."""
     story.start(sub_epoch(2, 0), 0)
     file = CheckpointRef(name="s", checksum="-", size=1)
@@ -248,7 +248,7 @@ LATE: list[tuple[str, Callable[[Story], None], Any]] = [
 
 
 @pytest.mark.parametrize("case", LATE, ids=[name for name, _, _ in LATE])
-def test_what_no_longer_fits_is_late_and_changes_nothing(story: Story, case: Any) -> None:
+def test_an_outdated_change_is_late_and_has_no_effect(story: Story, case: Any) -> None:
     """The list of commands marks it as late."""
     _, before, event = case
     before(story)
@@ -258,7 +258,7 @@ def test_what_no_longer_fits_is_late_and_changes_nothing(story: Story, case: Any
     assert repr((story.state.runs, story.state.workers)) == facts
 
 
-def test_an_origin_is_kept_until_its_clone_has_committed_twice(story: Story) -> None:
+def test_a_parent_checkpoint_is_kept_until_its_clone_has_committed_twice(story: Story) -> None:
     """Its parent continues and would otherwise remove the checkpoint."""
     story.tell(cloned())
     origin = story.model("m02").visits[-1].file
@@ -270,7 +270,7 @@ def test_an_origin_is_kept_until_its_clone_has_committed_twice(story: Story) -> 
     assert origin not in story.run.kept_checkpoints(story.model())
 
 
-def test_the_best_epoch_of_a_clone_is_one_of_its_own(story: Story) -> None:
+def test_the_best_epoch_of_a_clone_is_its_own(story: Story) -> None:
     """Earlier epochs are the parent's, and the parent may have removed their checkpoints."""
     story.tell(cloned())
     assert story.model("m02").best_epoch("loss", "min", validated=False) is None
@@ -279,7 +279,7 @@ def test_the_best_epoch_of_a_clone_is_one_of_its_own(story: Story) -> None:
     assert story.model("m02").best_epoch("loss", "min", validated=False) == 2
 
 
-def test_a_clone_whose_origin_cannot_be_read_is_given_up(story: Story) -> None:
+def test_a_clone_with_an_unreadable_parent_checkpoint_fails(story: Story) -> None:
     """The parent's sub-epoch cannot run again for the clone."""
     story.tell(cloned())
     story.fail(sub_epoch(2, 0, "m02"), 0, FailureKind.CHECKPOINT)
@@ -289,7 +289,7 @@ def test_a_clone_whose_origin_cannot_be_read_is_given_up(story: Story) -> None:
     assert len(story.model("m02").visits) == 2
 
 
-def test_a_later_change_moves_no_earlier_sub_epoch() -> None:
+def test_a_change_keeps_the_positions_of_earlier_sub_epochs() -> None:
     """Its steps and their expected number stay the same, also with gangs."""
     model = Model(id="m00", hyperparams={"batch_size": 5}, epochs=2, partitions=(0, 1, 2))
 
@@ -325,7 +325,7 @@ def test_a_later_change_moves_no_earlier_sub_epoch() -> None:
     assert [place.step for place in told] == [0, 4, 6, 10]
 
 
-def test_what_stands_beside_a_value_is_what_it_was_trained_with() -> None:
+def test_results_show_the_hyperparameters_that_produced_them() -> None:
     """Later changes of the model do not affect it."""
     story = Story()
     story.fit(models=1, epochs=3)

@@ -18,7 +18,7 @@ BATCH_S = 0.5
 
 @pytest.mark.parametrize("every", [1, 3])
 @given(others=st.integers(0, 4))
-def test_a_run_is_told_as_fast_as_it_is_whatever_goes_on_beside_it(others: int, every: int) -> None:
+def test_concurrent_runs_do_not_distort_throughput(others: int, every: int) -> None:
     """A fit trains 200 rows a second on one worker, next to a prediction with many tasks per sub-epoch."""
     story = Story()
     fit = story.fit(models=1, partitions=1, epochs=1)
@@ -59,7 +59,7 @@ def left_s(story: TimedStory, now: float) -> float:
     stopped_s=st.floats(0, 1e6),
     later_s=st.floats(0.1, 100),
 )
-def test_time_left_does_not_count_what_a_run_was_stopped(
+def test_time_left_excludes_stopped_time(
     sub_epochs: list[float], at: int, stopped_s: float, later_s: float
 ) -> None:
     """A stopped and resumed run has the same remaining time as an uninterrupted one."""
@@ -80,7 +80,7 @@ def test_time_left_does_not_count_what_a_run_was_stopped(
 
 
 @given(st.floats(0, 1e6))
-def test_time_left_stands_still_while_a_run_is_paused(passed: float) -> None:
+def test_time_left_is_constant_while_a_run_is_paused(passed: float) -> None:
     """A full disk says nothing about the run's speed."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1, epochs=3)

@@ -35,7 +35,7 @@ def test_the_pause_between_sub_epochs_is_measured(pause: float) -> None:
     assert turnaround_s(hopping(pause).run) == pytest.approx(pause, abs=1e-9)
 
 
-def test_time_left_counts_the_pause() -> None:
+def test_time_left_includes_the_pause_between_sub_epochs() -> None:
     """The longest model has two sub-epochs of 0.1 s left, with a pause of 0.9 s before each."""
     story = hopping(0.9)
     meter = ThroughputMeter()
@@ -50,7 +50,7 @@ def forecast(story: TimedStory, seconds: float) -> None:
     story.tell(ForecastMade(run="fit-1", workers=2, ends=(end,)))
 
 
-def test_a_forecast_is_the_one_answer_while_it_holds() -> None:
+def test_a_valid_forecast_decides_the_time_left() -> None:
     """It expires when its predicted time passes, or after a pause of the run."""
     story = hopping(0.9)
     forecast(story, 50.0)
@@ -72,7 +72,7 @@ def test_a_forecast_is_the_one_answer_while_it_holds() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "says"), [("stopped", "was stopped at"), ("failed", "failed at")])
-def test_a_run_that_was_cut_short_is_not_sooner_than_forecast(outcome: str, says: str) -> None:
+def test_a_run_that_was_cut_short_is_not_called_early(outcome: str, says: str) -> None:
     """It did not do all work, so the comparison is skipped."""
     story = hopping(0.9)
     forecast(story, 5_000.0)

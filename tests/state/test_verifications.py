@@ -89,7 +89,7 @@ class Verified(Story):
 
 
 @given(st.integers(0, 1 << 40), st.floats(0, 1), st.floats(0, 1))
-def test_what_is_drawn_follows_from_seed_run_and_sub_epoch(seed: int, share: float, more: float) -> None:
+def test_the_draw_depends_on_seed_run_and_sub_epoch_only(seed: int, share: float, more: float) -> None:
     """The draw is reproducible; a larger share includes a smaller one; 0 draws nothing and 1 everything."""
     keys = [sub_epoch(epoch, partition) for epoch in range(1, 5) for partition in range(5)]
     drawn = [is_drawn(seed, key, share) for key in keys]
@@ -100,7 +100,7 @@ def test_what_is_drawn_follows_from_seed_run_and_sub_epoch(seed: int, share: flo
     assert all(is_drawn(seed, key, 1.0) for key in keys)
 
 
-def test_what_nobody_had_time_for_comes_to_nothing_once_its_epoch_is_archived() -> None:
+def test_a_pending_verification_is_dropped_when_its_epoch_is_compacted() -> None:
     """Only the log still has its position, so the fold drops the verification."""
     story = Verified()
     story.run.archive_after = 0
@@ -116,13 +116,13 @@ def test_what_nobody_had_time_for_comes_to_nothing_once_its_epoch_is_archived() 
     assert story.run.verifications.needed("m00") == set()
 
 
-def test_about_the_share_is_drawn() -> None:
+def test_about_the_requested_share_is_drawn() -> None:
     """One in a hundred of ten thousand, within three standard deviations."""
     keys = [sub_epoch(epoch, partition) for epoch in range(1, 101) for partition in range(100)]
     assert 70 <= sum(is_drawn(3, key, 0.01) for key in keys) <= 130
 
 
-def test_a_sub_epoch_is_verified_only_where_somebody_else_could_do_it() -> None:
+def test_a_sub_epoch_is_verified_only_if_another_worker_has_its_partition() -> None:
     """A model has one pending verification at a time, which limits the stored checkpoints."""
     story = Verified()
     for worker in ("worker-1", "worker-2"):
@@ -141,7 +141,7 @@ def test_a_sub_epoch_is_verified_only_where_somebody_else_could_do_it() -> None:
 # --- Required checkpoints ---
 
 
-def test_checkpoints_of_a_verification_are_kept_until_it_is_done() -> None:
+def test_checkpoints_of_a_verification_are_kept_until_it_finishes() -> None:
     """The fold keeps the input and output checkpoint while the model trains, and no longer."""
     story = Verified(partitions=4)
     for partition in range(4):
@@ -174,7 +174,7 @@ def test_the_end_of_a_run_ends_its_verifications() -> None:
     assert lines(story.run.verifications)[0] == "verification: 1 came to nothing, 1 differs"
 
 
-def test_a_sub_epoch_that_is_done_again_is_verified_no_more() -> None:
+def test_a_reopened_sub_epoch_drops_its_verification() -> None:
     """Its checkpoint was lost. A re-execution under way does not affect the new sub-epoch."""
     story = Verified()
     story.trains(sub_epoch(1, 0), 0)
@@ -198,7 +198,7 @@ def test_a_sub_epoch_that_is_done_again_is_verified_no_more() -> None:
     )
 
 
-def test_who_has_done_the_sub_epoch_is_not_asked_again() -> None:
+def test_a_worker_does_not_verify_its_own_sub_epoch() -> None:
     """The fold refuses the assignment."""
     story = Verified()
     story.trains(sub_epoch(1, 0), 0)
@@ -212,7 +212,7 @@ def test_who_has_done_the_sub_epoch_is_not_asked_again() -> None:
 # --- Results ---
 
 
-def test_a_reexecution_is_nothing_to_its_model() -> None:
+def test_a_reexecution_does_not_change_its_model() -> None:
     """It adds no visit, checkpoint or validation."""
     story = Verified()
     story.trains(sub_epoch(1, 0), 0)
@@ -223,7 +223,7 @@ def test_a_reexecution_is_nothing_to_its_model() -> None:
 
 
 @pytest.mark.parametrize("limit", [8 << 30, 0])
-def test_a_verification_ends_with_the_first_worker_that_dies_of_it(limit: int) -> None:
+def test_a_verification_ends_after_it_kills_a_worker(limit: int) -> None:
     """The controller reports a container killed for memory, with or without a known limit."""
     story = Verified()
     story.trains(sub_epoch(1, 0), 0)
@@ -247,7 +247,9 @@ def test_a_verification_ends_with_the_first_worker_that_dies_of_it(limit: int) -
         ("c" * 16, True, "", "the code does not repeat itself"),
     ],
 )
-def test_a_third_worker_tells_who_is_wrong(second: str, differs: bool, wrong: str, words: str) -> None:
+def test_a_third_worker_decides_which_worker_is_wrong(
+    second: str, differs: bool, wrong: str, words: str
+) -> None:
     """The worker that disagrees with two others is at fault; with three different results, none. Both
     disputed workers check their hardware at once."""
     story = Verified()
@@ -281,7 +283,7 @@ def made(*reexecutions: Reexecution, resumed_rows: int = 0) -> Verification:
     )
 
 
-def test_what_a_savepoint_lacks_is_no_fault_of_a_machine() -> None:
+def test_an_incomplete_savepoint_blames_no_machine() -> None:
     """A sub-epoch resumed from a savepoint differs from two full ones: the report blames the code."""
     reexecution = Reexecution("worker-1", True, ("state['models'][0]['weight']",), "b" * 16, {})
     wrong, words = judged(made(reexecution, reexecution._replace(worker="worker-2"), resumed_rows=3))
@@ -289,7 +291,7 @@ def test_what_a_savepoint_lacks_is_no_fault_of_a_machine() -> None:
     assert words.endswith("the code keeps something that its savepoints lack")
 
 
-def test_metrics_that_a_third_one_cannot_tell_apart_blame_nobody() -> None:
+def test_metrics_close_to_both_results_blame_no_worker() -> None:
     """On GPUs the third result may be close to both."""
     first = Reexecution("worker-1", False, ("loss",), "", {"loss": 1.0015})
     second = Reexecution("worker-2", False, (), "", {"loss": 1.0008})
@@ -297,7 +299,7 @@ def test_metrics_that_a_third_one_cannot_tell_apart_blame_nobody() -> None:
     assert (wrong, words) == ("", "differs in loss on worker-1; worker-2 agrees with both, up to 0.001")
 
 
-def test_only_processors_of_a_kind_are_compared_to_the_bit() -> None:
+def test_only_equal_processors_are_compared_bit_for_bit() -> None:
     """GPUs, unknown processors and different processors are compared with a tolerance."""
 
     def worker(kind: str, *kinds: str) -> Worker:

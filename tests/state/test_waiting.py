@@ -10,7 +10,7 @@ from cerebro.state.reports.wait_reasons import explained
 from tests.state.stories import SHA, Story, etl_plan, joined, lost, sub_epoch
 
 
-def test_when_all_workers_are_lost_each_is_named_with_its_reason() -> None:
+def test_all_lost_workers_are_named_with_their_reasons() -> None:
     """The user can see what to restart."""
     story = Story()
     story.fit()
@@ -20,7 +20,7 @@ def test_when_all_workers_are_lost_each_is_named_with_its_reason() -> None:
     assert "worker-1 (its process was started anew)" in text
 
 
-def test_a_fit_waits_for_the_worker_that_alone_holds_a_partition() -> None:
+def test_a_fit_waits_for_the_only_holder_of_a_partition() -> None:
     """The other workers are idle; the message names the lost worker and its partition."""
     story = Story()
     story.fit(epochs=1)
@@ -34,7 +34,7 @@ def test_a_fit_waits_for_the_worker_that_alone_holds_a_partition() -> None:
     assert waiting_for(story.state, story.run) == ""
 
 
-def test_a_partition_that_nobody_holds_says_how_to_make_it_again() -> None:
+def test_a_partition_without_replica_names_the_command_to_rebuild_it() -> None:
     """The worker returned with an empty volume, so waiting would never help."""
     story = Story()
     story.fit(epochs=1)
@@ -44,7 +44,7 @@ def test_a_partition_that_nobody_holds_says_how_to_make_it_again() -> None:
     assert "run_etl" in waiting_for(story.state, story.run)
 
 
-def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
+def test_etl_waits_for_the_worker_assigned_to_a_partition() -> None:
     """The plan assigned the rows to this worker."""
     story = Story()
     story.tell(
@@ -68,7 +68,7 @@ def test_a_waiting_run_names_starting_workers() -> None:
     assert explained("paused: full", {}, "workers are starting: 3 of 4") == "paused: full"
 
 
-def test_what_needs_more_memory_than_is_there_says_so() -> None:
+def test_a_run_that_needs_more_memory_reports_it() -> None:
     """A worker with more memory must join."""
     story = Story()
     story.fit(models=1)

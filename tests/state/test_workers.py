@@ -49,7 +49,7 @@ def pair() -> Story:
 # --- Shared volume ---
 
 
-def test_what_one_worker_of_a_volume_makes_the_others_hold() -> None:
+def test_workers_of_one_volume_share_its_partitions() -> None:
     """Workers on other volumes do not hold it."""
     story = pair()
     story.tell(
@@ -64,7 +64,7 @@ def test_what_one_worker_of_a_volume_makes_the_others_hold() -> None:
     assert held == {"worker-0": {P0}, "worker-0-etl": {P0}, "worker-9": {P0}, "worker-1": set()}
 
 
-def test_a_volume_without_anybody_alive_is_believed_anew() -> None:
+def test_a_volume_without_live_workers_takes_the_newest_inventory() -> None:
     """The disk may be new, so the newest inventory counts for all workers of the volume."""
     story = Story(workers=0)
     story.tell(
@@ -93,7 +93,7 @@ def test_a_removed_worker_holds_nothing_but_is_remembered() -> None:
 # --- Rebuilt partitions ---
 
 
-def test_a_partition_may_be_made_within_a_fit_again_and_again() -> None:
+def test_a_fit_may_rebuild_a_partition_repeatedly() -> None:
     """The task is not part of the run's progress or completeness."""
     story = Story()
     story.etl()
@@ -110,7 +110,7 @@ def test_a_partition_may_be_made_within_a_fit_again_and_again() -> None:
 
 
 @pytest.mark.parametrize(("split", "partition"), [("valid", 0), ("train", 7)])
-def test_a_fit_wants_training_partitions_of_its_data_set_only(split: str, partition: int) -> None:
+def test_a_fit_rebuilds_only_training_partitions_of_its_data_set(split: str, partition: int) -> None:
     story = Story()
     story.etl()
     story.fit()
@@ -145,7 +145,7 @@ def test_a_full_shard_volume_does_not_pause_the_run() -> None:
         (None, True, 0, 0),
     ],
 )
-def test_a_loss_counts_by_its_kind(
+def test_the_cost_of_a_lost_task_depends_on_the_kind_of_loss(
     loss: FailureKind | None, is_running: bool, losses: int, failures: int
 ) -> None:
     """Only a running task may have caused the loss."""
@@ -158,7 +158,7 @@ def test_a_loss_counts_by_its_kind(
     assert task.exhausted == ({"worker-0"} if failures else set())
 
 
-def test_a_worker_that_gives_back_because_it_ends_is_known_to_be_ending() -> None:
+def test_a_worker_that_releases_a_task_is_ending_until_it_rejoins() -> None:
     """The mark disappears when the worker joins again."""
     story = Story()
     story.fit()
