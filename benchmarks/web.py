@@ -240,7 +240,7 @@ class _Watcher:
             self.unchanged += answer.status == _NOT_CHANGED
             tag = answer.headers.get("ETag", "")
             if answer.status == 200 and self.path.startswith("/api"):
-                self._seen.append((time.time(), answer.json()["done"]))
+                self._seen.append((time.time(), answer.json()["run"]["done"]))
             is_over.wait(max(0.0, POLL_S - (time.monotonic() - began)))
 
     def delays(self, work: Work) -> Iterator[float]:

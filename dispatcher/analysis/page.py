@@ -29,7 +29,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     chosen, brush = request.args.get("filter", ""), request.args.get("brush", "")
-    run = read_model.fit(header.fit)
+    run = read_model.fit(header.fits.chosen)
     if run is None:
         return {"view": None}
     # The brush filters only the table below the figure. The figure shows the other lines dimmed.

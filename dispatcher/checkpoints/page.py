@@ -49,6 +49,6 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     arguments = request.args
     return {
         "view": checkpoints(
-            read_model, fit=header.fit, model=arguments.get("model", "")[:100], page=page_number()
+            read_model, fit=header.fits.chosen, model=arguments.get("model", "")[:100], page=page_number()
         )
     }

@@ -46,7 +46,12 @@ def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, obj
     is_log = request.args.get("log") == "1"
     wanted = query.model_dump(include={"metric", "split", "axis", "models", "filter", "top"})
     figure = figure_url(
-        header.name, "curves", fit=header.fit, **wanted, log="1" if is_log else "", smoothing=smoothing
+        header.name,
+        "curves",
+        fit=header.fits.chosen,
+        **wanted,
+        log="1" if is_log else "",
+        smoothing=smoothing,
     )
     return {
         "view": view,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -15,11 +15,11 @@ from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
 from cerebro.state import ExperimentState, Run
 from cerebro.state.reports import state_words
-from cerebro.state.reports.throughput import TimeLeft
 from cerebro.state.runs import breaks
 from dispatcher.pages.tables import Paged, ordered, page_of, sort_keys
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, best
+from dispatcher.tabs.runs import ShownRun, shown_run
 
 READING = "reading"
 """State of an experiment whose log is not read yet."""
@@ -54,22 +54,44 @@ class ListQuery(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentRow:
-    """One experiment. Times are seconds since the epoch, `None` if unknown.
+class ModelCounts:
+    """Number of models of an experiment's newest planned fit.
 
     Attributes:
-        state: a word of `cerebro.state.reports.state_words`, `READING` or `UNREADABLE`.
-        run, kind: id and kind of `cerebro.state.reports.state_words.shown_run`.
-        done, total: committed tasks and all tasks of that run.
-        models: number of models of the newest planned fit.
-        models_done: models that are trained completely or were stopped by the search.
-        models_stopped: models stopped by users.
-        models_failed: models that failed for good.
-        best: best model of all fits with the same metric and data set.
+        done: trained completely or stopped by the search.
+        stopped: stopped by users.
+        failed: failed for good.
+    """
+
+    total: int = 0
+    done: int = 0
+    stopped: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkingTime:
+    """Time that an experiment's runs worked. Times are seconds since the epoch, `None` if unknown.
+
+    Attributes:
         started: start of the first run.
         begun: start of the first run, plus the time without a run in progress. So `ended - begun` is the working time.
         ended: end of the last run; `None` while a run is open.
-        time_left: estimated remaining time of `run` at its newest event.
+    """
+
+    started: float | None = None
+    begun: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentRow:
+    """One experiment. Times are seconds since the epoch.
+
+    Attributes:
+        state: a word of `cerebro.state.reports.state_words`, `READING` or `UNREADABLE`.
+        run: progress at the experiment's newest event.
+        best: best model of all fits with the same metric and data set.
         problem: why `run` failed or waits, which later run failed or was stopped, or why the log is unreadable.
         is_read: True if the log is read; otherwise only the record's fields are known.
     """
@@ -81,19 +103,10 @@ class ExperimentRow:
     project: str = ""
     owner: str = ""
     state: str = READING
-    run: str = ""
-    kind: str = ""
-    done: int = 0
-    total: int = 0
-    models: int = 0
-    models_done: int = 0
-    models_stopped: int = 0
-    models_failed: int = 0
+    run: ShownRun = field(default_factory=ShownRun)
+    models: ModelCounts = field(default_factory=ModelCounts)
     best: Best | None = None
-    started: float | None = None
-    begun: float | None = None
-    ended: float | None = None
-    time_left: TimeLeft | None = None
+    worked: WorkingTime = field(default_factory=WorkingTime)
     problem: str = ""
     is_archived: bool = False
     is_deleting: bool = False
@@ -129,12 +142,14 @@ SORTS: dict[str, Callable[[ExperimentRow], Any]] = {
     "created": lambda row: row.created,
     "last_event": lambda row: row.last_event,
     "state": lambda row: row.state,
-    "progress": lambda row: row.done / row.total if row.total else None,
-    "left": lambda row: row.time_left.ends_at if row.time_left else None,
+    "progress": lambda row: row.run.done / row.run.total if row.run.total else None,
+    "left": lambda row: row.run.time_left.ends_at if row.run.time_left else None,
     "best": lambda row: row.best.value if row.best else None,
-    "models": lambda row: row.models or None,
-    "started": lambda row: row.started,
-    "duration": lambda row: (row.ended or row.last_event) - row.begun if row.begun else None,
+    "models": lambda row: row.models.total or None,
+    "started": lambda row: row.worked.started,
+    "duration": lambda row: (
+        (row.worked.ended or row.last_event) - row.worked.begun if row.worked.begun else None
+    ),
 }
 """Key -> sort value. `None` sorts last in both directions."""
 
@@ -175,9 +190,7 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
     """Return the row of an experiment whose log is read, at `now` (seconds since the epoch)."""
     state, record = read_model.state, summary.experiment
     run, fit = state_words.shown_run(state), read_model.fit()
-    done, total = read_model.progress(run) if run else (0, 0)
     ends = state_words.model_ends(fit) if fit else state_words.ModelEnds()
-    begun, ended = _working_time(state)
     return ExperimentRow(
         name=record.name,
         author=record.author,
@@ -186,19 +199,15 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
         created=record.created,
         last_event=summary.last_event,
         state=state_words.experiment(state),
-        run=run.id if run else "",
-        kind=run.kind if run else "",
-        done=done,
-        total=total,
-        models=len(fit.models) if fit else 0,
-        models_done=ends.trained + ends.early,
-        models_stopped=ends.stopped,
-        models_failed=ends.failed,
+        run=shown_run(read_model, now),
+        models=ModelCounts(
+            total=len(fit.models) if fit else 0,
+            done=ends.trained + ends.early,
+            stopped=ends.stopped,
+            failed=ends.failed,
+        ),
         best=best(read_model, fit),
-        started=min((each.started for each in state.runs.values() if each.started), default=None),
-        begun=begun,
-        ended=ended,
-        time_left=read_model.throughput(now).time_left,
+        worked=_working_time(state),
         problem=_problem(read_model, run) if run else "",
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
@@ -206,8 +215,8 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
     )
 
 
-def _working_time(state: ExperimentState) -> tuple[float | None, float | None]:
-    """Return `ExperimentRow.begun` and `ExperimentRow.ended`."""
+def _working_time(state: ExperimentState) -> WorkingTime:
+    started = min((each.started for each in state.runs.values() if each.started), default=None)
     begun = sorted(
         ((breaks.begun(run), run) for run in state.runs.values() if run.started), key=itemgetter(0)
     )
@@ -215,9 +224,9 @@ def _working_time(state: ExperimentState) -> tuple[float | None, float | None]:
     for at, run in begun:
         since = max(at, until)  # runs may overlap
         if run.is_open:
-            return since - took, None
+            return WorkingTime(started=started, begun=since - took)
         took, until = took + max(0.0, run.ended - since), max(until, run.ended)
-    return (until - took, until) if begun else (None, None)
+    return WorkingTime(started=started, begun=until - took, ended=until) if begun else WorkingTime()
 
 
 def _problem(read_model: ReadModel, run: Run) -> str:

@@ -42,7 +42,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             return logs_view.growing(read_model.state, LogQuery(fit=fit, model=model))
 
         def view(read_model: ReadModel, header: Header, now: float) -> tuple[Mapping[str, object], Sources]:
-            selected = model_view(read_model, model, fit=header.fit)
+            selected = model_view(read_model, model, fit=header.fits.chosen)
             shown = {
                 "view": selected,
                 "model": selected.summary,

@@ -24,4 +24,4 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     query = parsed_query(RungsQuery)
-    return {"view": search(read_model, fit=header.fit, size=query.size), "most": MAX_SIZE}
+    return {"view": search(read_model, fit=header.fits.chosen, size=query.size), "most": MAX_SIZE}

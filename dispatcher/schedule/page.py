@@ -48,13 +48,13 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     model, query = request.args.get("model", ""), parsed_query(WindowQuery)
     return {
-        "view": schedule(read_model, fit=header.fit, now=now),
+        "view": schedule(read_model, fit=header.fits.chosen, now=now),
         "sub_epochs": list_tasks(
-            read_model, parsed_query(TaskQuery, run=header.fit, size=_TASKS_PER_PAGE), now
+            read_model, parsed_query(TaskQuery, run=header.fits.chosen, size=_TASKS_PER_PAGE), now
         ),
         "model": model,
         "policies": _POLICIES,
         "figure": figure_url(
-            header.name, "schedule", fit=header.fit, model=model, since=query.since, until=query.until
+            header.name, "schedule", fit=header.fits.chosen, model=model, since=query.since, until=query.until
         ),
     }

@@ -9,12 +9,43 @@ from cerebro.contract.priority import NAMES, shown
 from cerebro.contract.records import WorkerStatus
 from cerebro.state import QueuePosition, Run, RunState, reason_to_wait, waiting_for
 from cerebro.state.reports import state_words
-from cerebro.state.reports.throughput import TimeLeft
 from dispatcher.access.rights import allowed_commands
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, best
-from dispatcher.tabs.runs import RunRow, run_row
+from dispatcher.tabs.runs import RunRow, ShownRun, run_row, shown_run
 from dispatcher.tabs.workers import WorkerRow, worker_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queueing:
+    """Queue position and priority of the shown run while it is open.
+
+    Attributes:
+        position: queue position; None after its end.
+        waits: why the run does not proceed, or an empty text.
+        priority: priority of an open run.
+        priorities: named priorities and `priority`.
+    """
+
+    position: QueuePosition | None
+    waits: str
+    priority: str
+    priorities: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fits:
+    """Planned fit runs.
+
+    Attributes:
+        ids: oldest first.
+        chosen: id of the fit run whose models are shown, or an empty text.
+        has_search: True if the chosen fit run has a search.
+    """
+
+    ids: tuple[str, ...]
+    chosen: str
+    has_search: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +55,12 @@ class Header:
     Attributes:
         state: a word of `cerebro.state.reports.state_words`.
         note: details of the state, such as why a run is paused.
-        waits: why the run in progress does not proceed, or an empty text.
-        run, kind: the run in progress, else the newest fit, else the newest run.
-        done, total: committed and total tasks of that run; a total of 0 means unknown.
+        run: the run in progress, else the newest fit, else the newest run.
+        queue: queue position and priority of `run`.
         trained: number of trained models and epochs, for fits with an unknown number of models; else an empty text.
         halted: another run that a user stopped and may resume.
         other_runs: other open runs.
-        fits: ids of planned fit runs.
-        fit: id of the fit run whose models are shown, or an empty text.
-        searches: True if that fit run has a search.
-        time_left: estimated remaining time of the run in progress, if known.
-        best: best model over all fits with the metric, split and data set of `fit`.
-        queue_position: queue position of `run`; None after its end.
-        priority: priority of an open `run`.
-        priorities: named priorities and `priority`.
+        best: best model over all fits with the metric, split and data set of `fits.chosen`.
         is_live: True if the page may change soon.
         is_complete: True if the whole log is read; `seq` is the number of read events.
         stalled: why work cannot proceed although it should, or an empty text.
@@ -46,26 +69,17 @@ class Header:
 
     name: str
     author: str
+    project: str
     created: float
     state: str
     note: str
-    waits: str
-    run: str
-    kind: str
-    done: int
-    total: int
+    run: ShownRun
+    queue: Queueing
     trained: str
     halted: RunRow | None
     other_runs: tuple[RunRow, ...]
-    fits: tuple[str, ...]
-    fit: str
-    searches: bool
-    project: str
-    time_left: TimeLeft | None
+    fits: Fits
     best: Best | None
-    queue_position: QueuePosition | None
-    priority: str
-    priorities: tuple[str, ...]
     is_archived: bool
     is_deleting: bool
     is_live: bool
@@ -86,7 +100,6 @@ def header(
     """Build the header at `now` (seconds since the epoch). `fit`: id of a fit run, by default the newest."""
     state, record = read_model.state, read_model.record
     run, chosen = state_words.shown_run(state), read_model.fit(fit)
-    done, total = read_model.progress(run) if run else (0, 0)
     word, halted = state_words.experiment(state), resumable(state)
     may = allowed_commands(state) | (allowed_commands(state, run) if run else frozenset())
     positions = (each.as_logged(state) for each in queue_positions)
@@ -99,22 +112,22 @@ def header(
         created=record.created,
         state=word,
         note=_note(run, queue_position, waits) or state_words.failed_since(state),
-        waits=waits,
-        run=run.id if run else "",
-        kind=run.kind if run else "",
-        done=done,
-        total=total,
+        run=shown_run(read_model, now),
+        queue=Queueing(
+            position=queue_position,
+            waits=waits,
+            priority=shown(run.priority) if run and run.is_open else "",
+            priorities=_priorities(run),
+        ),
         trained=_trained(read_model, run) if run and run.is_planned_fit and not run.has_known_models else "",
         halted=run_row(read_model, halted) if halted and halted is not run else None,
         other_runs=tuple(run_row(read_model, each) for each in state.open_runs() if each is not run),
-        fits=read_model.fits(),
-        fit=chosen.id if chosen else "",
-        searches=chosen is not None and chosen.search is not None,
-        time_left=read_model.throughput(now).time_left,
+        fits=Fits(
+            ids=read_model.fits(),
+            chosen=chosen.id if chosen else "",
+            has_search=chosen is not None and chosen.search is not None,
+        ),
         best=best(read_model, chosen),
-        queue_position=queue_position,
-        priority=shown(run.priority) if run and run.is_open else "",
-        priorities=_priorities(run),
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
         is_live=word in state_words.IN_PROGRESS or not read_model.is_complete or state.deletion is not None,

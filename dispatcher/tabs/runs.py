@@ -9,6 +9,7 @@ from cerebro.contract.runs import EvaluatePlan
 from cerebro.figures import averaged, tested
 from cerebro.state import Run, RunState, waiting_for
 from cerebro.state.reports import state_words
+from cerebro.state.reports.throughput import TimeLeft
 from cerebro.state.runs import breaks
 from dispatcher.read_models.read_model import ReadModel
 
@@ -32,6 +33,23 @@ class RunRow:
     ended: float | None
     note: str
     is_open: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownRun:
+    """Progress of the run that represents an experiment (`cerebro.state.reports.state_words.shown_run`).
+
+    Attributes:
+        id, kind: an empty text for an experiment without runs.
+        done, total: committed and total tasks; a total of 0 means unknown.
+        time_left: estimated remaining time of the run in progress, if known.
+    """
+
+    id: str = ""
+    kind: str = ""
+    done: int = 0
+    total: int = 0
+    time_left: TimeLeft | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +87,16 @@ def run_row(read_model: ReadModel, run: Run) -> RunRow:
         note=run.error or run.reason or (waiting_for(read_model.state, run) if is_queued else ""),
         is_open=run.is_open,
     )
+
+
+def shown_run(read_model: ReadModel, now: float) -> ShownRun:
+    """Return the progress of an experiment's shown run at `now` (seconds since the epoch)."""
+    run = state_words.shown_run(read_model.state)
+    if run is None:
+        return ShownRun()
+    done, total = read_model.progress(run)
+    time_left = read_model.throughput(now).time_left
+    return ShownRun(id=run.id, kind=run.kind, done=done, total=total, time_left=time_left)
 
 
 def scores(run: Run) -> Iterator[ScoreRow]:

@@ -69,7 +69,7 @@ class Tabs:
                 head = header(
                     read_model, now=now, fit=fit, statuses=statuses, queue_positions=queue_positions
                 )
-                return head, newest_command(read_model.state, head.run), view(read_model, head, now)
+                return head, newest_command(read_model.state, head.run.id), view(read_model, head, now)
 
             head, acted, found = reader.read(name, read)
             return render(
@@ -112,6 +112,6 @@ def newest_command(state: ExperimentState, run: str, model: str = "") -> Command
 
 
 def _title(head: Header, tab: str) -> str:
-    share = f"{100 * head.done // head.total} % " if head.is_live and head.total else ""
+    share = f"{100 * head.run.done // head.run.total} % " if head.is_live and head.run.total else ""
     where = "" if tab == "overview" else f" · {tab}"
     return f"{share}{head.state} · {head.name}{where}"

@@ -213,7 +213,7 @@ def test_the_queue_shows_what_each_run_is_due_and_has() -> None:
     assert "fit-1 has 2 of 4 devices now" in page
     assert '<option value="normal" selected>' in page
     answer = browser.get("/api/views/experiments/digits").json or {}
-    found = answer["queue_position"]
+    found = answer["queue"]["position"]
     assert (found["due"], found["devices"], found["of"]) == (pytest.approx(0.2), 2, 4)
 
 

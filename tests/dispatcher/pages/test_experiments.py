@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.records import ExperimentSummary
-from dispatcher.experiments.view import row_of
+from dispatcher.experiments.view import WorkingTime, row_of
 from dispatcher.read_models.read_model import ReadModel
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
@@ -66,12 +66,12 @@ def test_list_tells_how_long_all_runs_took(bench: Bench, browser: Browser) -> No
         row.name: row
         for row in (row_of(_followed(each), _summary(each), 0) for each in (story, Story("new")))
     }
-    worked = rows["worked"]
+    worked = rows["worked"].worked
     assert worked.ended is not None
     assert worked.begun is not None
     assert worked.ended - worked.begun == pytest.approx(sum(run.ended - run.started for run in runs))
     assert worked.started == story.state.runs["etl-1"].started
-    assert (rows["new"].started, rows["new"].begun) == (None, None)
+    assert rows["new"].worked == WorkingTime()
     new = text_of(browser.get("/experiments").text).split("new new")[1]
     assert new.startswith(" \u2013 \u2013 \u2013 \u2013 \u2013 \u2013 ada")
 

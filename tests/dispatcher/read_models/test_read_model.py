@@ -212,14 +212,20 @@ def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:
     story.test()
     read_model.apply(story.events[read_model.state.seq :])
     found = header(read_model, now=NOW)
-    assert (found.run, found.state, found.halted) == ("fit-1", "stopped", None)
-    assert (found.done, found.total) == (2, 12)
+    assert (found.run.id, found.state, found.halted) == ("fit-1", "stopped", None)
+    assert (found.run.done, found.run.total) == (2, 12)
     assert "resume_run" in found.may
     summary = ExperimentSummary(
         experiment=story.record, last_seq=len(story.events), last_event=story.time, open_runs=()
     )
     row = row_of(read_model, summary, NOW)
-    assert (row.run, row.state, row.done, row.total, row.problem) == ("fit-1", "stopped", 2, 12, "")
+    assert (row.run.id, row.state, row.run.done, row.run.total, row.problem) == (
+        "fit-1",
+        "stopped",
+        2,
+        12,
+        "",
+    )
     story.tell(RunResumed(run="fit-1", by="ann"))
     read_model.apply(story.events[read_model.state.seq :])
     assert header(read_model, now=NOW).state == "running"
@@ -240,7 +246,7 @@ def test_a_stopped_fit_can_be_resumed_after_a_newer_one() -> None:
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
     found = header(read_model, now=NOW)
-    assert (found.run, found.state) == ("fit-2", "finished")
+    assert (found.run.id, found.state) == ("fit-2", "finished")
     assert found.halted is not None
     assert (found.halted.id, found.halted.done, found.halted.total) == ("fit-1", 2, 12)
     summary = ExperimentSummary(
@@ -262,4 +268,4 @@ def test_a_failed_test_is_told_beside_the_finished_fit() -> None:
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
     found = header(read_model, now=NOW)
-    assert (found.run, found.state, found.note) == ("fit-1", "finished", "test-1 failed: KeyError: label")
+    assert (found.run.id, found.state, found.note) == ("fit-1", "finished", "test-1 failed: KeyError: label")
