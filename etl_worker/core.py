@@ -1,7 +1,8 @@
 """One preprocessing process ("core") and the parent's handle on it.
 
-The parent sends requests over a pipe. The core counts its rows in memory that both processes share; the parent sets
-`LEAVE` there to end the core at its next row.
+`etl_worker.cores` starts cores, gives each one shard at a time and kills cores. Parent and core exchange pickles over a
+pipe. The core counts its rows in memory that both processes share; the parent sets `LEAVE` there to end the core at its
+next row. A core writes shard files in the job's folder and never starts another core.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Shards made by several processes, whose number follows memory and processor use.
 
+`partition.preprocess_partition` calls `Cores.make`, in the child process that runs the task. At most `MOST_PER_CORE`
+processes run for each core of the worker. With one core, the calling process makes the shards itself.
+
 This is not a process pool. When a core dies, its exit code and current row are known. When a core fails, the others end
 at once; when the task is preempted, they end at their next row and clean up. Row counts are in anonymous memory shared
 by fork, so nothing remains afterwards.

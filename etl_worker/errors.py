@@ -1,4 +1,8 @@
-"""Errors of preprocessing."""
+"""Errors of preprocessing that end an `etl` task.
+
+`shard_counts` and `cores` raise them. The child's task loop turns them into a typed `Failure`; the controller then
+decides about another attempt.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The handler of `fitting` tasks: calls the user's `ETLSpec.fit` with all training rows."""
+"""The handler of `fitting` tasks: calls the user's `ETLSpec.fit` with all training rows.
+
+The child's task loop creates `Handler` and calls `handle`, before any `etl` task of the data set. It reads the metadata
+of all training partitions on the shared volume, and the objects they name, and writes one file there: the pickled
+return value. It makes no shards. A spec without `fit` gives an empty result.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ class Handler(BaseHandler):
         The file name contains the attempt, and the log records which attempt counts.
         """
         if not isinstance(body, FittingTask):
-            raise SpecError(f"etl_worker.fitting does not execute tasks of kind {body.kind!r}")
+            raise SpecError(f"etl_worker.fit_handler does not execute tasks of kind {body.kind!r}")
         spec = self._context.user_code.spec_factory(body.code, body.locators.misc)()
         timings = Timings(start_s=self._context.start_up.finish())
         if not fits(spec):  # known only after the spec is restored

@@ -1,4 +1,8 @@
-"""One partition, from its metadata to a complete folder of shards."""
+"""One partition, from its metadata to a complete folder of shards.
+
+`etl_worker.handler` calls `preprocess_partition` once per attempt. It continues where an earlier attempt stopped. Other
+modules do the work: `shard_work` plans, `cores` runs processes, `shard_counts` limits failed rows.
+"""
 
 from __future__ import annotations
 

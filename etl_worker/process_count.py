@@ -1,7 +1,8 @@
 """The number of preprocessing processes: fewer after memory ran out, more while they wait for I/O.
 
-The module is pure. The number never changes the output: shards are planned in advance, and the random numbers of a row
-depend on the row only.
+`etl_worker.cores` feeds `Sizing` with the measurements of `etl_worker.watch` and starts or ends processes. This module
+is pure. The number never changes the output: shards are planned in advance, and the random numbers of a row depend on
+the row only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ MOST_PER_CORE = 4
 WINDOW_S = 4.0
 """Seconds of measurement before the number may change."""
 _SHORTAGE_DIVISOR = 4
+"""Divisor of the initial number for each earlier attempt that ran out of memory."""
 _GROWTH = 1.5
+"""Factor of an increase."""
 _BUSY = 0.6
 """Share of its time that a process computes; below it, the process waits for I/O."""
 _MACHINE_BUSY = 0.7

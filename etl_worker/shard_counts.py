@@ -1,6 +1,8 @@
 """Counts of a partition in progress: shards, rows done, rows failed.
 
-`ShardCounts` reports progress and ends the job if rows differ or too many fail. It does not make shards.
+`etl_worker.cores` calls `ShardCounts` for each finished shard, failed row and report; `partition` reads the final
+counts. `ShardCounts` reports progress, and ends the job if rows differ in layout or too many fail. It makes no shards
+and writes no files.
 """
 
 from __future__ import annotations

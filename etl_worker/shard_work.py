@@ -1,6 +1,8 @@
 """The plan of a partition's shards, and the shards that an earlier attempt completed.
 
-The plan is stored before the first shard, so a later attempt continues it with any number of cores.
+`etl_worker.partition` plans with `shard_work` and cleans up with `discard_doubtful_shards`; `etl_worker.cores` calls
+`discard_shard` after a killed process. The plan is stored in the partition's folder before the first shard, so a later
+attempt continues it with any number of cores. Nothing here runs user code or writes a shard.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ from cerebro.errors import DataError, ShardCorruptError
 from cerebro.worker.preprocessing.job import ShardRange
 
 MAX_SHARD_ROWS = 4096
+"""Maximum number of rows of a shard."""
 SHARDS_PER_CORE = 4
-"""Enough shards to lose little by an interruption; few enough that a loader's batch touches few files."""
+"""Shards for each core: enough to lose little by an interruption, few enough that a batch touches few files."""
 
 _PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardWork:
-    """Shards to make and complete shards."""
+    """The shards of a partition: not yet made (`todo`) and complete (`done`)."""
 
     todo: tuple[ShardRange, ...]
     done: tuple[ShardManifest, ...]

@@ -1,4 +1,8 @@
-"""Processor use of the preprocessing processes, as the kernel reports it."""
+"""Processor use of the preprocessing processes, as the kernel reports it.
+
+`etl_worker.cores` starts a measurement, and passes each finished `Window` to `process_count.Sizing`. A change of the
+processes discards the measurement. Nothing here changes a process.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from etl_worker.process_count import WINDOW_S, Window
 
 
 class Watch:
-    """Measures processes during `WINDOW_S`."""
+    """Measures the rows per second and processor use of some processes during `WINDOW_S`."""
 
     def __init__(self) -> None:
         self._began: float | None = None

@@ -1,4 +1,10 @@
-"""The handler of tasks on models. Between tasks it keeps only caches."""
+"""The handler of `train`, `valid`, `test`, `predict` and `verify` tasks. Between tasks it keeps only caches.
+
+The child's task loop creates `Handler` and calls `handle`, on each rank of a parallel plan. A `train` task reads a
+parent checkpoint or savepoint and a partition, and writes savepoints and the next checkpoint; `predict` writes
+predictions; the others write nothing. The agent commits the result and removes old checkpoints; the controller
+schedules. `cerebro.worker.training` has the training code.
+"""
 
 from __future__ import annotations
 

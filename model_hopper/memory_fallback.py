@@ -1,7 +1,9 @@
-"""Settings that an evaluation falls back to after a lack of memory.
+"""Repetition of an evaluation with less memory after a lack of memory.
 
-It uses smaller batches on the device and then the host's memory. A model that trains by a parallel plan may not fit one
-device. Metrics don't depend on the batch size, unless user code computes over the rows of a batch.
+`model_hopper.handler` uses it for `valid`, `test` and `predict`, because a model that trains by a parallel plan may not
+fit one device. The batch size is divided by 4, down to one row; then the evaluation runs on the host with the first
+batch size. Training never falls back. Metrics don't depend on the batch size, unless user code computes over the rows
+of a batch.
 """
 
 from __future__ import annotations

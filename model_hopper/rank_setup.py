@@ -1,7 +1,8 @@
 """Setup of a sub-epoch with a parallel plan, on each rank.
 
-The rank joins its group and restores the model. Only parallel plans need these imports, so the handler imports the
-module at the first such task.
+`model_hopper.handler` calls `join_plan` to join the rank group, then `RankSetup.load` and `prepare_model`. Training
+itself follows in the handler. Only parallel plans need these imports, so the handler imports the module at the first
+such task.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Decides when a sub-epoch takes savepoints.
+"""Decides at each batch whether a sub-epoch takes a savepoint.
 
-A savepoint is due after some time, or when the sub-epoch is preempted. All ranks take it at the same batch.
+`model_hopper.handler` calls `consider` after each batch. A savepoint is due after some time, which follows from its
+measured cost (`savepoints.Timer`), or when the sub-epoch is preempted and the grace period suffices. All ranks take it
+at the same batch. `Savepoints` writes it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _SLOW_VOLUME = 100e6
 
 
 class SavepointTiming:
-    """Times the savepoints of a process; learns their cost over its sub-epochs."""
+    """Decides when to take savepoints in one process; learns their cost over the sub-epochs that it runs."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._timer = context, Timer(context.savepoint_s)

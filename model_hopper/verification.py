@@ -1,4 +1,9 @@
-"""Comparison of a re-executed sub-epoch with the committed one."""
+"""Comparison of a re-executed sub-epoch with the committed one.
+
+`model_hopper.handler` compares states bit by bit if the re-execution is exact, and metrics within a tolerance
+otherwise. The outcome is part of the result of a `verify` task; the controller decides its effect on the worker. At
+most `MAX_DIFFERENCES` differences are named.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
 """Short summaries of gradients, and the difference of two gradients.
 
-A summary has the norm of each parameter's gradient and eight signed sums. Each entry adds to one sum with a sign; both
-depend only on the entry's position and the parameter's name (a count sketch: Charikar, Chen and Farach-Colton, "Finding
-frequent items in data streams", 2002, section 3). For gradients g and h, the squared differences of the sums add up to
-|g - h|² in expectation. With eight sums the estimate is rarely far too low.
+`train_observer` summarizes each parameter's gradient; `trial` compares a parallel plan's summaries with a single
+device's. A summary has the norm of the gradient and eight signed sums, so a comparison needs no second copy of the
+gradient.
+
+Each entry adds to one sum with a sign; both depend only on the entry's position and the parameter's name (a count
+sketch: Charikar, Chen and Farach-Colton, "Finding frequent items in data streams", 2002, section 3). For gradients g
+and h, the squared differences of the sums add up to |g - h|² in expectation. With eight sums the estimate is rarely far
+too low.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 SUMS = 8
+"""Number of signed sums of a summary."""
 _SLICE = 1 << 20
 """Number of entries processed at a time."""
 _SMALL = 1e-2

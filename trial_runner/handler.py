@@ -1,6 +1,9 @@
 """The handler of `inspect` and `trial` tasks. Keeps nothing between tasks.
 
-For a parallel plan with several ranks, it runs in one child process for each rank.
+The child's task loop creates `Handler` and calls `handle`. For a parallel plan with several ranks, it runs in one child
+process for each rank. `inspect` reads no rows. A trial reads one training partition of this worker, and writes and
+removes one temporary checkpoint. Neither trains a model for the run or chooses a plan: `controller.sources.trials`
+does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Groups of similar models in a run, and the possible parallel plans of each group.
 
-Models are built on torch's meta device; nothing is trained.
+`trial_runner.handler` calls `inspect` for an `inspect` task. Models are built on torch's meta device, so they take no
+memory for weights, and nothing is trained or measured. Trials then measure plans once per group.
 """
 
 from __future__ import annotations

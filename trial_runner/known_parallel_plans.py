@@ -1,6 +1,7 @@
 """The parallel plans that a worker's devices could run, and reasons against the other plans.
 
-The module works without torch.
+`trial_runner.inspection` calls `known_parallel_plans` for each group of similar models. The techniques' pure methods
+(`cerebro.techniques.base`) decide; nothing is built or measured. The module works without torch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MUCH = 1 << 30
 
 
 class Offer(NamedTuple):
-    """A technique that a run may use, with the user's fixed parameters, and its choice."""
+    """A technique that a run may use, with the user's fixed parameters, and the user's choice that named it."""
 
     technique: Technique
     choice: TechniqueChoice
@@ -130,7 +131,7 @@ def _plans_of(
 
 
 def _growth(technique: Technique, facts: ModelFacts, place: Place, params: Params, field: str) -> float:
-    """Return how many device bytes each byte of an unknown quantity takes, by probing."""
+    """Return the device bytes for each byte of an unknown quantity, by probing."""
     none = technique.memory(_with(facts, field, 0), place, params)
     much = technique.memory(_with(facts, field, _MUCH), place, params)
     return max(0.0, (much.device - none.device) / _MUCH) if none and much else 0.0

@@ -1,4 +1,8 @@
-"""A loader that ends when a trial has timed enough batches."""
+"""A loader that ends when a trial has timed enough batches.
+
+`trial_runner.trial` passes it to the user's `train` in place of a `PartitionLoader`. Before each batch, a `Stopwatch`
+or an `Observed` decides whether the loader returns it.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,10 @@ class LimitedLoader(PartitionLoader):
         should_continue: called before each batch with the number of earlier batches; not called after the last batch of
             the partition.
         permuted: seed that permutes the rows of each batch; `None` keeps their order.
+
+    Attributes:
+        handed: number of batches returned.
+        has_ended: True after `should_continue` returned False.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Measurement of the time per batch, in blocks of batches.
 
-Stops when the first and the second half of the blocks agree, after `MAX_BATCHES`, or after `LONGEST_S`. Rank 0 decides
-after each block, so all ranks stop after the same batch. Devices are synchronized after each block. The exchange of
-rank 0's decision between two blocks is not timed.
+`trial_runner.trial` gives one `Stopwatch` to each trial; `LimitedLoader` asks it before each batch. It stops when the
+first and the second half of the blocks agree, after `MAX_BATCHES`, or after `LONGEST_S`. Rank 0 decides after each
+block, so all ranks stop after the same batch. Devices are synchronized after each block. The exchange of rank 0's
+decision between two blocks is not timed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ LONGEST_S, SHORTEST_S = 10.0, 0.3
 _MAX_DIFFERENCE = 0.05
 """Largest relative difference of two halves that agree."""
 _BLOCK_S = 0.05
-MIN_SIGMA = 0.03  # for two equal halves: a short measurement is no exact forecast
+"""Approximate seconds of a block."""
+MIN_SIGMA = 0.03
+"""Least `Pace.sigma`, also for two equal halves: a short measurement is no exact forecast."""
 
 
 @dataclass(frozen=True, kw_only=True)

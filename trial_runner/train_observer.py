@@ -1,7 +1,8 @@
 """Observation of the user's `train`: gradients at the first step of each optimizer, and step counts.
 
-Dropout and gradient clipping are off during the observation, because dropout differs between ranks and clipping hides a
-wrong scale.
+`trial_runner.trial` wraps calls of `train` with `observe` to compare a parallel plan with a single device. Only
+optimizers of torch are observed. Dropout and gradient clipping are off in the block, because dropout differs between
+ranks and clipping hides a wrong scale; afterwards both work again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One trial: the user's `train` on some batches by one parallel plan.
 
-A trial verifies that the gradient equals a single device's, and measures the time of a batch, memory and the time of a
-checkpoint. It runs on every rank of the plan. Before the others start, rank 0 also computes the gradient on a single
-device, with the same weights and rows.
+`trial_runner.handler` runs a `Trial` on every rank of the plan; only rank 0's outcome is reported. A trial verifies
+that the gradient equals a single device's, and measures the time of a batch, memory and the time of a checkpoint.
+Before the others start, rank 0 also computes the gradient on a single device, with the same weights and rows. The
+trained weights are discarded. The controller decides from the outcome whether the plan is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Selection of Keras' backend for this process.
 
-Keras and its backends read the environment only when they are imported or first compute. This module imports neither.
+`KerasSubEpochSpec` selects the backend when it is pickled; `KerasAdapter` and the unpickling activate it in the child.
+A process has one backend for good. Keras and its backends read the environment only when they are imported or first
+compute, so this module sets variables and imports neither at its own import.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""A Keras model as a torch module, with its state as named tensors in the common checkpoint format."""
+"""A Keras model as a torch module, with its state as named tensors in the common checkpoint format.
+
+`KerasAdapter` wraps each model in a `KerasModule` and tracks an `OptimizerState`; `cerebro.worker.training` saves and
+restores both like torch objects. The module has no `forward`: the user's code calls the Keras model. Importing this
+file imports Keras.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +86,7 @@ class KerasModule(StandIn):
 class OptimizerState:
     """State of a model's optimizer: slots, number of steps, learning rate.
 
-    The learning rate is a number, so that a changed hyperparameter changes it (`worker.training.tracking`). With a
+    The learning rate is a number, so that a changed hyperparameter changes it (see `tracked_checkpoint`). With a
     schedule it follows from the number of steps.
 
     Args:

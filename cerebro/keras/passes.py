@@ -1,7 +1,8 @@
 """Default methods of `KerasSubEpochSpec`: one pass over a data loader, as by `fit`, `evaluate`, `predict`.
 
-Keras' own loops read ahead in TensorFlow's threads, so a data loader would count batches before they are trained on,
-and no savepoint would be exact. Here each batch calls the function that Keras calls for a batch.
+`KerasSubEpochSpec` calls them unless the user overrides a method. They take exactly one model. Keras' own loops read
+ahead in TensorFlow's threads, so a data loader would count batches before they are trained on, and no savepoint would
+be exact. Here each batch calls the function that Keras calls for a batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Base class for specs of Keras models. Importing it imports neither Keras nor a backend."""
+"""Base class for specs of Keras models. Importing it imports neither Keras nor a backend.
+
+Users subclass it and pass an instance to `run_fit`, exactly as a `SubEpochSpec`. In the child, `KerasAdapter` makes it
+look like one; the default methods are in `passes`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Base class of torch modules that represent models of other frameworks."""
+"""Base class of torch modules that represent models of other frameworks.
+
+`KerasModule` is the only subclass. `cerebro.worker.training.frameworks` recognises stand-ins, so that code above it
+needs no import of the framework.
+"""
 
 from __future__ import annotations
 

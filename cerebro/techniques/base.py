@@ -1,7 +1,9 @@
 """The interface of a technique, and the facts it receives. Does not import torch.
 
-`variants`, `is_applicable` and `memory` are pure functions of the model's facts and its place; the controller and the
-client call them. The other methods run with torch in each rank's process during a sub-epoch.
+`trial_runner.known_parallel_plans` calls the pure methods, such as `variants`, `is_applicable` and `memory`, to list
+the plans of a model. `cerebro.worker.training.ranks.grouped` calls the others, with torch, in each rank's process
+during a sub-epoch. A technique does not choose itself: the controller selects plans by their trials. `Group` is
+implemented in `ranks.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Activation checkpointing: recompute a block's activations in the backward pass instead of storing them."""
+"""Activation checkpointing: recompute a block's activations in the backward pass instead of storing them.
+
+It is a technique for one device, and a parameter of `ddp`, `fsdp`, `offload`, `tensor` and `pipeline`, which call
+`recompute_if_asked`. It needs a repeated block (`facts.blocks`) and writes nothing; it is unrelated to model
+checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """A test kit for techniques: `check` trains small models in separate processes.
 
-It checks, on several ranks of this machine:
+Authors of a technique call it, and `cerebro.client.dry_run`. It uses ranks on this machine only and leaves no files. It
+checks:
 
 - *gradient*: at the first optimizer step it equals a single device's gradient;
 - *hops*: sub-epochs by the technique, before and after sub-epochs on one device, train the same model as one device;
 - *files*: a state that is restored and saved again is bitwise equal, under the same names;
 - *failing rank*: if one rank raises, no rank reports success.
 
-The ranks run `cerebro.worker.training.ranks.conformance`, which belongs to a higher layer and so is started by name.
+The ranks run `cerebro.worker.training.ranks.conformance`, which is in a higher layer and so is started by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Data parallelism: each rank has the full model and reads its share of each batch; gradients are averaged."""
+"""Data parallelism: each rank has the full model and reads its share of each batch; gradients are averaged.
+
+Torch's `DistributedDataParallel` does the work; this module makes it fit user code: modules keep their class, and batch
+normalisation uses the rows of all ranks (GPUs only). `fsdp.py` shares the checks for divided batches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Facts about a model's modules: repeated blocks, stages, modules that couple rows, tensor plans."""
+"""Facts about a model's modules: repeated blocks, stages, modules that couple rows, tensor plans.
+
+Techniques call these functions in `prepare`, and `cerebro.worker.training.facts` to fill `ModelFacts`, so both see the
+same blocks and stages. They only read modules. Batch normalisation is the only coupling of rows that is found.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Linear layers that multiply matrices in 8 bits with a scale for each matrix, by torchao."""
+"""Linear layers that multiply matrices in 8 bits with a scale for each matrix, by torchao.
+
+`fsdp` and `offload` call `to_float8` if their parameter `precision` is `float8` or `float8-emulated`, which only users
+choose. Results differ from a single device's by more than rounding. Layers of other kinds are unchanged.
+"""
 
 from __future__ import annotations
 

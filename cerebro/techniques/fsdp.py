@@ -1,6 +1,8 @@
-"""Sharded data parallelism and offloading: sharded parameters, gradients and optimizer state (torch's FSDP2).
+"""Sharded data parallelism (`fsdp`) and offloading to the host (`offload`), both by torch's FSDP2.
 
-Parameters become DTensors in place, under the same names. Each block's parameters are gathered while it computes.
+Parameters, gradients and optimizer state are sharded over the ranks, or kept on the host. Parameters become DTensors in
+place, under the same names. Each block's parameters are gathered while it computes. `cerebro.worker.training.ranks`
+converts between shards and the full tensors of a checkpoint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Techniques by name: the built-in ones and the user's own."""
+"""Techniques by name: the built-in ones (`KINDS`) and the user's own.
+
+In a child, `model_hopper.rank_setup`, `trial_runner` and `cerebro.worker.training.ranks.repetition` call `resolve` for
+a parallel plan. The client only looks up names in `KINDS`. This module decodes no user code: the caller's `opened`
+does.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Pipelining: one process with the model's stages on several devices and each batch in parts.
 
-It is GPipe (arXiv 1811.06965) with torch's autograd. The parts' results are concatenated, so user code sees a full
-batch, and `loss.backward()` runs the pipeline in reverse. On GPUs, a stage computes one part while the next stage
-computes the previous part. There are no ranks, and all state is plain.
+It is GPipe (arXiv 1811.06965) with torch's autograd, for one module that is a sequence of stages. The parts' results
+are concatenated, so user code sees a full batch, and `loss.backward()` runs the pipeline in reverse. On GPUs, a stage
+computes one part while the next stage computes the previous part. There are no ranks, and all state is plain. It does
+not cross workers.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _coupled(name: str) -> str:
 
 
 def _require_partition(module: nn.Module, named_stages: Sequence[tuple[str, nn.Module]]) -> None:
-    """Require that each parameter and buffer belongs to exactly one stage.
+    """Require that each parameter and buffer is in exactly one stage.
 
     Raises:
         NotApplicableError: a parameter or buffer is in no stage or in several.

@@ -1,4 +1,8 @@
-"""The technique for one device without changes; sub-epochs without a parallel plan use it."""
+"""The technique for one device without changes; sub-epochs without a parallel plan use it.
+
+Its functions for memory and device counts are shared by the other techniques. They return the reason against a
+technique in words for the user, or "".
+"""
 
 from __future__ import annotations
 
