@@ -1,1 +1,4 @@
-"""The key-value store service: typed REST over Redis. The only holder of Redis credentials."""
+"""The key-value store service: a typed REST API over Redis, for every other part of Cerebro.
+
+It alone has Redis credentials. It decides only whether a write is still valid; the controller decides who trains what.
+"""

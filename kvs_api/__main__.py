@@ -1,4 +1,8 @@
-"""Start kvs_api: wiring only."""
+"""Entry point of the kvs_api process (``python -m kvs_api``): reads settings, connects the parts, serves until SIGTERM.
+
+Starts one server for the API and, if configured, one without tokens for health and metrics. No rule about requests
+or state is here: see `kvs_api.api.app` and `kvs_api.store.store`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from kvs_api.settings import Settings
 _log = logging.getLogger(__name__)
 
 _SWITCH_S = 0.02
+"""Seconds a Python thread may run before another gets its turn."""
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""Prometheus metrics of kvs_api, and values read from Redis at each scrape.
+"""Prometheus metrics of one kvs_api process, and values read from Redis at each scrape.
 
-`MeteredStore` counts calls; the store itself has no metrics. Labels are names of routes, steps and outcomes,
-never of user objects, so their number is bounded.
+`kvs_api.api.app` counts requests; `MeteredStore` counts steps and live points. `kvs_api.__main__` serves the text. The
+plain `Store` has no metrics. Labels are names of routes, steps and outcomes, never of user objects, so their
+number is bounded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Settings of kvs_api: the only reader of its environment variables."""
+"""Settings of kvs_api from environment variables, checked at start. `kvs_api.__main__` reads them once.
+
+No other module of kvs_api reads its own settings from the environment; shared parts such as logs and volumes have
+their own. A wrong value raises `ClusterError`, and the process does not start.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +86,7 @@ class Settings:
 
 _SERVICES = (Role.CONTROLLER, Role.WORKER, Role.DISPATCHER, Role.EXPORT)
 _SHORTEST = 32
+"""Minimum number of characters of a service token."""
 
 
 def _has_users(environment: Mapping[str, str]) -> bool:

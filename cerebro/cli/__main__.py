@@ -1,4 +1,4 @@
-"""Entry point of ``python -m cerebro.cli``."""
+"""Entry point of ``python -m cerebro.cli``, the same as the command ``cerebro``."""
 
 import sys
 

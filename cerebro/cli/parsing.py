@@ -1,4 +1,4 @@
-"""Argument parsers and types."""
+"""Argument parser with short errors, and argument types, for `cerebro.cli.program` and research scripts."""
 
 from __future__ import annotations
 

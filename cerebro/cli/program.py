@@ -1,6 +1,7 @@
-"""Parser of the command ``cerebro``, and its errors.
+"""The command ``cerebro``: builds the parser from each module's `register`, runs one command, prints errors.
 
-An error that Cerebro raises on purpose is one line on the terminal and exit status 1. A traceback is a bug.
+An error that Cerebro raises on purpose is one line on the terminal and exit status 1. A traceback is a bug. The
+commands themselves are in `cerebro.cli.administration` and `cerebro.cli.experiments`.
 """
 
 from __future__ import annotations

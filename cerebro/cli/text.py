@@ -1,4 +1,4 @@
-"""Numbers and tables for a terminal. Pure."""
+"""Format sizes, durations and tables for a terminal, and parse sizes. Pure; for all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A user's command and its events. Pure."""
+"""`Command`, what a user wants done to a run or its models, and the events to append for it. Pure.
+
+Command line, notebook and dispatcher call `events_of`, append the events to the log themselves, and then call
+`outcomes`. `cerebro.commands.rules` decides what is allowed. Nothing takes effect here: the fold and the controller
+act on the events, and a command that came too late has no effect.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +115,7 @@ def problems_of(command: Command, state: ExperimentState) -> list[training_confi
 def outcomes(
     command: Command, state: ExperimentState, seqs: Collection[int], *, by: str
 ) -> tuple[CommandRecord, ...]:
-    """Return the outcome of a command.
+    """Return the records that the log's fold made for a command's events.
 
     Args:
         state: state after the command's events.

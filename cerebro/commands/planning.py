@@ -1,7 +1,8 @@
-"""Plans: what a requested run will do, computed from the request and the state. Pure.
+"""Plans of fit and evaluation runs: models, partitions, parallel plans, from a request and the state. Pure.
 
-The controller computes them. A client computes them before it requests a run, so that an impossible request fails at
-once with the same message. The plan of an ETL run needs the metadata: see `controller.preparation.preparation`.
+The controller computes them when a run begins. A client computes them before it requests a run, so that an impossible
+request fails at once with the same message. The plan of an ETL run needs the metadata: see
+`controller.preparation.preparation`. When and where each sub-epoch runs is decided later, by `cerebro.scheduling`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def parallel_plans_of(
     has_gpus: bool = True,
     gang_size: int = 1,
 ) -> tuple[ParallelPlan, ...]:
-    """Return the parallel plans of a fit, in the order of trying without measurements.
+    """Return the parallel plans of a fit, in the order in which they are tried if no measurements exist.
 
     Named techniques keep their order, fewer devices first. Without names a sub-epoch runs on one device, as user code
     is written. After running out of memory it uses the next plan: first plans that need less memory on one device,

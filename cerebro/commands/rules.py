@@ -1,7 +1,8 @@
-"""Rules for commands: what users may do to an experiment, its runs and models now. Pure.
+"""Rules for commands: which ones a user may give to an experiment, run or model now, and why not. Pure.
 
 Notebook, command line and page offer the commands that `allowed` returns. Their state may be a moment old, so the
-log's state decides finally: a late command has no effect (`cerebro.state.runs.commands`).
+log's state decides finally: a late command has no effect (`cerebro.state.runs.commands`). Users' rights are not
+checked here (`cerebro.contract.accounts.identity`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Selection of the run and the model of a command, by name or by default. Pure."""
+"""Find the run and the model that a command means, by name or by default. Pure.
+
+Used by `cerebro.commands.command`, the client and the dispatcher. Whether the command is allowed there is decided by
+`cerebro.commands.rules`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Commands that add models or change their training config: events, or problems with a remedy. Pure.
+"""Commands that add models or change hyperparameters, epochs or priority of models: events, or problems. Pure.
 
-The log's state refuses such commands too (`cerebro.state.runs.commands`, `cerebro.state.models.added_models`).
-Checking here first gives users an early and precise error.
+Called by `cerebro.commands.command`; the page also shows all problems of a form. The log's state refuses such commands
+too (`cerebro.state.runs.commands`, `cerebro.state.models.added_models`). Checking here first gives users an early and
+precise error.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _MAX_EPOCHS = 1_000_000
 
 _LOGGED = TypeAdapter(Hyperparameters)
 _NESTING = 20
-"""Maximum nesting depth around hyperparameters in the store's answers; JSON parsers limit the total."""
+"""Nesting depth that the store's answers add around hyperparameters; JSON parsers limit the total."""
 
 
 @dataclass(frozen=True, kw_only=True)

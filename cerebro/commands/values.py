@@ -1,7 +1,7 @@
-"""Hyperparameters as typed on the command line and the page, such as ``lr=0.001``. Pure.
+"""Parse hyperparameters typed on the command line or the page, such as ``lr=0.001``, and format them. Pure.
 
 A value is parsed as JSON, and otherwise taken as text: ``0.001``, ``true``, ``[32, 64]``, ``adam``. Quotes make a text
-of something that JSON would parse: ``"1"``.
+of something that JSON would parse: ``"1"``. Whether a model has such a hyperparameter is checked in `training_config`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The common layout of a partition's rows: named fields with dtype and shape, and their nesting.
 
-The first row determines the `Layout`, every other row must match it, and it is stored with the shards. The module does
-not know files or Arrow.
+`ShardWriter` takes the `Layout` from the first row and checks every other row against it; manifests store it; `mapped`
+reads columns by it. The module does not know files or Arrow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The data loader of user code: batches of torch tensors from the partitions of a split.
+"""The data loader that training code iterates over: batches of torch tensors from the partitions of a split.
+
+The training process opens it for a task's partitions on its local volume (`cerebro.worker.training`, `model_hopper`,
+`trial_runner`). Nothing is downloaded or written here.
 
 The row order is a permutation that depends on the seed only (NumPy's PCG64), so a seed gives the same order on every
 machine. On a CPU, a batch is gathered when it is requested. For another device, a thread gathers the next batch; for
@@ -53,8 +56,8 @@ class PartitionLoader:
         seed: non-negative integer of any size, or `None` for stored order.
         device: device of the batches. Default: the CPU.
         first: first batch of the first pass; earlier batches are not read.
-        share: (index, number of ranks): the loader yields only this rank's rows of each batch. A batch without a row
-            for the rank lends it one of another rank; see `counts`.
+        share: (index, number of ranks): the loader yields only this rank's rows of each batch. If a batch has no row
+            for the rank, the loader yields one row of another rank, so that ranks stay in step; see `counts`.
         drop_last: True to skip a last batch with fewer rows.
         merged: partitions that several workers read together, `source` included. Batches, their number and
             `num_rows` refer to all partitions, but only rows of `source` are read.
@@ -120,7 +123,7 @@ class PartitionLoader:
 
     @property
     def own_rows(self) -> int:
-        """Rows that a pass yields: the rank's share, and borrowed rows."""
+        """Rows that a pass yields: the rank's share, and rows of other ranks for batches without one."""
         return sum(times * max(1, self._share_of(rows)) for rows, times in self._sizes())
 
     @property

@@ -6,8 +6,9 @@
         plan.json                    row ranges of the shards, for a resumed attempt
         partition.json               written last: the partition is complete
 
-Each file appears atomically, so every readable file is complete. Rows in equal rows out plus failed rows; no manifest
-can say otherwise. `partitions` reads and writes the files. The module does not know Arrow or tensors.
+ETL tasks create manifests (`etl_worker`, `ShardWriter`); loaders read them. Each file appears atomically, so every
+readable file is complete. A shard's rows in equal its rows out plus failed rows; its manifest refuses other numbers.
+`partitions` reads and writes the files. The module does not know Arrow or tensors.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class PartitionManifest:
 
     @property
     def checksum(self) -> str:
-        """Checksum of all rows on disk, as `sha256:<hex>`; other shard ranges change it too."""
+        """Checksum of all rows on disk, as `sha256:<hex>`. The same rows in other shards have another one."""
         facts = [(shard.start, shard.stop, shard.rows_out, shard.written.checksum) for shard in self.shards]
         return f"sha256:{hashlib.sha256(repr(facts).encode()).hexdigest()}"
 

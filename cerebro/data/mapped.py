@@ -1,8 +1,9 @@
-"""Rows of complete partitions as memory-mapped columns, and the gather that makes batches.
+"""Rows of complete partitions as memory-mapped columns, and the gather that copies them into batches.
 
-A batch is one copy per field from the page cache, for any number of shards, without Python code per row or shard. (A
-copy per shard made batches from eight shards a fifth slower, and from a hundred several times slower.) Ragged fields
-gather entries like rows; long rows are copied row by row. The module does not know torch.
+`cerebro.data.loader` decides order and batches, and makes tensors. A batch is one copy per field from the page cache,
+for any number of shards, without Python code per row or shard. (A copy per shard made batches from eight shards a fifth
+slower, and from a hundred several times slower.) Ragged fields gather entries like rows; long rows are copied row by
+row. Files are never written. The module does not know torch.
 """
 
 from __future__ import annotations
@@ -264,12 +265,6 @@ class MappedRows:
     def fields(self) -> tuple[Field, ...]:
         """Fields of every row; () without rows."""
         return () if self.layout is None else self.layout.fields
-
-    def batches(
-        self, order: NDArray[np.int64], bounds: NDArray[np.int64], share: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[NDArray[np.int64], list[Array | Ragged]]]:
-        """Yield row positions and gathered columns, batch by batch; see `planned`."""
-        return ((each.rows, each.columns()) for each in self.planned(order, bounds, share))
 
     def planned(
         self, order: NDArray[np.int64], bounds: NDArray[np.int64], share: tuple[int, int] = (0, 1)

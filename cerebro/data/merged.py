@@ -1,7 +1,7 @@
-"""Partitions that several workers read as one: each batch takes rows from all in proportion to their sizes.
+"""Batches from partitions that several workers read as one: each batch has rows of all, in proportion to their sizes.
 
-The sizes alone determine the rows of each batch, so each worker reads its own partition and knows the others'
-rows. Pure.
+`PartitionLoader` uses it for gangs. The sizes alone determine the rows of each batch, so each worker reads only its own
+partition and still knows the number of the others' rows. Pure.
 """
 
 from __future__ import annotations

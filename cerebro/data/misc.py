@@ -1,7 +1,8 @@
-"""Local copies of the locators' miscellaneous files, for machines that run user code.
+"""Local copies of the locators' miscellaneous files (`misc`), for processes that run user code.
 
-The folder's name depends on the files' addresses and versions, so a changed file gets a new folder. Files are written
-under a temporary name and renamed; several processes may do this at once.
+The child process, a replay and user code in a notebook call `fetch_misc`; the controller records `versions`. The
+folder's name depends on the files' addresses and versions, so a changed file gets a new folder. Old folders are not
+removed here. Files are written under a temporary name and renamed; several processes may do this at once.
 """
 
 from __future__ import annotations

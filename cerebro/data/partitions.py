@@ -1,6 +1,7 @@
-"""Partitions as folders: which shards and partitions on a volume are complete, and their content.
+"""Partitions as folders on a volume: which shards and partitions are complete, and reading and writing their manifests.
 
-`manifests` describes a folder. Reading verifies files; a file that does not match its manifest is not complete.
+ETL tasks declare shards and partitions complete; the agent lists partitions at its start; `mapped` opens them. The
+content of manifests is in `manifests`. A file that does not match its manifest is not complete. Nothing is deleted.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes
 
 
 def _check_twice(folder: Path, shard: ShardManifest, *, verify_bytes: bool) -> None:
-    """Treat a file with two input/output errors in a row as corrupt, else as `check_bytes` does."""
+    """Check as `check_bytes` does; a file with two input/output errors in a row counts as corrupt."""
     try:
         check_bytes(folder, shard, verify_bytes=verify_bytes)
     except VolumeError as first:

@@ -1,4 +1,8 @@
-"""Background threads that compute the next items of a sequence, such as the data loader's batches."""
+"""Compute the next items of an iterator in background threads, in order.
+
+`PartitionLoader` makes batches with it and the controller's sorting reads tables with it. How many threads are worth
+using is decided by the caller (`cerebro.data.prefetch_tuning` for batches).
+"""
 
 from __future__ import annotations
 

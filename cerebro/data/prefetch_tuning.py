@@ -1,7 +1,8 @@
-"""The number of threads that gather batches, and of batches ahead, learned from earlier passes.
+"""Choose how many threads gather batches and how many batches ahead, from measurements of earlier passes.
 
-It changes between passes only. It never changes the rows of a batch or their order. torch's compute threads are
-separate and constant, because their number changes results.
+The training process keeps one `ReadingAhead` for all its sub-epochs and passes a `Reading` to each loader. The choice
+changes between passes only. It never changes the rows of a batch or their order. torch's compute threads are separate
+and constant, because their number changes results.
 """
 
 from __future__ import annotations

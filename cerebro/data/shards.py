@@ -1,8 +1,9 @@
-"""Writer of one shard: an Arrow IPC file with columns of fixed-shape tensors.
+"""Writer of one shard: an Arrow IPC file with columns of fixed-shape tensors, and its manifest.
 
-The file is uncompressed, so that it can be memory-mapped. It has one record batch, or batches of about 64 MB if it is
-larger, so that memory stays bounded. Ids keep their type from the metadata. A ragged field is a column of lists of
-numbers or of fixed-shape tensors. Bools are bytes, marked in the column's metadata.
+ETL tasks add rows (`cerebro.worker.preprocessing.shard`); `mapped` reads the file. The file is uncompressed, so that it
+can be memory-mapped. It has one record batch, or batches of about 64 MB if it is larger, so that memory stays bounded.
+Ids keep their type from the metadata. A ragged field is a column of lists of numbers or of fixed-shape tensors. Bools
+are bytes, marked in the column's metadata.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """(input, output) trees of row functions: flattening into named leaves, and rebuilding for batches.
 
-A tree is a tensor, an array, a number, a bool, or a dict or tuple of trees; the output may be None (predict). A leaf's
-name is its path: `input`, `input.image`, `input.0`, `output`. This module decides which types can be leaves and their
-stored dtypes. `cerebro.ragged` marks a leaf whose length differs from row to row. torch and Arrow are not imported;
-their classes are recognised by module and name.
+`ShardWriter` flattens rows and `PartitionLoader` rebuilds batches. A tree is a tensor, an array, a number, a bool, or a
+dict or tuple of trees; the output may be None (predict). A leaf's name is its path: `input`, `input.image`, `input.0`,
+`output`. This module decides which types can be leaves and their stored dtypes. `cerebro.ragged` marks a leaf whose
+length differs from row to row. torch and Arrow are not imported; their classes are recognised by module and name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Actions that no experiment's log records: sign-ins, tokens, sizes, deletions, downloads.
+"""The audit list: people's actions that no experiment's log records, such as sign-ins, token changes and deletions.
 
-The list is bounded. Each entry is also a line of the service's log, which can be kept longer.
+Views, `TokenStore` and the dispatcher (through ``POST /v1/audit``) add entries; `cerebro audit` reads them. The list
+holds about the newest 100,000 entries. Each entry is also a line of the service's log, which can be kept longer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Quotas of projects and their use. The script enforces them in the step that appends (`quotas.lua`).
+"""Quotas of projects and users without a project, and their use: open runs, models, bytes, worker-hours.
 
-The experiment's record names the project or owner.
+This module stores quotas, reports their use and adds arguments to other calls of the script. The script (`quotas.lua`)
+compares and refuses, in the same step that appends an event. Only clusters with users count use.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class QuotaStore(TokenStore):
                 self._redis.hset(keys.QUOTAS, field, quota.model_dump_json(exclude_none=True))
 
     def usages(self) -> tuple[Usage, ...]:
-        """Return quotas and their use by projects and owners, by name."""
+        """Return the quota and use of each project and owner, sorted by name."""
         with translated():
             stored: Any = self._redis.hgetall(keys.QUOTAS)
         used = self._run({"call": "usages", "queue": keys.QUEUE, "quotas": _PLACES})["used"] or {}
@@ -67,7 +68,7 @@ class QuotaStore(TokenStore):
         return tuple(found)
 
     def note_bytes(self, measured: Mapping[str, int]) -> tuple[str, ...]:
-        """Set the bytes of experiments on volumes. Deleted experiments are ignored.
+        """Replace the measured bytes of experiments on volumes. Deleted experiments are ignored.
 
         Returns:
             All experiments with recorded bytes.

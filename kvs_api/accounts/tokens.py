@@ -1,7 +1,8 @@
-"""Tokens of people and programs: make, find, list, revoke; ended sessions. Only hashes of secrets are stored.
+"""Tokens of people and programs: creation, lookup, list, revocation; and ended sign-in sessions.
 
-A token's principal is fixed at its creation (`cerebro.contract.accounts.identity.granted`). The only rule about rights
-here: tokens made with a token end with it.
+Called by `kvs_api.api.access` for each request and by the account views. Redis holds only hashes of secrets. A
+token's rights are fixed at its creation (`cerebro.contract.accounts.identity.granted`); tokens made with a token end
+with it. The cluster's token and services' tokens are not here: they come from the environment.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _DAY_S = 24 * 3600
 _EXPIRED_KEPT_S = 30 * _DAY_S
 """Seconds an expired token remains known, so that its owner gets the reason."""
 _SESSION_S = 8 * _DAY_S
-"""Session cookies are valid for seven days."""
+"""Seconds to remember an ended session; its cookie is valid for seven days."""
 
 
 class StoredToken(NamedTuple):
@@ -47,7 +48,7 @@ class TokenStore(AuditStore):
     """Tokens and sessions."""
 
     def make_token(self, request: TokenRequest, maker: Principal) -> MadeToken:
-        """Make a token. Not idempotent.
+        """Make and store a token with at most the maker's rights. Each call makes another one.
 
         Raises:
             ForbiddenError: it would have more rights than its maker.

@@ -1,1 +1,1 @@
-"""The HTTP interface: access, views, requests that wait for news."""
+"""The HTTP interface: authentication, views, requests that wait for news."""

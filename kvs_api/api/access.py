@@ -1,4 +1,4 @@
-"""Authentication: the principal of a request's bearer token.
+"""Authentication: the principal of a request's bearer token. `kvs_api.api.app` calls it; it checks no scope.
 
 Three kinds of tokens exist: the cluster's token (`CEREBRO_TOKEN`), for the operator; one for each service,
 from the environment; and tokens of people and programs, in the store. Without users (`auth.mode: token`) only
@@ -38,7 +38,9 @@ OPERATOR = "admin"
 FRESH_S = 2.0
 """Cache lifetime of a token in seconds. With the page's own cache, a revoked token works for at most 5 s."""
 _USED_EVERY_S = 60.0
+"""Minimum seconds between two writes of a token's time of use."""
 _MAX_KNOWN = 10_000
+"""Maximum number of cached tokens."""
 
 _WRONG = (
     "wrong or missing bearer token: a local cluster keeps it in <home>/run/token; elsewhere set CEREBRO_TOKEN"

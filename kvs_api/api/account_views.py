@@ -1,6 +1,7 @@
-"""Views of callers, tokens and quotas, and the check of access to an experiment.
+"""Views of the caller's identity, tokens, quotas, sign-in sessions and the audit list.
 
-Rules: `cerebro.contract.accounts.identity`.
+First class of the chain that ends in `kvs_api.api.views.Views`; the later ones call `_check_may_change` and `_note`.
+`kvs_api.api.app` has checked the scope of the route before a view runs. Rules: `cerebro.contract.accounts.identity`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _NO_USERS = "this cluster has no users (auth.mode: token), so it has neither tok
 
 
 class AccountViews:
-    """Views about the callers themselves."""
+    """One method for each entry of `STORE` about tokens, quotas, sessions and audit notes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def whoami(self, call: Call) -> Response:
-        """Return the caller."""
+        """Return the caller's principal."""
         return answer(_require_principal(call))
 
     def tokens(self, call: Call) -> Response:
@@ -33,12 +34,12 @@ class AccountViews:
         return answer(api.TokensAnswer(tokens=self._store.tokens(_require_principal(call))))
 
     def make_token(self, call: Call) -> Response:
-        """Make a token."""
+        """Make a token with at most the caller's rights."""
         request = call.body(TokenRequest)
         return answer(self._store.make_token(request, _require_principal(call)))
 
     def revoke_token(self, call: Call, token: str) -> Response:
-        """Revoke a token."""
+        """Revoke a token and all tokens made with it."""
         self._store.revoke_token(token, _require_principal(call))
         return done()
 
@@ -63,7 +64,7 @@ class AccountViews:
         return answer(api.BytesAnswer(is_counted=True, known=known))
 
     def note_audit(self, call: Call) -> Response:
-        """Record a user's action at the dispatcher."""
+        """Add a user's action at the dispatcher to the audit list."""
         request, who = call.body(api.AuditRequest), call.principal
         self._store.note(who.name if who is not None else "", request.what)
         return done()

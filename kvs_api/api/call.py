@@ -1,4 +1,7 @@
-"""Shared parts of all views: access to requests, and forms of answers."""
+"""`Call`, the request a view receives, and helpers that build its response. Used by all view classes.
+
+It checks the form of headers and parameters, not who may call. Nothing here reads the store.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from cerebro.contract.rest import api
 Body = TypeVar("Body", bound=BaseModel)
 
 _MAX_ONCE = 64
+"""Maximum number of characters of an idempotency key."""
 _MAX_DIGITS = 16  # of `MAX_SEQ`; Python refuses to convert thousands
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
@@ -25,7 +29,7 @@ class Call:
     """One request, with its whole body.
 
     Attributes:
-        content: the body.
+        content: the body; empty until `kvs_api.api.app` has read it.
         principal: the caller; `None` on clusters without users.
     """
 
@@ -55,7 +59,7 @@ class Call:
         return once
 
     def require_integer(self, name: str, meaning: str) -> int:
-        """Return a required parameter."""
+        """Return a required query parameter, between 0 and `api.MAX_SEQ`. `meaning` completes the error message."""
         text = self.args.get(name, "")
         if not text.isdecimal() or len(text) > _MAX_DIGITS or int(text) > api.MAX_SEQ:
             raise errors.BadRequestError(f"{name} must be {meaning}, not {text!r}")
@@ -75,12 +79,12 @@ class Call:
 
 
 def checked_name(name: str) -> str:
-    """Return a name from the path if it is valid."""
+    """Return a name from the path. An invalid one raises `ValidationError`, which the app answers with 400."""
     return _NAME.validate_python(name)
 
 
 def spliced(field: str, entries: Iterable[str]) -> Response:
-    """Answer with one list, whose entries are JSON."""
+    """Answer with an object of one field, a list whose entries are JSON text."""
     return json_answer(f'{{"{field}":[{",".join(entries)}]}}')
 
 
@@ -90,7 +94,7 @@ def json_answer(content: str, status: int = 200) -> Response:
 
 
 def bytes_answer(content: bytes) -> Response:
-    """Answer with a file."""
+    """Answer with bytes."""
     return Response(content, media_type="application/octet-stream")
 
 

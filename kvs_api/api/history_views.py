@@ -1,4 +1,7 @@
-"""Views of the history. It holds only hashes and figures, so every reader may see all rows."""
+"""Views of the history of sub-epochs over all runs (`kvs_api.store.history`).
+
+The leading controller adds rows; clients read them. It holds only hashes and figures, so every reader may see all rows.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class HistoryViews(RegistryViews):
         return answer(self._store.history())
 
     def count_history(self, call: Call) -> Response:
-        """Count the results of events once."""
+        """Add results of a log's events to the rows, unless these events were counted before."""
         return answer(self._store.count_history(call.body(HistoryRequest)))
 
     def forget_history(self, call: Call) -> Response:

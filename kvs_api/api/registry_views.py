@@ -1,6 +1,7 @@
-"""Views of registered models. The owner of the first version's experiment owns the name.
+"""Views of registered models (`kvs_api.store.registry`), for clients, the dispatcher and the controller.
 
-Others cannot add versions or move aliases.
+The owner of the first version's experiment owns the name: other users cannot add versions or move aliases. On
+clusters without users everyone can. No model file passes through these views: the controller copies them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Views of the older part of logs."""
+"""Views that move the older part of a log into files, and store and return snapshots (`kvs_api.logs.segment_store`).
+
+The controller calls them; it decides when to cut. Log readers need none of them: ordinary reads include moved events.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,22 @@ class SegmentViews(HistoryViews):
     """One method for each segment entry of `STORE`."""
 
     def cut(self, call: Call, name: str) -> Response:
-        """Move the older part of an experiment's log into a file."""
+        """Move the oldest events of an experiment's log into one file."""
         request = call.body(SegmentRequest)
         self._store.require(checked_name(name))
         return answer(self._store.cut(name, request))
 
     def cut_cluster_log(self, call: Call) -> Response:
-        """Move the older part of the cluster log into a file."""
+        """Move the oldest events of the cluster log into one file."""
         return answer(self._store.cut(keys.CLUSTER_LOG_NAME, call.body(SegmentRequest)))
 
     def segments(self, call: Call, name: str) -> Response:
-        """Return the part of an experiment's log that is in files."""
+        """List the files that hold the older part of an experiment's log."""
         self._store.require(checked_name(name))
         return answer(self._store.segments(name))
 
     def cluster_log_segments(self, call: Call) -> Response:
-        """Return the part of the cluster log that is in files."""
+        """List the files that hold the older part of the cluster log."""
         return answer(self._store.segments(keys.CLUSTER_LOG_NAME))
 
     def keep_snapshot(self, call: Call, name: str) -> Response:

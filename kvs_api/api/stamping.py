@@ -1,6 +1,7 @@
-"""Authors of written records: replaces the caller's statements by the principal's name and project.
+"""Authors of written records: replace the names a caller states by its principal's name and project.
 
-Pure. On clusters without users (`None`), the caller's statements stand.
+`kvs_api.api.views` calls these before each write to the store. Pure. On clusters without users (`principal` is
+`None`), the caller's statements remain. Access to an experiment is checked elsewhere (`AccountViews`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""HTTP views of the store. Every rule about state is in `kvs_api.store.store`.
+"""HTTP views: each checks a request's body and access, calls one method of the store and forms the response.
 
-Answers with events are spliced from stored JSON, without parsing: the log was validated on writing.
+`kvs_api.api.app` routes requests here by the table `STORE`, after authentication. Rules about state are in
+`kvs_api.store.store`. Events, points and statuses are spliced from stored JSON without parsing: they were
+validated when written.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class Views(SegmentViews):
         )
 
     def quarantine(self, call: Call, name: str) -> Response:
-        """Quarantine an unreadable experiment."""
+        """Quarantine an experiment whose record or log is unreadable."""
         request = call.body(api.QuarantineRequest)
         self._store.quarantine(checked_name(name), request.problem, request.term)
         return done()
@@ -112,7 +114,7 @@ class Views(SegmentViews):
         return spliced("points", self._store.live(checked_name(name), *call.cursor()))
 
     def watch(self, call: Call) -> Response:
-        """Wait for news in several logs or the cluster."""
+        """Return new events of several logs and the newest notification number; can wait for news."""
         found, cluster = self._store.watch(call.body(api.WatchRequest))
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
         return json_answer(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
@@ -146,7 +148,7 @@ class Views(SegmentViews):
         return answer(api.AuditAnswer(entries=self._store.audit(last)))
 
     def reclaim(self, call: Call) -> Response:
-        """Return the data sets that no experiment uses any more."""
+        """Return the data sets that no experiment uses."""
         return answer(self._store.reclaim())
 
     def workers(self, call: Call) -> Response:
@@ -173,7 +175,7 @@ class Views(SegmentViews):
         return answer(api.SizeAnswer(request=self._store.size_request()))
 
     def request_size(self, call: Call) -> Response:
-        """Make a size request, or answer one with a problem."""
+        """Request a number of workers, or refuse the pending request with a problem."""
         size_request = stamped_size(call.body(SizeRequest), call.principal)
         self._store.request_size(size_request)
         if call.principal is not None and not size_request.problem:
@@ -273,7 +275,7 @@ class Views(SegmentViews):
         return spliced("items", items)
 
     def trials(self, call: Call) -> Response:
-        """Return results of earlier trials."""
+        """Return stored trial results by their keys."""
         return answer(api.TrialsAnswer(records=self._store.trials(call.body(api.TrialsRequest).keys)))
 
     def keep_trial(self, call: Call) -> Response:
@@ -283,7 +285,7 @@ class Views(SegmentViews):
         return answer(record)
 
     def forget_trials(self, call: Call) -> Response:
-        """Remove results of trials."""
+        """Remove stored trial results by their keys."""
         return answer(
             api.ForgottenAnswer(forgotten=self._store.forget_trials(call.body(api.TrialsRequest).keys))
         )

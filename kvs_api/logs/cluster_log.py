@@ -1,15 +1,16 @@
 """Logs in the store: the *cluster log*, and experiments' logs merged with it for reading.
 
-An experiment's log holds its own runs and tasks, the cluster log the workers. Each event is stored once. An
-experiment's event records the number of cluster events at its time, which gives both logs one order without a
-clock. A reader of an experiment's log receives both in this order, under dense numbers: an event's number
+An experiment's log holds its own runs and tasks, the cluster log holds workers and replicas. Each event is stored
+once. An experiment's event records the number of cluster events at its time, which gives both logs one order without
+a clock. A reader of an experiment's log receives both in this order, under dense numbers: an event's number
 counts the experiment's events up to it and the cluster events before it. The script uses this number as the
 event's id (`append` in ``steps.lua``), so each gap between ids is exactly as wide as the cluster events
 between them. Readers receive a cluster event only after its number is reserved (`reserve` there), so numbers
 never change their meaning.
 
-Events no longer in the database are read from files (`kvs_api.logs.log_files`). The list of files is read after
-the database, so an event moved in between is found in its file.
+`ClusterLogStore` is a base class of `Store`. Events no longer in the database are read from files
+(`kvs_api.logs.log_files`). The list of files is read after the database, so an event moved in between is found in
+its file. Only the cluster log is written here; experiments' logs are written by `Store` and the script.
 """
 
 from __future__ import annotations
@@ -189,10 +190,10 @@ def _by_key(entries: Iterable[tuple[bytes, Entries]]) -> dict[str, Entries]:
 def _merged(
     cursor: int, experiment_log: Entries, cluster_log: Entries, *, has_more: bool, is_cut: bool, reserved: int
 ) -> list[Numbered]:
-    """Merge the entries after `after`: the cluster log fills gaps in the experiment's ids.
+    """Merge the entries after `cursor`: the cluster log fills gaps in the experiment's ids.
 
     Args:
-        own, cluster_log: entries after the cursor, both read at the same moment.
+        experiment_log, cluster_log: entries after the cursor, both read at the same moment.
         has_more: True if the experiment's log continues.
         is_cut: True if the cluster log continues.
         reserved: number of cluster events with reserved numbers at that moment. Later ones may still get

@@ -1,9 +1,10 @@
-"""The older part of logs, in files: segments, and snapshots of folds. Log readers see no difference.
+"""Files of a log: segments, which hold its older events, and snapshots of folds. Log readers see no difference.
 
-The database keeps recent events. On the controller's request, one time range after the other is written to a
-file on the shared volume and read back; then one call of the script registers the file and removes the range
-from the database. An event is therefore always in the database or in a registered file. Unregistered files
-are ignored. File names contain the checksum, so two processes that write the same range do not conflict.
+`kvs_api.logs.segment_store` writes files and `kvs_api.logs.cluster_log` reads events from them. The database keeps
+recent events. On the controller's request, one time range after the other is written to a file on the shared
+volume; then one call of the script registers the file and removes the range from the database. An event is
+therefore always in the database or in a registered file. Unregistered files are ignored. File names contain the
+checksum, so two processes that write the same range do not conflict.
 
 A file is valid only with the checksum in the database. Readers get an error for a missing or damaged file;
 later events remain readable.
@@ -37,7 +38,7 @@ Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 class LogFiles:
-    """Files of logs and their entries in the database. Thread-safe.
+    """Reads and writes files of logs, and reads their list in Redis. Thread-safe.
 
     Args:
         database: Redis client.
@@ -75,30 +76,31 @@ class LogFiles:
     # --- reading ---------------------------------------------------------------------------------
 
     def entries_after(self, log: str, name: str, number: int) -> Entries:
-        """Return the entries after a number in the segment with the next one.
+        """Return the entries after a number, up to the end of the segment that holds the next entry.
 
-        Returns [] if the database has the next one.
+        Returns [] if the next entry is in the database.
+
 
         Raises:
             LostEventsError: the segment's file is missing or damaged.
         """
-        segment = self._replica(log, number)
+        segment = self._segment_after(log, number)
         if segment is None:
             return []
         entries = self._entries(name, segment)
         return [_as_read(entry) for entry in entries[bisect_right(entries, number, key=_number) :]]
 
     def last_entry(self, log: str, name: str, number: int) -> Entries:
-        """Return the last entry up to a number as a list.
+        """Return the last entry up to a number, as a list of one.
 
-        Returns [] if it is not in a segment.
+        Returns [] if no segment holds it.
         """
         newest = self.newest(log)
         if newest is None or number < self._first(log):
             return []
         if number >= newest.last:  # no need to open the file
             return [_as_read(Entry(newest.last, round(newest.ended * 1000), newest.count or None, b""))]
-        segment = self._replica(log, number - 1) if number else None
+        segment = self._segment_after(log, number - 1) if number else None
         entries = self._entries(name, segment) if segment is not None else []
         at = bisect_right(entries, number, key=_number)
         if at == 0 and segment is not None:  # between two segments
@@ -112,7 +114,7 @@ class LogFiles:
             found: Any = self._redis.lindex(f"{log}:segments", 0)
         return Segment.model_validate_json(found).first if found else 0
 
-    def _replica(self, log: str, number: int) -> Segment | None:
+    def _segment_after(self, log: str, number: int) -> Segment | None:
         """Return the first segment with an entry after a number. Binary search: there may be hundreds."""
         with translated():
             length: Any = self._redis.llen(f"{log}:segments")
@@ -195,14 +197,14 @@ class LogFiles:
         return hashlib.sha256(content).hexdigest()
 
     def remove(self, name: str, files: Iterator[str]) -> None:
-        """Remove unused files."""
+        """Remove files of a log. Missing ones are ignored."""
         assert self.folder is not None, "callers check for a shared volume"
         for file in files:
             (self.folder / name / file).unlink(missing_ok=True)
 
 
 def ended_tasks(entries: list[Entry]) -> dict[str, int]:
-    """Return the tasks that ended within these entries -> their newest ended attempt."""
+    """Return the newest ended attempt of each task that ended within these entries, by task."""
     found: dict[str, int] = {}
     for entry in entries:
         if b'"type":"Task' in entry.event:

@@ -1,6 +1,8 @@
-"""Moves the older part of logs into files, and keeps snapshots of folds.
+"""Moves the oldest events of logs from Redis into files, and stores snapshots of folds.
 
-The controller decides when.
+`kvs_api.api.segment_views` calls it for the controller, which decides when. A cut writes one segment of at most
+20,000 events, checks that it decodes, and then lets the script (`segments.lua`) drop these events from Redis.
+Nothing here deletes events. Reads of moved events are in `kvs_api.logs.cluster_log`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class SegmentStore(ClusterLogStore):
     """Moves logs into files and keeps snapshots. `name` is an experiment or `keys.CLUSTER_LOG_NAME`."""
 
     def cut(self, name: str, request: SegmentRequest) -> SegmentAnswer:
-        """Move the oldest entries in the database into at most one segment, as `request` says.
+        """Move the oldest entries in the database into at most one segment, within the limits of `request`.
 
         Raises:
             NotFoundError: the experiment does not exist.
@@ -50,8 +52,8 @@ class SegmentStore(ClusterLogStore):
             raise errors.ConflictError(
                 f"events {entries[0].number} to {entries[-1].number} of {name} cannot be decoded after encoding"
             )
-        segment = self._written(name, entries, content, floor)
-        moved = self._known(name, segment, last_moved, entries, request)
+        segment = self._write_segment(name, entries, content, floor)
+        moved = self._register_segment(name, segment, last_moved, entries, request)
         if moved:
             self._shrink_file()
         return SegmentAnswer(
@@ -74,7 +76,9 @@ class SegmentStore(ClusterLogStore):
                 cursor = found[-1].number
         return found, int(length)
 
-    def _written(self, name: str, entries: list[Entry], content: bytes, floor: Segment | None) -> Segment:
+    def _write_segment(
+        self, name: str, entries: list[Entry], content: bytes, floor: Segment | None
+    ) -> Segment:
         first, last = entries[0], entries[-1]
         counts = [entry.cluster for entry in entries if entry.cluster is not None]
         sha256 = hashlib.sha256(content).hexdigest()
@@ -100,7 +104,7 @@ class SegmentStore(ClusterLogStore):
                 f"{file} of {name} was not written, and nothing was moved: {cause}"
             ) from cause
 
-    def _known(
+    def _register_segment(
         self, name: str, segment: Segment, last_moved: int, entries: list[Entry], request: SegmentRequest
     ) -> bool:
         call: dict[str, Any] = {
@@ -186,7 +190,7 @@ class SegmentStore(ClusterLogStore):
         return None
 
     def segments(self, name: str) -> SegmentsAnswer:
-        """Return the part of a log that is in files."""
+        """List a log's segments and snapshots, and count its entries still in the database."""
         log = keys.log_of(name)
         with translated():
             remaining: Any = self._redis.xlen(log)

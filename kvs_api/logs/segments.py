@@ -1,5 +1,6 @@
-"""Segments: a time range of a log as one immutable file. Pure: encodes entries as bytes and decodes them.
+"""File format of a segment: consecutive entries of a log as compressed bytes. Pure: encodes and decodes.
 
+`kvs_api.logs.segment_store` encodes and `kvs_api.logs.log_files` decodes; neither files nor Redis are touched here.
 Entries of a log are similar: two commits differ in digits and checksums. An entry is split into its
 *template*, the text without these, and its values. Values at the same place of the same template form a
 column. Columns compress to a sixth of the compressed event text. Decoding restores every byte: nothing is
@@ -122,7 +123,7 @@ def _numbers(numbers: Iterable[int]) -> bytes:
 def _packed(column: bytes) -> tuple[bytes, bool]:
     """Return the packed column and whether it is text.
 
-    Checksums take half the space as bytes, and do not compress.
+    A column of 16-digit checksums is packed as bytes: half the space, and checksums do not compress.
     """
     values = column.split(b"\n")
     if len(values[0]) == 16 and all(len(value) == 16 for value in values):

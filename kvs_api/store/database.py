@@ -108,11 +108,11 @@ class Database:
             _log.debug("the append-only file was not rewritten: %s", error)
 
     def forget(self, poll: LongPoll) -> None:
-        """Stop waking a request."""
+        """Stop waking a request at new entries."""
         self._news.forget(poll)
 
     def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, Entries]]:
-        """Return entries after the cursors, of all streams at one moment.
+        """Return at most `PAGE` entries after each cursor, of all streams at one moment. Never blocks.
 
         If the result is empty and the request may wait, the first new entry wakes it (`kvs_api.api.long_polls`).
         """
@@ -185,7 +185,7 @@ class Database:
 
 
 def script() -> str:
-    """Return the script that makes every change of state."""
+    """Return the Lua script: the text of all `.lua` files of this folder, in the order of `_SCRIPT`."""
     files = resources.files(__name__.rpartition(".")[0])
     return "\n".join(files.joinpath(name).read_text() for name in _SCRIPT)
 

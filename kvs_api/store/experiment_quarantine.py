@@ -68,7 +68,7 @@ def record_of(name: str, content: bytes, created: float) -> tuple[ExperimentReco
 
 
 def checked(number: int, text: str) -> str:
-    """Return an entry of a log. Replace text that is no JSON object by an event of unknown type."""
+    """Return the text of a log entry, or an event of unknown type if the text is no JSON object."""
     try:
         if isinstance(json.loads(text), dict):
             return text

@@ -1,4 +1,6 @@
-"""Every key in Redis. The store and its script use these names and add only the suffixes listed.
+"""Names of every key in Redis. Only kvs_api uses them: it passes them to its script, which adds only listed suffixes.
+
+"readers" and "writers" name the service on whose behalf kvs_api acts; "steps.lua" is any file of the script.
 
 | key                      | type   | holds                                             | writers            | readers            | expiry |
 |--------------------------|--------|---------------------------------------------------|--------------------|--------------------|--------|

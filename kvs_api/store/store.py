@@ -85,7 +85,7 @@ class Store(HistoryStore):
         return self._document(keys.experiment(name), ExperimentRecord, f"experiment {name!r}")
 
     def require(self, name: str) -> None:
-        """Check that an experiment exists.
+        """Raise an error if an experiment does not exist.
 
         Raises:
             NotFoundError: it does not.
@@ -212,7 +212,7 @@ class Store(HistoryStore):
             )
 
     def reclaim(self) -> Reclaim:
-        """Return the data sets that no experiment uses any more."""
+        """Return the data sets that no experiment uses, and the number of this set's newest change."""
         with translated():
             # Read the number first: a list newer than its number is read again, an older one would not be.
             seq: Any = self._redis.get(keys.RECLAIM + ":seq")
@@ -233,7 +233,7 @@ class Store(HistoryStore):
     # --- controller ------------------------------------------------------------------------------
 
     def lead(self, request: api.LeaderRequest) -> api.LeaderAnswer:
-        """Take or keep the leadership."""
+        """Take or renew the controller's leadership lease."""
         call = {
             "call": "lead",
             "holder": request.holder,

@@ -52,7 +52,7 @@ class WorkerStore(QuotaStore):
     # --- workers ---------------------------------------------------------------------------------
 
     def register(self, record: WorkerRecord) -> WorkerRecord:
-        """Register a worker's new incarnation."""
+        """Register a worker's new incarnation, with an empty inbox. A repeated call keeps the inbox."""
         self._run(
             {
                 "call": "register",

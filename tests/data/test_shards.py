@@ -35,8 +35,8 @@ def _read(folder: Path) -> tuple[MappedRows, list[Any]]:
     """Read all rows of the shards in a folder, one array per field."""
     write_manifest(folder, PartitionManifest.of(SOURCE, complete_shards(folder)))
     rows = MappedRows.open([folder])
-    batches = list(rows.batches(np.arange(rows.num_rows), np.unique([0, rows.num_rows])))
-    return rows, batches[0][1] if batches else []
+    batches = list(rows.planned(np.arange(rows.num_rows), np.unique([0, rows.num_rows])))
+    return rows, batches[0].columns() if batches else []
 
 
 _columns = st.integers(0, 12).flatmap(

@@ -58,8 +58,9 @@ def stored(folder: Path) -> dict[Any, list[Any]]:
     """Return each row of a complete partition by id, with its fields as lists."""
     rows = MappedRows.open([folder])
     found: dict[Any, list[Any]] = {}
-    for positions, columns in rows.batches(np.arange(rows.num_rows), np.unique([0, rows.num_rows])):
-        for position, row_id in enumerate(rows.ids(positions)):
+    for batch in rows.planned(np.arange(rows.num_rows), np.unique([0, rows.num_rows])):
+        columns = batch.columns()
+        for position, row_id in enumerate(rows.ids(batch.rows)):
             assert row_id not in found, "a row is there twice"
             found[row_id] = [np.asarray(column[position]).tolist() for column in columns]
     return found

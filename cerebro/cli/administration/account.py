@@ -1,6 +1,7 @@
-"""``cerebro token``, ``quota`` and ``audit``: access tokens, limits of projects, and the audit log.
+"""``cerebro token``, ``quota`` and ``audit``: parse arguments, call the store's API, print tables.
 
-A secret is printed once, alone on its line of the standard output, so that a script can store it.
+The store checks rights and enforces quotas; nothing is decided here. A new token's secret is printed once, alone on its
+line of the standard output, so that a script can store it.
 """
 
 from __future__ import annotations

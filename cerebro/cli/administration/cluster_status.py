@@ -1,6 +1,8 @@
-"""Output of ``cerebro status``: services from the supervisor, workers and experiments from the store.
+"""Output of ``cerebro status`` without an experiment: the services of a local cluster, workers, experiments, the queue.
 
-If the store does not answer, the services still show why.
+`cerebro.cli.administration.local` prints it; `cerebro doctor` uses the two functions that connect. Services come from
+the supervisor's file, the rest from the store and the logs. If the store does not answer within 3 s, the services
+are still shown. The output for one experiment is in `cerebro.cli.experiments.status`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from cerebro.state.reports.throughput import ThroughputMeter
 from cerebro.state.worker_quarantine import health_words
 
 _TIMEOUT_S = 3.0
+"""Seconds to retry calls to the store, and seconds to read logs."""
 
 
 def client(info: ClusterInfo) -> KvsClient:

@@ -1,4 +1,8 @@
-"""``cerebro forget history``: remove the measured times and memory of earlier runs."""
+"""``cerebro forget history``: remove the stored times and memory of earlier runs' sub-epochs.
+
+They are the rows of `kvs_api.store.history`, from which the controller estimates new runs. Logs of experiments keep
+their measurements.
+"""
 
 from __future__ import annotations
 

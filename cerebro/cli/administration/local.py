@@ -1,4 +1,8 @@
-"""``cerebro up``, ``down``, ``status``, ``doctor``, ``logs``: the cluster on this machine."""
+"""``cerebro up``, ``down``, ``status``, ``doctor``, ``logs``: parse arguments and print, for a cluster on this machine.
+
+`cerebro.local` starts and ends clusters, `cerebro.cli.doctor` has the checks. ``status`` and ``doctor`` also show a
+cluster elsewhere, named by ``CEREBRO_SERVER``; ``up``, ``down`` and ``logs`` never do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``cerebro check``, ``cerebro quarantine`` and ``cerebro release``: the health of workers' machines."""
+"""``cerebro check``, ``cerebro quarantine`` and ``cerebro release``: the health of workers' machines.
+
+Each sends a request to the store. ``check`` waits for the results, which the workers' agents report; the rules for
+quarantine by the controller are in `cerebro.state.worker_quarantine`.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +111,7 @@ def results(
     """Wait for the results of checks; return those that arrive in time.
 
     Args:
-        asked: worker -> time of the request, as the store recorded it.
+        requested: worker -> time of the request, as the store recorded it.
     """
     from cerebro.state.worker_quarantine import CHECK_TIMEOUT_S
 

@@ -1,4 +1,8 @@
-"""The queue of ``cerebro status``, and all of the status as JSON. Pure."""
+"""The queue as lines for ``cerebro status``, and the whole status as an object for ``--json``. Pure.
+
+`cluster_status` and `cerebro.cli.experiments.status` read the store and pass the data. Positions and reasons to wait
+come from `cerebro.state`; this module only formats them.
+"""
 
 from __future__ import annotations
 
@@ -149,8 +153,8 @@ def _run_json(
 ) -> dict[str, Any]:
     done, total = run.progress()
     found = schedule_now(log.state, run, run.ended or now)
-    reason = queue_position_of(queue, log.state.name, run.id) if run.is_open else None
-    queue_position = reason.as_logged(log.state) if reason is not None else None
+    in_queue = queue_position_of(queue, log.state.name, run.id) if run.is_open else None
+    queue_position = in_queue.as_logged(log.state) if in_queue is not None else None
     return {
         "run": run.id,
         "kind": run.kind,

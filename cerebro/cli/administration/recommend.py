@@ -1,4 +1,8 @@
-"""``cerebro recommend``: memory and CPU requests for workers, from their use."""
+"""``cerebro recommend``: print memory and CPU requests for worker containers, from their measured use.
+
+Reads each worker's usage of the last day and the history of sub-epochs; `cerebro.client.recommendation` computes the
+values. Prints them in the form of the chart's values and changes nothing.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 On one machine the supervisor starts and ends workers. Elsewhere the number is a request in the store: the controller
 passes it to the cluster manager, and the command waits until as many pods have registered. New workers get partitions
-and work in the current run. Partitions that only removed workers held are prepared again.
+and work in the current run. Partitions that only removed workers held are prepared again. Most other commands get
+their connection here, from `cluster_client`.
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ def _late(kvs: KvsClient, count: int, workers: int, timeout_s: float) -> str:
 
 
 def remove(kvs: KvsClient, worker: str) -> list[str]:
-    """Remove a worker and the workers on the same volume; return their names.
+    """Remove a worker and the workers on the same volume from the store; return their names. Ends no process.
 
     Raises:
         NotFoundError: the worker is not registered.

@@ -1,4 +1,4 @@
-"""Result and subject of a check."""
+"""Types of ``cerebro doctor``: `Case`, the input of each check, and `Finding`, its result."""
 
 from __future__ import annotations
 

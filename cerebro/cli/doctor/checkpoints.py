@@ -1,4 +1,8 @@
-"""Check of final checkpoints, which no service reads after training."""
+"""The check ``checkpoints`` of ``cerebro doctor``: are the final checkpoints of finished models on the volume?
+
+Only for a local cluster. Checks that files exist, not their content, for at most 10 s. No service reads these files
+after training, so nothing else would notice their loss.
+"""
 
 from __future__ import annotations
 

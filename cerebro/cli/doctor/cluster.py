@@ -1,4 +1,8 @@
-"""Checks of the local cluster: token, socket, services, and processes of an earlier one."""
+"""Checks of ``cerebro doctor`` on the cluster: token, socket, ports, leftover processes, services, workers, logs.
+
+Checks of files, ports and processes are for the local cluster only. `threads`, `machines` and `experiments` read the
+store, also of a cluster in ``CEREBRO_SERVER``. Nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from cerebro.runtime.usage.cores import crowded
 from cerebro.state.worker_quarantine import health_words
 
 _MANY_RESTARTS = 5
+"""Restarts of a working service from which on to warn."""
 
 
 def token(case: Case) -> Finding:

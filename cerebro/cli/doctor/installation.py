@@ -1,4 +1,7 @@
-"""Checks of the installation: Python, packages, torch, the database."""
+"""Checks of ``cerebro doctor`` on the installation: Python, packages, torch and its GPUs, the database server.
+
+`torch` is imported in a process of its own, for at most 120 s. Nothing is installed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Check of the logs: their length, and whether old parts move to files."""
+"""The check ``logs`` of ``cerebro doctor``: do old events move from the database into files?
+
+It compares the number of events in the database with a limit of 100,000 for each log, and reads no event.
+`controller.loop.log_keeper` moves them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from cerebro.errors import CerebroError
 _BUDGET_S = 10.0
 """Time limit; the newest experiments are checked first."""
 _MANY = 100_000
-"""Events of one log in the database; a growing log normally has a third."""
+"""Events of one log in the database above which to warn; a growing log normally has a third."""
 
 
 def logs(case: Case) -> Finding:

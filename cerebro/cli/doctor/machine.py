@@ -1,4 +1,8 @@
-"""Checks of the machine: cores, memory, limits, clock, loopback interface, disks."""
+"""Checks of ``cerebro doctor`` on this machine: cores, memory, sandbox, limits, clock, loopback interface, disks.
+
+They read the system and create only temporary files. Machines of remote workers are not checked here: see
+`cerebro.worker.health`.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,10 @@ from cerebro.runtime.isolation import landlock, metadata_guard, sandbox_settings
 from cerebro.runtime.usage.cores import available
 
 _WORKER_BYTES = 1_000_000_000
+"""Memory that a worker may need with a small model."""
 _SHM_BYTES = 256_000_000
 _SPACE_TIGHT_BYTES, _SPACE_NONE_BYTES = 5_000_000_000, 500_000_000
+"""Free bytes of a disk below which to warn, and to fail."""
 _FEWEST_FILES = 1024
 _EARLIEST = 1_735_689_600.0  # 2025: a clock before that was never set.
 _SKEW_S = 5.0

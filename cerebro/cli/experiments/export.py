@@ -1,4 +1,8 @@
-"""``cerebro export``: results in MLflow or Weights & Biases. The cluster is not changed."""
+"""``cerebro export``: results in MLflow or Weights & Biases. The cluster is not changed.
+
+Parses arguments and starts `cerebro.exports`, which has the mapping and the loop. Runs once, or until Ctrl-C with
+``--follow``, as the chart's export pod does.
+"""
 
 from __future__ import annotations
 

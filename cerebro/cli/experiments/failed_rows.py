@@ -1,4 +1,7 @@
-"""``cerebro failed-rows EXPERIMENT``: rows that preprocessing skipped or failed on."""
+"""``cerebro failed-rows EXPERIMENT``: print the rows that preprocessing skipped or failed on.
+
+The table comes from `cerebro.client.results.failed_table`, which reads the files of an ETL run. Reads only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``cerebro replay`` and ``cerebro selftest``: repeat a training, test a cluster."""
+"""``cerebro replay`` and ``cerebro selftest``: arguments only.
+
+`cerebro.client.replay` trains models again in this process, in the logged order, and compares.
+`cerebro.client.selftest` runs a tiny experiment on the cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``cerebro register``, ``models``, ``alias``: registered models."""
+"""``cerebro register``, ``models``, ``alias``: register a model, list registered models, move an alias.
+
+``register`` waits until the controller has copied the model's files. The registry itself is in the store
+(`kvs_api.store.registry`); `cerebro.client.models.registry` has the same commands for notebooks.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +101,7 @@ def _models(options: argparse.Namespace) -> int:
 
 
 def lines(models: tuple[RegisteredModel, ...], *, with_all: bool) -> list[str]:
-    """Format a table of the newest version and those with an alias, or of all."""
+    """Format a table of each model's newest version and versions with an alias; `with_all` shows all versions."""
     rows = []
     for model in models:
         shown = [

@@ -1,4 +1,7 @@
-"""``cerebro run``: run an experiment file, from data to predictions."""
+"""``cerebro run``: run an experiment file, from data to predictions. `cerebro.client.experiment_file` does the work.
+
+The command waits for each run and prints its progress. Ctrl-C ends the command, not the run on the cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``cerebro stacks EXPERIMENT MODEL``: stack of the process that trains a model, without ending it."""
+"""``cerebro stacks EXPERIMENT MODEL``: print the Python stack of the processes that train a model.
+
+Finds the model's running tasks in the log and requests their stacks through the store (`kvs_api.store.stack_requests`).
+The processes continue.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Output of ``cerebro status EXPERIMENT``: runs, and the newest fit's schedule, epochs and models."""
+"""Output of ``cerebro status EXPERIMENT``: its runs, and the newest fit's schedule, epochs and models.
+
+`cerebro.cli.administration.local` prints it. The state is folded here from the log, starting at the newest snapshot
+(`load_readable`, which other commands use too); of a damaged log, only the readable part. Nothing is written.
+"""
 
 from __future__ import annotations
 

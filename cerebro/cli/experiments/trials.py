@@ -1,4 +1,8 @@
-"""``cerebro trials EXPERIMENT``: parallel plans of a fit's models, and their measurements."""
+"""``cerebro trials EXPERIMENT``: show the parallel plans of a fit's models, and the results of measuring them.
+
+Read from the experiment's log. With ``--forget``, the stored results (`Store.trials`, kept 90 days) of these plans are
+removed, so that later runs measure again; the log keeps them. No trial is started here.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Files that are complete or absent, opened safely."""
+"""Reading and writing of files: atomic writes, checksums, files with a base, safe opening below a folder."""

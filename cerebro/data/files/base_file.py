@@ -1,8 +1,9 @@
 """Files that share byte ranges with another file in their folder, their *base*.
 
-Many files can share a base, so its bytes are written once. A file with a base contains its remaining bytes, then a
-`Layout` as JSON, the layout's length and a marker. `opened` returns the assembled content. The module does not know the
-meaning of the bytes.
+Checkpoints of a model with frozen weights use it: the worker writes these weights once, as the base, and each
+checkpoint refers to it (`cerebro.worker.training.checkpoints`). A file with a base contains its remaining bytes, then a
+`Layout` as JSON, the layout's length and a marker. `opened` returns the assembled content, for workers, client,
+dispatcher and controller. The module only reads; it does not know the meaning of the bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from cerebro.data.files.seekable_reader import Readable, SeekableReader
 _MARK = b"cerebro: based 1"
 _TAIL = struct.Struct(f"<Q{len(_MARK)}s")
 _LONGEST = 1 << 20
-"""Maximum bytes of a layout. Parsing takes a hundred times as much memory, and user code may have written it."""
+"""Maximum bytes of a layout: parsing takes a hundred times as much memory, and user code may have written it."""
 MOST_RANGES, LONGEST_NAME = 3000, 200
 """Maximum ranges, or changing names, of a layout, and maximum bytes of a name as JSON. They keep the layout small."""
 _MOST_BYTES = 1 << 60

@@ -1,4 +1,8 @@
-"""Files in a model's folder that are no longer needed. Only lists them."""
+"""List a model's checkpoint files that are no longer needed.
+
+`cerebro.worker.upkeep` and the controller's `pruned_files` remove them. Nothing is removed here, and the caller decides
+which checkpoints to keep.
+"""
 
 from __future__ import annotations
 

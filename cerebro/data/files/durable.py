@@ -1,4 +1,4 @@
-"""Files that exist completely or not at all.
+"""Files that exist completely or not at all: `DurableFile` writes them, `checksum` and `verify` check them.
 
 A file is written under a temporary name in its folder, hashed, flushed to disk and renamed. A process killed at any
 moment leaves the old or the new file, and at worst a temporary file for `discard_leftovers` or `discard_stale`. The

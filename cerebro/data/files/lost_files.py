@@ -1,4 +1,4 @@
-"""Files that have disappeared from a volume. Opens no file."""
+"""Find recorded files that are missing from a volume, for ``cerebro doctor`` and the page. Opens no file."""
 
 from __future__ import annotations
 

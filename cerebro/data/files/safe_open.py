@@ -1,4 +1,8 @@
-"""Safe opening of files on volumes that user code can write to."""
+"""Open files below a folder without following links, for services that read volumes user code can write to.
+
+The dispatcher and the controller use it, so that a link or pipe left by user code can neither show them other files
+nor block them. Nothing is written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Interfaces of files that are read at any position."""
+"""Base class and interface of read-only files whose bytes are assembled or checked while read.
+
+`BasedFile` assembles a checkpoint and its base; `CheckedReader` of the worker verifies a checksum.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Object stores with the user's metadata, images and files: a folder, or an S3 bucket.
+"""Object stores with the user's metadata, images and files: a folder, or an S3 bucket. Read-only.
 
-A store has a root (a path, `file://` or `s3://bucket/prefix`) and names of objects under it. Names that leave the root
-are refused. boto3 is imported when an `s3://` store is opened.
+ETL tasks, the controller, client and dispatcher read through them. A store has a root (a path, `file://` or
+`s3://bucket/prefix`) and names of objects under it. Names that leave the root are refused. boto3 is imported when an
+`s3://` store is opened.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ __all__ = [
     "local_path",
     "object_name",
     "open_store",
-    "read_bytes",
     "split_uri",
 ]
 
@@ -41,12 +41,6 @@ def open_store(uri: str) -> ObjectStore:
 def is_bucket(uri: str) -> bool:
     """True if an address begins with ``s3://``."""
     return uri[:5].lower() == "s3://"
-
-
-def read_bytes(uri: str) -> bytes:
-    """Return the content of one object, such as a metadata file."""
-    store, name = _opened(uri)
-    return store.read(name)
 
 
 def fetch_uri(uri: str, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A folder as an object store."""
+"""A folder on this machine as an `ObjectStore`, and the meaning of plain paths and ``file://`` addresses."""
 
 from __future__ import annotations
 

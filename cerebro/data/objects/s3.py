@@ -1,4 +1,4 @@
-"""A bucket of S3, or of a compatible service, as an object store.
+"""A bucket of S3, or of a compatible service, as an object store (`ObjectStore`). Read-only.
 
 Endpoint, region and credentials come from the standard AWS variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`...).
 boto3 is imported when a store is created. Only this module translates its errors.
@@ -135,14 +135,14 @@ class S3Store:
                 yield from (key.removeprefix(self._root).rstrip("/") for key in prefixes)
 
     def check(self) -> None:
-        """Raise unless the root is there and may be read. A prefix without any object counts as absent."""
+        """Require a readable root; see `ObjectStore`. A prefix without any object counts as missing."""
         with self._translated(""):
             answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._root, MaxKeys=1)
         if self._root and not answer.get("KeyCount"):
             raise LocatorError(f"there are no objects under {self.uri}: check the locator")
 
     def local_root(self) -> None:
-        """None: objects must be fetched."""
+        """Return `None`: reading objects as files needs a copy."""
         return
 
     def _key(self, name: str) -> str:

@@ -1,4 +1,7 @@
-"""The interface of object stores, and common rules: names stay under the root, copies are atomic."""
+"""`ObjectStore`, the read-only interface of `FolderStore` and `S3Store`, and their common rules.
+
+Names of objects stay under the root, and copies appear atomically.
+"""
 
 from __future__ import annotations
 

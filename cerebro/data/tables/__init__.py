@@ -1,1 +1,1 @@
-"""Users' tables: metadata files as typed columns, in bounded memory."""
+"""Users' metadata tables (CSV, TSV, Parquet): locators, files, types, and rows in bounded memory."""

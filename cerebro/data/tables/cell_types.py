@@ -2,7 +2,8 @@
 
 A column has the first type of `TYPES` that keeps the notation of every cell: ``1`` is an integer, and ``0001``, ``+1``
 and ``NA`` are text; ``1.1`` is a float, and ``1e5`` is text. ``1.10`` is a float only if all cells have two decimals.
-An empty cell is null. Spaces around a number, date or truth value do not count. This module does not read files.
+An empty cell is null. Spaces around a number, date or truth value do not count. `text_stream` and `table_stream` pass
+the cells; this module does not read files.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ TYPES: Sequence[pa.DataType] = (
 
 _FLOAT = re.compile(r"-?(?:0|[1-9]\d*|(?=\.\d))(\.(?:0|\d*[1-9])?)?(?:[eE]([+-]?)\d+)?")
 _FEW = 64
+"""Number of cells that rule out most types."""
 _FIXED = re.compile(r"-?\d+\.(\d+)(e[+-]\d\d+)?")
 _MOST_WHOLE = 2**53
 """float64 cannot hold every larger integer."""
@@ -46,7 +48,7 @@ def type_of(name: str, text: pa.StringArray) -> pa.DataType:
     if not pc.any(pc.not_equal(text, "")).as_py():
         return pa.null()
     kinds = TYPES[:1] if name == "id" else TYPES
-    # Arrow looks at all cells even if the first cannot be converted, so rule out most types by a few.
+    # Arrow converts all cells even if the first one fails, so rule out most types by a few cells.
     is_id = name == "id"
     likely = [kind for kind in kinds if as_type(text[:_FEW], kind, is_id=is_id) is not None]
     return next((kind for kind in likely if as_type(text, kind, is_id=is_id) is not None), pa.string())

@@ -1,6 +1,7 @@
-"""The files of a metadata locator: a file, a folder's tables, or matches of a pattern.
+"""The files of a metadata locator: a single file, a folder's tables, or matches of a pattern such as ``*.csv``.
 
-The module does not read the tables.
+`locators` and the controller's preparation call `table_files`. It lists, copies and hashes files; `table_stream` reads
+the tables. Folders inside the folder and compressed tables are refused, so that no row is missed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _FORMATS: dict[str, Format] = {".csv": "CSV", ".tsv": "TSV", ".parquet": "Parque
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy")
 _PATTERN = "*?["
 _MAX_CHECKED = 1_000
+"""Maximum number of inner folders, and of names in each, that are checked for unread tables."""
 _BLOCK_BYTES = 1 << 20
 
 

@@ -1,8 +1,9 @@
-"""Tables of any size as record batches with one schema, in bounded memory.
+"""Metadata tables of any size as record batches with one schema, in bounded memory.
 
-`pyarrow.dataset` decodes a full row group of a Parquet file at once and infers the types of a CSV file from its first
-megabyte only, so this module uses Arrow's file readers (docs/decisions/0053-tables-larger-than-memory.md). It does not
-know the meaning of columns other than `id`.
+The controller's preparation and previews (`locators`) read rows through `TableStream`; Parquet is implemented here,
+text in `text_stream`. `pyarrow.dataset` decodes a full row group of a Parquet file at once and infers the types of a
+CSV file from its first megabyte only, so Arrow's file readers are used
+(docs/decisions/0053-tables-larger-than-memory.md). The module does not know the meaning of columns other than `id`.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def _decimals(kind: pa.DataType) -> int:
 
 
 def _as_of_text(kind: pa.DataType) -> pa.DataType:
-    """Return the type that CSV cells can share with a Parquet column."""
+    """Return the closest type to a Parquet column's that CSV cells can be converted to."""
     if pa.types.is_signed_integer(kind):
         return pa.int64()
     if pa.types.is_floating(kind):

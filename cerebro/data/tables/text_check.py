@@ -1,4 +1,4 @@
-"""Refuse CSV with unclosed quotes or NUL bytes.
+"""Refuse CSV and TSV with unclosed quotes or NUL bytes, before Arrow parses it.
 
 After an unclosed quote, CSV readers take all text up to the next quote as one value, or the rest of the file if no
 quote follows. The rows in it disappear without an error.

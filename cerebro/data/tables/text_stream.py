@@ -1,4 +1,4 @@
-"""CSV and TSV files of any size as record batches. Types are inferred once, from the first megabytes.
+"""`TableStream` of CSV and TSV files of any size. Types are inferred once, from the first 8 MiB.
 
 Arrow would read `0001` as the number 1. So the stream reads columns as text and converts them with `cell_types`; the
 error for a later cell that does not match names file, row and value. Arrow converts only columns with a type in the

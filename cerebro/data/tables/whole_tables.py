@@ -1,4 +1,8 @@
-"""Plain tables: the user's metadata, and predictions. Knows columns and values, not tensors."""
+"""Tables that fit into memory: column names, parsed text, and Arrow files of predictions. Knows columns, not tensors.
+
+`text_stream` parses its sample here; workers write predictions with `write_columns`, and the client reads them with
+`read_columns`. Metadata of any size is read by `table_stream`.
+"""
 
 from __future__ import annotations
 
