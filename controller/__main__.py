@@ -48,7 +48,10 @@ def main() -> None:
         sys.exit(f"controller: {error}")
     kvs = KvsClient(settings.server, settings.token, retry_for_s=10.0)
     leading = KvsClient(
-        settings.server, settings.token, retry_for_s=10.0, write_headers=lambda: fence(controller.newest_term)
+        settings.server,
+        settings.token,
+        retry_for_s=10.0,
+        write_headers=lambda: fence(controller.leadership.newest_term),
     )
     projection = TensorBoardFiles(kvs, settings.volumes, open_runs=settings.open_runs)
     metrics = Metrics()
@@ -58,8 +61,8 @@ def main() -> None:
     keeper = LogKeeper(
         kvs=kvs,
         make=make_snapshot,
-        leadership=lambda: controller.term,
-        is_settled=lambda name, seq: controller.is_settled(name, seq),  # noqa: PLW0108 - created below
+        leadership=lambda: controller.leadership.term,
+        is_settled=lambda name, seq: controller.projections.is_settled(name, seq),  # noqa: PLW0108 - created below
         show=projection.show,
         question=SnapshotQuestion(
             server=settings.server, token=settings.token, experiment="", until=0, least=0, term=0
@@ -114,7 +117,7 @@ def hung(last_iteration: float, now: float) -> str:
 
 def _answer_probes(bind: str, controller: Controller, metrics: Metrics) -> None:
     def check() -> str:
-        return hung(controller.turned, time.monotonic())
+        return hung(controller.leadership.turned, time.monotonic())
 
     try:
         health.serve(bind, ready=check, live=check, metrics=metrics.exposition)

@@ -376,7 +376,7 @@ class FitDispatch:
 
     def _follow(self, run: Run) -> None:
         """Follow the run's plan, or dispatch by its policy without one."""
-        # The store accepts any name of a policy; `controller.loop.loop` reports unknown ones.
+        # The store accepts any name of a policy; `controller.loop.log_reading` reports unknown ones.
         self.policy = self.dispatch = POLICIES.get(run.scheduler, POLICIES[DEFAULT_POLICY])
         if run.planned is not None and run.planned.order:
             self.policy = Following(

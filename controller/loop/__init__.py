@@ -1,4 +1,5 @@
-"""The effects of the controller: leadership, log reading, wake-ups, writing steps.
+"""The loop and its effects: leadership, admission, log reading, wake-ups, writing steps.
 
-`loop` lets each experiment's core decide and writes its steps. The pure rules are in `controller.decisions`.
+`loop.Controller` owns the services of this folder and calls them in a fixed order. The pure rules are in
+`controller.decisions`.
 """

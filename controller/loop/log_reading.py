@@ -18,17 +18,29 @@ from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from controller.decisions.core import Core
 from controller.loop.event_logging import fields, line
+from controller.loop.log_keeper import LogKeeper, Progress
 from controller.metrics import Metrics
 from controller.projections.projection import Projections
 
 log = logging.getLogger(__name__)
 
 
-class LogReading:
-    """Applies events. Owned by the loop; not thread-safe."""
+_REPORT_EVERY = 1_000
+"""Events between two progress reports to the log keeper."""
 
-    def __init__(self, projections: Projections, metrics: Metrics) -> None:
-        self._projections, self._metrics = projections, metrics
+
+class LogReading:
+    """Applies events. Owned by the loop; not thread-safe.
+
+    Args:
+        keeper: makes snapshots of logs by their progress; `None` without snapshots.
+
+    Attributes:
+        projections: get every event that is applied.
+    """
+
+    def __init__(self, projections: Projections, metrics: Metrics, keeper: LogKeeper | None = None) -> None:
+        self.projections, self._metrics, self._keeper = projections, metrics, keeper
         self._store_ahead_s = time.time() - time.monotonic()
 
     def now(self) -> float:
@@ -62,10 +74,20 @@ class LogReading:
                 core.start_over()
             if is_news:
                 self._log_event(core, event)
-            self._projections.apply(core.state, event)
+            self.projections.apply(core.state, event)
         if events and not is_news:
             # After the wall clock was set back, the log's times are ahead.
             self._store_ahead_s = max(self._store_ahead_s, events[-1].time - time.monotonic())
+
+    def report_progress(self, core: Core, *, grows: bool) -> None:
+        """Report a log's progress to the keeper, at most every 1,000 events of a growing log."""
+        state = core.state
+        if self._keeper is None or (grows and state.seq < self._keeper.known(state.name) + _REPORT_EVERY):
+            return
+        open_since = (task.attempts[-1].assigned for run in state.open_runs() for task in run.open.values())
+        live_before = min(open_since, default=self.now())
+        progress = Progress(seq=state.seq, created=core.record.created, grows=grows, live_before=live_before)
+        self._keeper.report(state.name, progress)
 
     def _log_event(self, core: Core, event: Event) -> None:
         self._store_ahead_s = event.time - time.monotonic()

@@ -174,6 +174,10 @@ class Experiments:
         aside = {name: fault.runs for name, fault in self._faults.items() if fault.runs}
         return aside | {name: each.runs for name, each in self.opened.items()}
 
+    def attended_runs(self) -> set[RunRef]:
+        """Return the active runs."""
+        return {RunRef(name, run) for name, runs in self.attended().items() for run in runs}
+
     def ready(self) -> dict[str, Core]:
         """Return cores with a completely read log."""
         return {name: each.core for name, each in self.opened.items() if not each.is_behind}

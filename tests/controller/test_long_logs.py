@@ -14,8 +14,9 @@ from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
-from controller.loop import loop
+from controller.loop import admission, leadership, log_follower, loop
 from controller.loop.fold_cache import FoldCache
+from controller.loop.leadership import LEASE_S
 from controller.planning import ChildHelper
 from controller.settings import Settings
 from tests.clocks import set_monotonic
@@ -104,11 +105,11 @@ def test_the_lease_is_renewed_while_a_long_log_is_read(
         clock[0] += 1.0
 
     store.takes = take
-    set_monotonic(monkeypatch, store.now, loop)
+    set_monotonic(monkeypatch, store.now, loop, leadership, log_follower, admission)
     controller(store, tmp_path).run()
     assert clock[0] > 90
     gaps = [after - before for before, after in zip(store.leads, store.leads[1:], strict=False)]
-    assert max([*gaps, clock[0] - store.leads[-1]]) < loop._LEADERSHIP_S
+    assert max([*gaps, clock[0] - store.leads[-1]]) < LEASE_S
 
 
 def test_who_loses_the_leadership_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_who_loses_the_leadership_reads_no_further(tmp_path: Path, monkeypatch: 
         clock[0] += 1.0
 
     store.takes = take
-    set_monotonic(monkeypatch, store.now, loop)
+    set_monotonic(monkeypatch, store.now, loop, leadership, log_follower, admission)
     made = controller(store, tmp_path)
     wait = made.stop.wait
 

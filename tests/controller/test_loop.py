@@ -219,7 +219,7 @@ def test_preparations_end_with_the_leadership(asked: Asked, monkeypatch: pytest.
         if number == 1:
             assert asked.begun == ["etl-1"]
             monkeypatch.setattr(asked.store, "lead", lost)
-            asked.controller._led_until = 0.0
+            asked.controller.leadership.doubt()
 
     def lost(*given: Any, **named: Any) -> api.LeaderAnswer:
         if asked.ended:

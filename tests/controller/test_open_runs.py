@@ -35,8 +35,10 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core
-from controller.loop import loop
+from controller.loop import leadership, log_follower, loop
+from controller.loop.log_follower import LogFollower
 from controller.loop.open_runs import Opened
+from controller.loop.run_decisions import RunDecisions
 from controller.planning import ChildHelper
 from controller.preparation import plan_maker
 from controller.preparation.plan_maker import PlanMaker
@@ -215,7 +217,7 @@ def test_everybody_is_told_what_is_worked_on(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report lists runs, their devices and the total; it precedes the first task of a run."""
-    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # report at each turn of the loop
+    monkeypatch.setattr(leadership, "LEASE_S", 0.0)  # report at each turn of the loop
     store, seen = Cluster("one", "two"), list[api.Attended]()
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
     for name in ("one", "two"):
@@ -244,7 +246,7 @@ def test_everybody_is_told_who_waits_for_another_run_of_its_experiment(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report lists the run while it waits."""
-    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # report at each turn of the loop
+    monkeypatch.setattr(leadership, "LEASE_S", 0.0)  # report at each turn of the loop
     store, told = Cluster("one"), set[tuple[api.QueueEntry, ...]]()
     controlled(store, lambda: store.is_over("one"))
     store.fit("one")
@@ -320,10 +322,10 @@ def test_a_long_log_does_not_hold_the_others_up(
 ) -> None:
     """The controller reads the log in small parts, and another experiment starts in between."""
     store = Cluster("long", "short")
-    monkeypatch.setattr(loop, "_READING_S", 0.0)
-    whole, pages, began = loop.Controller._read_page, [None] * 50, list[int]()
+    monkeypatch.setattr(log_follower, "_READING_S", 0.0)
+    whole, pages, began = LogFollower._read_page, [None] * 50, list[int]()
 
-    def slowly(self: loop.Controller, each: Opened) -> bool:
+    def slowly(self: LogFollower, each: Opened) -> bool:
         if each.core.state.name == "short" or not pages:
             return whole(self, each)
         pages.pop()
@@ -331,7 +333,7 @@ def test_a_long_log_does_not_hold_the_others_up(
             began.append(len(pages))
         return True
 
-    monkeypatch.setattr(loop.Controller, "_read_page", slowly)
+    monkeypatch.setattr(LogFollower, "_read_page", slowly)
     controlled(store, lambda: store.is_over("short") and store.is_over("long"))
     assert began[0] > 10
 
@@ -381,22 +383,22 @@ def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
     """A restarted controller knows the experiment only from worker reports, and queues no foreign sub-epochs there."""
     store = Cluster("long", "short")
     begin_to_train(store, controlled)
-    monkeypatch.setattr(loop, "_READING_S", 0.0)
-    whole, pages, alone = loop.Controller._read_page, [None] * 50, list[bool]()
-    decide = loop.Controller._decide
+    monkeypatch.setattr(log_follower, "_READING_S", 0.0)
+    whole, pages, alone = LogFollower._read_page, [None] * 50, list[bool]()
+    decide = RunDecisions._decide
 
-    def slowly(self: loop.Controller, each: Opened) -> bool:
+    def slowly(self: LogFollower, each: Opened) -> bool:
         if each.core.state.name == "short" or not pages:
             return whole(self, each)
         pages.pop()
         return True
 
-    def asked(self: loop.Controller, asked: RunOffer, *given: Any, **named: Any) -> bool:
+    def asked(self: RunDecisions, asked: RunOffer, *given: Any, **named: Any) -> bool:
         alone.append(asked.is_alone)
         return decide(self, asked, *given, **named)
 
-    monkeypatch.setattr(loop.Controller, "_read_page", slowly)
-    monkeypatch.setattr(loop.Controller, "_decide", asked)
+    monkeypatch.setattr(LogFollower, "_read_page", slowly)
+    monkeypatch.setattr(RunDecisions, "_decide", asked)
     controlled(store, lambda: not pages)
     assert alone
     assert not any(alone)
@@ -410,7 +412,7 @@ def test_what_a_faulty_experiment_has_stays_its_own(
     """This holds during its pause, and during a second fault while its log is read again."""
     store, faults, is_broken = Cluster("long", "short"), [0], [False]
     begin_to_train(store, controlled)
-    whole, read = Core.decide, loop.Controller._read_page
+    whole, read = Core.decide, LogFollower._read_page
 
     def broken(self: Core, *given: Any) -> Any:
         if self.state.name == "long":
@@ -418,7 +420,7 @@ def test_what_a_faulty_experiment_has_stays_its_own(
             raise ZeroDivisionError("nobody foresaw this")
         return whole(self, *given)
 
-    def unread(self: loop.Controller, each: Opened) -> bool:
+    def unread(self: LogFollower, each: Opened) -> bool:
         if each.core.state.name == "long" and is_broken[0]:
             faults[0] += 1
             if is_read_anew:
@@ -426,7 +428,7 @@ def test_what_a_faulty_experiment_has_stays_its_own(
         return read(self, each)
 
     monkeypatch.setattr(Core, "decide", broken)
-    monkeypatch.setattr(loop.Controller, "_read_page", unread)
+    monkeypatch.setattr(LogFollower, "_read_page", unread)
     monkeypatch.setattr("controller.loop.open_runs._FIRST_S", 0.01)
     monkeypatch.setattr("controller.loop.open_runs._LONGEST_S", 0.02)
     monkeypatch.setattr("controller.loop.open_runs._REPORTED_S", 0.0)
