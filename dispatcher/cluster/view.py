@@ -14,6 +14,7 @@ from cerebro.contract.records import (
     SizeRequest,
     Troubles,
     UsageSample,
+    WorkerRecord,
     WorkerStatus,
     WorkerUsage,
 )
@@ -87,47 +88,45 @@ class RunningTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerCard:
-    """One worker.
+class MachineUsage:
+    """Use of a worker's machine."""
 
-    Attributes:
-        state: ``running``, ``idle``, ``stopping`` (asked to end) or ``lost``.
-        note: last message of the worker.
-        silent_s: seconds since its last report.
-        devices: number of devices.
-        tasks: running tasks.
-        next: tasks in its inbox that have not started.
-        partitions: number of training partitions on its volume.
-        volume: name of the volume if several workers share it.
-        health: problems of its machine, or an empty text.
-        is_quarantined: True if it gets no tasks.
-        checked: time of the last machine check, seconds since the epoch; None when never checked.
-        history: share of processor use per interval, oldest first.
-        busy: share of device time with a task, per interval.
-    """
-
-    name: str
-    state: str
-    note: str
-    host: str
-    kinds: tuple[str, ...]
-    silent_s: float
     gpus: tuple[GpuCell, ...]
     processor: Share
     memory: Share
     disk: Share
-    partitions: int
-    volume: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineHealth:
+    """Health of a worker's machine.
+
+    Attributes:
+        problem: its problems, or an empty text.
+        is_quarantined: True if the worker gets no tasks.
+        checked: time of the last machine check, seconds since the epoch; None when never checked.
+    """
+
+    problem: str
+    is_quarantined: bool
+    checked: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Devices of a worker and their tasks.
+
+    Attributes:
+        devices: number of devices.
+        tasks: running tasks.
+        next: tasks in its inbox that have not started.
+        held: device -> experiment with an open task there, by its log.
+    """
+
     devices: int
     tasks: tuple[RunningTask, ...]
     next: tuple[str, ...]
-    held: Mapping[int, str] = field(default_factory=dict)
-    """Device -> experiment with an open task reachable, by its log."""
-    health: str = ""
-    is_quarantined: bool = False
-    checked: float | None = None
-    history: tuple[float | None, ...] = ()
-    busy: tuple[float, ...] = ()
+    held: Mapping[int, str]
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -143,10 +142,49 @@ class WorkerCard:
                     found[device] = task.experiment
         return tuple(found)
 
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """Use of a worker per time interval, oldest first.
+
+    Attributes:
+        processor: share of processor use.
+        busy: share of device time with a task.
+    """
+
+    processor: tuple[float | None, ...] = ()
+    busy: tuple[float, ...] = ()
+
     @property
     def busy_share(self) -> float:
         """Mean of `busy`."""
         return fmean(self.busy) if self.busy else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerCard:
+    """One worker.
+
+    Attributes:
+        state: ``running``, ``idle``, ``stopping`` (asked to end) or ``lost``.
+        note: last message of the worker.
+        silent_s: seconds since its last report.
+        partitions: number of training partitions on its volume.
+        volume: name of the volume if several workers share it.
+    """
+
+    name: str
+    state: str
+    note: str
+    host: str
+    kinds: tuple[str, ...]
+    silent_s: float
+    partitions: int
+    volume: str
+    usage: MachineUsage
+    work: Work
+    health: MachineHealth
+    history: History = field(default_factory=History)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +251,7 @@ def cluster(data: ClusterData, *, now: float, span: str = "hour", page: int = 1)
     cards = [_card(status, held, data, machines[status.record.worker]) for status in in_order(data.statuses)]
     shown = page_of(cards, page, PAGE)
     reachable = [card for card in cards if card.state != "lost"]
-    shares = [gpu.used_share for card in reachable for gpu in card.gpus if gpu.used_share is not None]
+    shares = [gpu.used_share for card in reachable for gpu in card.usage.gpus if gpu.used_share is not None]
     begin = now - SPANS.get(span, SPANS["hour"])
     return ClusterView(
         workers=tuple(
@@ -226,9 +264,9 @@ def cluster(data: ClusterData, *, now: float, span: str = "hour", page: int = 1)
         running=sum(card.state == "running" for card in cards),
         idle=sum(card.state == "idle" for card in cards),
         lost=len(cards) - len(reachable),
-        devices=sum(card.devices for card in reachable),
-        devices_used=sum(bool(owner) for card in reachable for owner in card.slots),
-        gpus=sum(len(card.gpus) for card in reachable),
+        devices=sum(card.work.devices for card in reachable),
+        devices_used=sum(bool(owner) for card in reachable for owner in card.work.slots),
+        gpus=sum(len(card.usage.gpus) for card in reachable),
         gpus_used=sum(shares) if shares else None,
         partitions=sum(len(each) for each in held.values()),
         queue=tuple(queue_rows(data.queue, data.summaries)),
@@ -237,7 +275,7 @@ def cluster(data: ClusterData, *, now: float, span: str = "hour", page: int = 1)
         size_request=data.size_request,
         audit=data.audit[::-1],
         incidents=tuple(_incidents(data)),
-        quarantined=sum(card.is_quarantined for card in cards),
+        quarantined=sum(card.health.is_quarantined for card in cards),
         span=span if span in SPANS else "hour",
     )
 
@@ -287,7 +325,6 @@ def _card(
     summaries, troubles, known = data.summaries, data.troubles.pods, data.health.of(status.record.worker)
     record, state = status.record, worker_state(status, is_busy=bool(status.running))
     is_lost = state == "lost"
-    usage = None if is_lost else status.usage
     volume = record.volume or record.worker
     return WorkerCard(
         name=record.worker,
@@ -298,6 +335,29 @@ def _card(
         host=record.host,
         kinds=record.kinds,
         silent_s=status.silent_s,
+        partitions=len(held.get(volume, ())),
+        volume=volume if volume != record.worker else "",
+        usage=_usage(record, None if is_lost else status.usage),
+        work=Work(
+            devices=len(record.devices) or 1,
+            tasks=()
+            if is_lost
+            else tuple(
+                _running(task, summaries, len(record.devices)) for task in status.tasks if "/" in task
+            ),
+            next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),
+            held={} if is_lost else _devices_held(record.worker, summaries),
+        ),
+        health=MachineHealth(
+            problem=machine,
+            is_quarantined=known.is_quarantined,
+            checked=known.check.ended if known.check is not None else None,
+        ),
+    )
+
+
+def _usage(record: WorkerRecord, usage: WorkerUsage | None) -> MachineUsage:
+    return MachineUsage(
         gpus=tuple(_gpus(record.gpus, usage)),
         processor=Share(used=usage.cores_used if usage else None, total=float(record.cores)),
         memory=Share(
@@ -306,17 +366,6 @@ def _card(
         disk=Share(
             used=usage.shards_used_bytes if usage else None, total=usage.shards_total_bytes if usage else None
         ),
-        partitions=len(held.get(volume, ())),
-        volume=volume if volume != record.worker else "",
-        devices=len(record.devices) or 1,
-        tasks=()
-        if is_lost
-        else tuple(_running(task, summaries, len(record.devices)) for task in status.tasks if "/" in task),
-        health=machine,
-        is_quarantined=known.is_quarantined,
-        checked=known.check.ended if known.check is not None else None,
-        next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),
-        held={} if is_lost else _devices_held(record.worker, summaries),
     )
 
 
@@ -382,14 +431,17 @@ def _with_history(
     begin: float,
     end: float,
 ) -> WorkerCard:
-    cores = card.processor.total or 1.0
+    cores = card.usage.processor.total or 1.0
     measured = [
         (sample.time, min(1.0, sample.usage.cores_used / cores))
         for sample in samples
         if sample.usage.cores_used is not None
     ]
     spans = [span for each in summaries.values() for span in each.busy.get(card.name, ())]
-    return replace(card, history=slots(measured, begin, end), busy=occupied(spans, begin, end, card.devices))
+    history = History(
+        processor=slots(measured, begin, end), busy=occupied(spans, begin, end, card.work.devices)
+    )
+    return replace(card, history=history)
 
 
 def slots(values: list[tuple[float, float]], begin: float, end: float) -> tuple[float | None, ...]:

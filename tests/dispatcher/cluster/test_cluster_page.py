@@ -92,10 +92,10 @@ def test_workers_by_number_and_with_what_they_use() -> None:
     )
     view = cluster(told(worker("worker-10"), worker("worker-2", usage=full)), now=NOW)
     assert [card.name for card in view.workers] == ["worker-2", "worker-10"]
-    card = view.workers[0]
+    card = view.workers[0].usage
     assert (card.processor.share, card.memory.share, card.disk.share) == (0.25, 0.9, 0.5)
     assert (card.memory.is_high, card.disk.is_high) == (True, False)
-    assert view.workers[1].memory.share is None
+    assert view.workers[1].usage.memory.share is None
 
 
 def test_lost_worker_stays_with_its_last_words() -> None:
@@ -109,8 +109,8 @@ def test_lost_worker_stays_with_its_last_words() -> None:
     view = cluster(told(lost, worker("worker-0", leaving="spot notice"), summaries={"digits": seen}), now=NOW)
     first, second = view.workers
     assert (first.state, first.note) == ("stopping", "spot notice")
-    assert (second.state, second.note, second.tasks) == ("lost", "silent for 15 s", ())
-    assert second.processor.share is None
+    assert (second.state, second.note, second.work.tasks) == ("lost", "silent for 15 s", ())
+    assert second.usage.processor.share is None
     assert (view.running, view.idle, view.lost) == (0, 0, 1)
 
 
