@@ -35,11 +35,11 @@ def main() -> None:
         settings.token,
         retry_for_s=retry_for_s,
         timeout_s=retry_for_s,
-        pool=settings.threads,
+        pool=settings.capacity.threads,
         write_headers=lambda: {ACTS_FOR: somebody} if (somebody := acts_for()) else {},
     )
     app = create_app(settings, store)
-    threads = Threads(settings.threads)
+    threads = Threads(settings.capacity.threads)
     # The server reads a body before the app sees it, and refuses without a page: leave room for the page's refusal.
     served = WsgiOnAsgi(app, threads, max_body_bytes=2 * MAX_UPLOAD_BYTES)
     try:

@@ -119,7 +119,7 @@ def create_app(
         lost=LostFiles(settings.volumes.checkpoints, reader, clock),
         files=files.Files(
             settings.volumes,
-            settings.sent_files,
+            settings.capacity.sent_files,
             partial(_note_audit, store) if settings.has_users else None,
             monotonic=monotonic,
         ),

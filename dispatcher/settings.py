@@ -57,6 +57,51 @@ class Oidc:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Links:
+    """Addresses shown as links.
+
+    Attributes:
+        tensorboard, notebook, grafana: ``CEREBRO_LINK_TENSORBOARD``, ``CEREBRO_LINK_NOTEBOOK``,
+          ``CEREBRO_LINK_GRAFANA``.
+    """
+
+    tensorboard: str | None = None
+    notebook: str | None = None
+    grafana: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthProxy:
+    """Proxies that authenticate users.
+
+    Attributes:
+        header: header with the user's name (``CEREBRO_AUTH_HEADER``). The proxies must remove this header from
+          incoming requests.
+        networks: addresses or networks of the proxies, separated by commas (``CEREBRO_AUTH_PROXIES``).
+    """
+
+    header: str
+    networks: tuple[Network, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """Maximum number of concurrent requests.
+
+    Attributes:
+        threads: all requests.
+        forwarded_calls: requests forwarded to the store.
+        blocked_reads: forwarded requests that wait for news.
+        sent_files: file transfers. The remaining threads serve pages.
+    """
+
+    threads: int = 40
+    forwarded_calls: int = 28
+    blocked_reads: int = 24
+    sent_files: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Settings of the dispatcher.
 
@@ -64,18 +109,10 @@ class Settings:
         host, port: address to listen on (``CEREBRO_BIND``).
         server: base URL of kvs_api (``CEREBRO_SERVER``, required).
         token: token for kvs_api; without users mode also the sign-in token (``CEREBRO_TOKEN``, required).
-        link_tensorboard, link_notebook, link_grafana: addresses shown as links (``CEREBRO_LINK_TENSORBOARD``,
-          ``CEREBRO_LINK_NOTEBOOK``, ``CEREBRO_LINK_GRAFANA``).
-        auth_header: header with the user's name, set by an authenticating proxy (``CEREBRO_AUTH_HEADER``). The
-          proxy must remove this header from incoming requests.
-        auth_proxies: addresses or networks of such proxies, separated by commas (``CEREBRO_AUTH_PROXIES``).
+        auth_proxy: proxies that authenticate users; None without.
         public_hosts: additional host names of the page, separated by commas (``CEREBRO_PUBLIC_HOSTS``).
         is_https: a proxy terminates TLS, so cookies require TLS (``CEREBRO_HTTPS=1``).
         retry_for_s: maximum seconds to retry a call to the store. Short, so pages report an outage soon.
-        threads: number of concurrent requests.
-        forwarded_calls: maximum number of concurrent requests forwarded to the store.
-        blocked_reads: maximum number of forwarded requests that wait for news.
-        sent_files: maximum number of concurrent file transfers. The remaining threads serve pages.
         health_bind: host:port of a server for metrics and container health checks, without token
           (``CEREBRO_HEALTH_BIND``); default: off.
         has_metrics: False if that server has no metrics (``CEREBRO_HEALTH_METRICS=0``).
@@ -90,18 +127,12 @@ class Settings:
     port: int
     server: str
     token: str = field(repr=False)
-    link_tensorboard: str | None = None
-    link_notebook: str | None = None
-    link_grafana: str | None = None
-    auth_header: str = ""
-    auth_proxies: tuple[Network, ...] = ()
+    links: Links = field(default_factory=Links)
+    auth_proxy: AuthProxy | None = None
     public_hosts: frozenset[str] = frozenset()
     is_https: bool = False
     retry_for_s: float = 3.0
-    threads: int = 40
-    forwarded_calls: int = 28
-    blocked_reads: int = 24
-    sent_files: int = 8
+    capacity: Capacity = field(default_factory=Capacity)
     health_bind: str = ""
     has_metrics: bool = True
     has_object_store: bool = False
@@ -116,7 +147,7 @@ class Settings:
         Loopback is not sufficient, because a proxy on the same machine may admit others. Each setting for a proxy
         shows that one exists.
         """
-        is_proxied = bool(self.oidc or self.auth_header or self.public_hosts or self.is_https)
+        is_proxied = bool(self.oidc or self.auth_proxy or self.public_hosts or self.is_https)
         return self.host in _LOOPBACK and not is_proxied
 
     @classmethod
@@ -135,18 +166,18 @@ class Settings:
             raise ClusterError(
                 "CEREBRO_SERVER is not set: set it to the address of kvs_api, like http://127.0.0.1:7070"
             )
-        header, proxies = _proxy(environment)
         names = environment.get("CEREBRO_PUBLIC_HOSTS", "").split(",")
         return cls(
             host=host,
             port=port,
             server=bracketed(server),
             token=token,
-            link_tensorboard=_link(environment, "CEREBRO_LINK_TENSORBOARD"),
-            link_notebook=_link(environment, "CEREBRO_LINK_NOTEBOOK"),
-            link_grafana=_link(environment, "CEREBRO_LINK_GRAFANA"),
-            auth_header=header,
-            auth_proxies=proxies,
+            links=Links(
+                tensorboard=_link(environment, "CEREBRO_LINK_TENSORBOARD"),
+                notebook=_link(environment, "CEREBRO_LINK_NOTEBOOK"),
+                grafana=_link(environment, "CEREBRO_LINK_GRAFANA"),
+            ),
+            auth_proxy=_proxy(environment),
             public_hosts=frozenset(name.strip().lower() for name in names if name.strip()),
             is_https=environment.get("CEREBRO_HTTPS", "") == "1",
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
@@ -213,10 +244,10 @@ def _address(bind: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
-def _proxy(environment: Mapping[str, str]) -> tuple[str, tuple[Network, ...]]:
+def _proxy(environment: Mapping[str, str]) -> AuthProxy | None:
     header = environment.get("CEREBRO_AUTH_HEADER", "").strip()
     if not header:
-        return "", ()
+        return None
     if not _HEADER.fullmatch(header):
         raise ClusterError(
             f"CEREBRO_AUTH_HEADER is {header!r}, expected the name of a header, like X-Forwarded-User"
@@ -228,7 +259,7 @@ def _proxy(environment: Mapping[str, str]) -> tuple[str, tuple[Network, ...]]:
             "without it, anybody could claim any name"
         )
     try:
-        return header, tuple(ipaddress.ip_network(part) for part in named)
+        return AuthProxy(header=header, networks=tuple(ipaddress.ip_network(part) for part in named))
     except ValueError as cause:
         raise ClusterError(
             f"CEREBRO_AUTH_PROXIES: {cause}; expected addresses or networks, like 10.0.0.7,10.1.0.0/16"

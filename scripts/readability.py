@@ -271,7 +271,6 @@ KNOWN_CLASSES = {
     "Membership": 29,
     "Model": 39,
     "Run": 55,
-    "Settings": 22,
     "TaskResult": 21,
     "Visit": 29,
 }

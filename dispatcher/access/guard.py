@@ -104,7 +104,7 @@ class Guard:
         # Browsers share cookies between ports: two clusters on one machine need two names.
         self._cookie = f"cerebro-{settings.port}"
         self._is_https = settings.is_https
-        self._auth_header, self._auth_proxies = settings.auth_header, settings.auth_proxies
+        self._auth_proxy = settings.auth_proxy
 
     def install(self, app: Flask) -> None:
         """Configure sessions, and register the checks and response headers."""
@@ -289,15 +289,15 @@ class Guard:
 
     def _proxy_user(self) -> str:
         """Return the user that a trusted proxy names, or an empty text."""
-        header = request.headers.get(self._auth_header, "") if self._auth_header else ""
-        if not header:
+        proxy = self._auth_proxy
+        if proxy is None or not (header := request.headers.get(proxy.header, "")):
             return ""
         try:
             address = ipaddress.ip_address(request.remote_addr or "")
         except ValueError:
             return ""  # the server listens on a Unix socket
         address = getattr(address, "ipv4_mapped", None) or address
-        return person(header) if any(address in network for network in self._auth_proxies) else ""
+        return person(header) if any(address in network for network in proxy.networks) else ""
 
 
 def csrf_token() -> str:

@@ -86,7 +86,7 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
 
     @app.get("/tensorboard")
     def tensorboard() -> ResponseReturnValue:
-        link = services.settings.link_tensorboard
+        link = services.settings.links.tensorboard
         if link is None:
             abort(404)
         key = tickets.key_of(services.settings.token)
@@ -110,7 +110,7 @@ def register(app: Flask, services: Services, guard: Guard, forget_polls: Callabl
         else:
             response = redirect(url_for("sign_in"), 303)
         answer = make_response(response)
-        if link := services.settings.link_tensorboard:
+        if link := services.settings.links.tensorboard:
             # Browsers share cookies between ports. TensorBoard's proxy has set this one under the same host name.
             answer.delete_cookie(
                 tickets.cookie_name(urlsplit(link).port), path="/", httponly=True, samesite="Lax"

@@ -93,10 +93,12 @@ class Gateway:
 
     def __init__(self, settings: Settings) -> None:
         self._server, self._has_users = settings.server, settings.has_users
-        self._slots = threading.BoundedSemaphore(settings.forwarded_calls)
-        self._long_poll_slots = threading.BoundedSemaphore(settings.blocked_reads)
+        self._slots = threading.BoundedSemaphore(settings.capacity.forwarded_calls)
+        self._long_poll_slots = threading.BoundedSemaphore(settings.capacity.blocked_reads)
         self._http = urllib3.PoolManager(
-            maxsize=settings.threads, headers={"Authorization": f"Bearer {settings.token}"}, retries=False
+            maxsize=settings.capacity.threads,
+            headers={"Authorization": f"Bearer {settings.token}"},
+            retries=False,
         )
 
     def install(self, app: Flask) -> None:

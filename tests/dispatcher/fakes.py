@@ -34,7 +34,7 @@ from cerebro.contract.stored.segments import SegmentsAnswer
 from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
 from dispatcher.app import create_app
-from dispatcher.settings import Settings
+from dispatcher.settings import Links, Settings
 from tests.dispatcher.stories import NOW, Story
 
 TOKEN = "a-long-token-of-this-cluster"
@@ -47,7 +47,7 @@ def settings(**changes: object) -> Settings:
         "port": 7080,
         "server": "http://127.0.0.1:7070",
         "token": TOKEN,
-        "link_tensorboard": "http://127.0.0.1:6006",
+        "links": Links(tensorboard="http://127.0.0.1:6006"),
     }
     return Settings(**(values | changes))  # type: ignore[arg-type]
 

@@ -38,6 +38,7 @@ from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report
 from dispatcher.pages import live_pages
+from dispatcher.settings import Links
 from tests.dispatcher.fakes import Bench, FakeStore, settings
 from tests.dispatcher.stories import CODE, NOW, Story, running_story, status
 
@@ -86,7 +87,13 @@ def gallery(folder: Path) -> Bench:
     """Build all of `STATES`, with logs, checkpoints and failed rows on volumes in `folder`."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
     store = GalleryStore()
-    bench = Bench(store=store, settings=settings(volumes=volumes, link_notebook="http://127.0.0.1:8888"))
+    bench = Bench(
+        store=store,
+        settings=settings(
+            volumes=volumes,
+            links=Links(tensorboard="http://127.0.0.1:6006", notebook="http://127.0.0.1:8888"),
+        ),
+    )
     for story in (
         _digits(store, volumes), Story("new"), _preparing(store, volumes), _broken(), _done(), _steered(),
         _old(), _gone(),

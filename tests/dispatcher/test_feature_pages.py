@@ -15,7 +15,7 @@ from cerebro.runtime.volumes import Volumes
 from dispatcher.checkpoints.view import checkpoints
 from dispatcher.code.view import chosen, hashes
 from dispatcher.read_models.read_model import ReadModel
-from dispatcher.settings import Settings
+from dispatcher.settings import AuthProxy, Settings
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.stories import CODE, Story, running_story
 
@@ -181,11 +181,10 @@ def test_proxy_is_configured_as_a_whole() -> None:
     found = Settings.from_environment(
         NEEDED | {"CEREBRO_AUTH_HEADER": "X-User", "CEREBRO_AUTH_PROXIES": "10.0.0.7, fd00::/8"}
     )
-    assert (found.auth_header, found.auth_proxies) == (
-        "X-User",
-        (ip_network("10.0.0.7"), ip_network("fd00::/8")),
+    assert found.auth_proxy == AuthProxy(
+        header="X-User", networks=(ip_network("10.0.0.7"), ip_network("fd00::/8"))
     )
-    assert Settings.from_environment(NEEDED | {"CEREBRO_AUTH_PROXIES": "10.0.0.7"}).auth_header == ""
+    assert Settings.from_environment(NEEDED | {"CEREBRO_AUTH_PROXIES": "10.0.0.7"}).auth_proxy is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_settings_that_are_given() -> None:
         }
     )
     assert (settings.host, settings.port) == ("::1", 80)
-    assert settings.link_notebook == "https://n.example/lab"
+    assert settings.links.notebook == "https://n.example/lab"
     assert settings.public_hosts == {"cerebro.example", "b.example"}
     assert settings.is_https
 

@@ -9,14 +9,15 @@ import pytest
 from werkzeug.test import TestResponse
 
 from dispatcher.access.guard import person
+from dispatcher.settings import AuthProxy
 from tests.dispatcher.access.surface import BEARER, LOCAL, VIEW
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.stories import running_story
 
 
-def proxied(**changes: object) -> Bench:
-    values = {"auth_header": "X-Forwarded-User", "auth_proxies": (ip_network("10.1.0.0/16"),)}
-    bench = Bench(settings=settings(**(values | changes)))
+def proxied(header: str = "X-Forwarded-User") -> Bench:
+    proxy = AuthProxy(header=header, networks=(ip_network("10.1.0.0/16"),))
+    bench = Bench(settings=settings(auth_proxy=proxy))
     bench.store.add(running_story())
     return bench
 
@@ -43,7 +44,7 @@ def test_header_of_anybody_else_is_nobody(address: str) -> None:
 def test_header_means_nothing_unless_configured(bench: Bench) -> None:
     """A header with another name is ignored, too."""
     assert ask(bench, "10.1.2.3").status_code == 303
-    assert ask(proxied(auth_header="X-Remote-User"), "10.1.2.3").status_code == 303
+    assert ask(proxied("X-Remote-User"), "10.1.2.3").status_code == 303
     assert ask(proxied(), "10.1.2.3", user=" ").status_code == 303
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from cerebro.local.tensorboard import guarded
 from cerebro.runtime.web import tickets
+from dispatcher.settings import Links
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.serving import serving
 from tests.e2e.browser import chromium, window
@@ -47,7 +48,7 @@ def test_a_browser_gets_from_the_printed_address_through_the_sign_in_to_tensorbo
     """A second visit needs no sign-in."""
     board = _TensorBoard()
     with serving(board) as address:  # type: ignore[arg-type]
-        bench = Bench(settings=settings(link_tensorboard=address))
+        bench = Bench(settings=settings(links=Links(tensorboard=address)))
         with serving(bench.app) as page, chromium() as browser, window(browser) as context:
             board.guard = guarded(board.answer, key=tickets.key_of(TOKEN), page=page, clock=bench.clock)
             tab = context.new_page()

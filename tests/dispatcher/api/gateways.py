@@ -13,7 +13,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.runtime.web.serving import Threads, WebServer
 from cerebro.runtime.web.wsgi import WsgiOnAsgi
 from dispatcher.app import create_app
-from dispatcher.settings import Settings
+from dispatcher.settings import Capacity, Settings
 from tests.dispatcher.serving import end, start
 from tests.kvs_api.real import TOKEN, Service
 from tests.waiting import HANG_S
@@ -34,10 +34,12 @@ class Served:
             server=server,
             token=TOKEN,
             volumes=self.volumes,
-            threads=8,
-            forwarded_calls=blocked_reads + 1,
-            blocked_reads=blocked_reads,
-            sent_files=sent_files,
+            capacity=Capacity(
+                threads=8,
+                forwarded_calls=blocked_reads + 1,
+                blocked_reads=blocked_reads,
+                sent_files=sent_files,
+            ),
             retry_for_s=1.0,
         )
         app = create_app(settings, KvsClient(server, TOKEN, retry_for_s=1.0))

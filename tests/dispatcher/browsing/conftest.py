@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dispatcher.settings import Links
 from tests.dispatcher.browsing.growing import Ticking
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.serving import serving
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench(settings=settings(link_notebook="http://127.0.0.1:8888"), monotonic=Ticking())
+    bench = Bench(settings=settings(links=Links(notebook="http://127.0.0.1:8888")), monotonic=Ticking())
     bench.store.add(running_story())
     bench.store.statuses = [status("worker-0"), status("worker-1")]
     return bench

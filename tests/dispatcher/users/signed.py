@@ -13,7 +13,7 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.runtime.kvs.client import KvsClient
 from dispatcher.access.guard import acts_for
 from dispatcher.app import create_app
-from dispatcher.settings import Settings
+from dispatcher.settings import Links, Settings
 from tests.dispatcher.fakes import Browser, Clock, settings
 from tests.kvs_api.bench import requested
 from tests.kvs_api.real import Service
@@ -65,7 +65,7 @@ class Signed:
 def with_users(address: str, **changes: object) -> Settings:
     """Make settings for a cluster with users."""
     token = SERVICES[Role.DISPATCHER]
-    return settings(server=address, token=token, has_users=True, link_tensorboard=None, **changes)
+    return settings(server=address, token=token, has_users=True, links=Links(), **changes)
 
 
 @contextmanager
