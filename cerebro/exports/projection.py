@@ -109,7 +109,7 @@ class Projection:
         if not committed.is_sub_epoch:
             self._with_rows.add(committed.key)
         page_key = PageKey(committed.run, committed.model)
-        for prefix, step, values in committed.parts:
+        for prefix, step, values in committed.values:
             for name in sorted(values):
                 yield page_key, Row(event.seq, f"{prefix}/{name}", step, event.time, values[name])
 

@@ -61,7 +61,7 @@ class Addition(NamedTuple):
     Attributes:
         key: unique key in the experiment.
         time: time of the event.
-        parts: values in order, or a single session record.
+        content: values in order, or a single session record.
         rows_before: rows that the model had seen before the task.
         live_values: maximum number of live values per metric, written before the other records.
         ended: the attempt that reported them, for a commit.
@@ -73,7 +73,7 @@ class Addition(NamedTuple):
     model: str
     key: str
     time: float
-    parts: tuple[Values, ...] | SessionStart | SessionEnd
+    content: tuple[Values, ...] | SessionStart | SessionEnd
     rows_before: int = 0
     live_values: int = 0
     ended: Ended | None = None
@@ -83,20 +83,20 @@ class Addition(NamedTuple):
         """Yield live values, then the others; `points` are the attempt's reports in order."""
         if self.live_values:
             yield from self._live(points)
-        if not isinstance(self.parts, tuple):
-            yield self.parts
+        if not isinstance(self.content, tuple):
+            yield self.content
             return
-        for prefix, step, values in self.parts:
+        for prefix, step, values in self.content:
             for name in sorted(values):
                 yield Scalar(tag=f"{prefix}/{name}", step=step, time=self.time, value=values[name])
 
-    def has(self, last: Last) -> bool:
+    def contains(self, last: Last) -> bool:
         """True if the record is one of `records`, except live values."""
-        if not isinstance(self.parts, tuple):
-            return last.tag == self.parts.tag
+        if not isinstance(self.content, tuple):
+            return last.tag == self.content.tag
         return any(
             last.step == step and last.tag.removeprefix(f"{prefix}/") in values
-            for prefix, step, values in self.parts
+            for prefix, step, values in self.content
         )
 
     def _live(self, points: Sequence[Reported]) -> Iterator[Record]:
@@ -116,8 +116,8 @@ class Addition(NamedTuple):
                     )
 
 
-ADDING = (TaskCommitted, TaskFailed, TaskRevoked, EpochCompleted)
-"""Events that may add something."""
+EVENTS_WITH_RECORDS = (TaskCommitted, TaskFailed, TaskRevoked, EpochCompleted)
+"""Events that may add records."""
 
 
 def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended]:
@@ -130,8 +130,8 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
     committed = committed_values(state, event)
     if isinstance(event, EpochCompleted):
         assert committed is not None
-        yield Addition(state.name, event.run, "", committed.key, event.time, committed.parts)
-    elif isinstance(event, ADDING):
+        yield Addition(state.name, event.run, "", committed.key, event.time, committed.values)
+    elif isinstance(event, EVENTS_WITH_RECORDS):
         key = TaskKey.parse(event.task)
         ended = Ended(state.name, event.task, event.attempt, event.time)
         if key.kind not in ("train", "valid") or key.model is None:
@@ -185,7 +185,7 @@ def _commit(state: ExperimentState, committed: Committed, model: Model, ended: E
         model.id,
         committed.key,
         ended.time,
-        committed.parts,
+        committed.values,
         # A model's curves continue its parent's.
         rows_before=model.inherited_rows + model.rows - model.visits[-1].rows,
         live_values=live_share(sub_epoch, epochs * len(model.partitions)),

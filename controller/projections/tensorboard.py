@@ -29,7 +29,15 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
 from cerebro.state.snapshots import restored
 from controller.projections.event_file import FILE_NAME, EventFile, Last, last_record
-from controller.projections.records import ADDING, LIVE, Addition, Ended, Reported, additions, keys_of
+from controller.projections.records import (
+    EVENTS_WITH_RECORDS,
+    LIVE,
+    Addition,
+    Ended,
+    Reported,
+    additions,
+    keys_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +127,7 @@ class TensorBoardFiles:
             life: life of the experiment's name at the start of reading; events of another life are ignored.
                 `None` for the present one.
         """
-        if not isinstance(event, ADDING):
+        if not isinstance(event, EVENTS_WITH_RECORDS):
             self._see(state)
             return
         with self._lock:
@@ -324,7 +332,7 @@ class TensorBoardFiles:
             # The store has lost the events behind it.
             self._passed[path] = last.number
             return False
-        if what.time < last.time or not what.has(last):
+        if what.time < last.time or not what.contains(last):
             return True
         *_, newest = what.records()
         if newest.tag == last.tag:

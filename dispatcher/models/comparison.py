@@ -31,7 +31,7 @@ class Comparison:
     results: tuple[Line, ...]
 
     @property
-    def same(self) -> int:
+    def equal_lines(self) -> int:
         """Number of lines with equal values."""
         return sum(not line.differs for line in (*self.hyperparams, *self.results))
 

@@ -33,14 +33,14 @@ class Committed(NamedTuple):
         run: run id.
         model: model id; empty for values of the run.
         key: unique key in the experiment. A repeated validation or epoch has the same key.
-        parts: values in order.
+        values: in order.
         is_sub_epoch: True for sub-epochs: they are too many to remember for detecting duplicates.
     """
 
     run: str
     model: str
     key: str
-    parts: tuple[Values, ...]
+    values: tuple[Values, ...]
     is_sub_epoch: bool = False
 
 

@@ -15,7 +15,7 @@ from cerebro.state.experiment import fold
 from cerebro.state.snapshots import packed
 from controller.projections import tensorboard as projection
 from controller.projections.event_file import EventFile
-from controller.projections.records import ADDING
+from controller.projections.records import EVENTS_WITH_RECORDS
 from controller.projections.tensorboard import TensorBoardFiles
 from tests.controller.projection.written import (
     LogStore,
@@ -44,7 +44,9 @@ def test_a_start_from_a_snapshot_goes_on_where_the_files_end(tmp_path: Path, wri
         folder = tmp_path / str(number)
         first = Once(LogStore(log[:number], points()), folder)
         first.write()
-        assert first.is_settled("one", number) or not any(isinstance(e, ADDING) for e in log[:number])
+        assert first.is_settled("one", number) or not any(
+            isinstance(e, EVENTS_WITH_RECORDS) for e in log[:number]
+        )
         store = LogStore(log, points())
         store.kept = packed(fold("one", log[:number]))
         Once(store, folder).write()

@@ -9,7 +9,7 @@ import pytest
 from cerebro.contract.events import LivePoint, TaskCommitted
 from cerebro.state import ExperimentState
 from controller.projections import tensorboard as projection
-from controller.projections.records import ADDING, additions
+from controller.projections.records import EVENTS_WITH_RECORDS, additions
 from tests.controller.projection.written import LogStore, Once, contents, file_of, records, story
 
 
@@ -30,7 +30,7 @@ def test_what_was_shown_before_is_not_looked_at_again(
         for event in log:
             state.apply(event)
             own.apply(state, event)
-    assert looked == [event.seq for event in log if isinstance(event, ADDING)]
+    assert looked == [event.seq for event in log if isinstance(event, EVENTS_WITH_RECORDS)]
 
 
 class Deaf(LogStore):

@@ -48,7 +48,7 @@ def test_comparison_tells_lines_that_differ() -> None:
     assert {name for name in ("learning_rate", "layers", "batch_size") if differs[name]} == {"learning_rate"}
     assert differs["best"]
     assert not differs["state"]
-    assert found.same == sum(not each for each in differs.values())
+    assert found.equal_lines == sum(not each for each in differs.values())
 
 
 # --- how values are written ----------------------------------------------------------------------
