@@ -27,7 +27,7 @@ Outcome = Callable[[TaskBody, int, str], Failure | None]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOutage:
-    """A worker's process is away from `start` for `length` seconds and returns with its partitions."""
+    """A worker's process is absent for `length` seconds from `start`, and returns with its partitions."""
 
     worker: str
     start: float
@@ -41,7 +41,7 @@ class Preemption(WorkerOutage):
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbour:
-    """A run that starts at some time, of another experiment or of the same one."""
+    """A further run, of the same or another experiment, that starts at the time `at`."""
 
     name: str
     """Name of the experiment."""
@@ -53,32 +53,31 @@ class Neighbour:
 
 @dataclass(kw_only=True)
 class Scenario:
-    """The input of a simulation.
+    """The input of a simulation. Functions answer for each task, attempt or worker.
 
     Attributes:
-        replicas: worker -> partitions it holds, or has to build in an ETL run.
-        sub_epoch_time: function that gives a task's seconds.
-        fixed_s: seconds of a sub-epoch that do not depend on its rows, as its worker reports; `None` for no report.
-        outcome: function that gives an attempt's failure.
-        check: function that gives the fault a worker finds in its machine.
-        curve: function that gives the reported curve of a sub-epoch from its seconds.
+        replicas: worker -> partitions on its volume, or to build in an ETL run.
+        sub_epoch_time: returns the seconds of a task.
+        fixed_s: returns the seconds of a sub-epoch that do not depend on its rows; `None`: workers do not report them.
+        outcome: returns the failure of an attempt.
+        check: returns the fault that a worker finds in its machine.
+        curve: returns the reported curve of a sub-epoch from its seconds.
         outages: temporary losses of workers.
-        joins: worker -> time of its first registration, if later than the start.
+        joins: worker -> time of its first registration; default: the start.
         removals: worker -> time of its permanent loss, with its disk.
-        devices: worker -> number of devices; 1 by default.
+        devices: worker -> number of devices; default: 1.
         device_kind: kind of all devices.
-        memory, device_memory: worker -> bytes of the worker, or of each of its devices; unknown by default.
-        most_memory: bytes that `memory` may be raised to; 0 for no increase.
-        unresized: workers that get no more memory although the request was granted.
-        has_pods: True if each worker is a pod with two containers, one for training and ``NAME-etl``, on one volume. An
-            ETL run builds the partitions, and a cluster manager reports the pods. Otherwise a worker is a process that
-            has its partitions, does no ETL, and is lost by silence.
+        memory, device_memory: worker -> bytes of its memory, or of each of its devices; default: unknown.
+        most_memory: maximum of `memory` after an increase; 0 for no increase.
+        unresized: workers whose memory stays the same although an increase was granted.
+        has_pods: True if each worker is a pod with two containers on one volume: one for training, and ``NAME-etl``. An
+            ETL run builds the partitions, and a cluster manager reports the pods. Otherwise a worker is a process: it
+            has its partitions, does no ETL, and is lost when it is silent.
         rest: settings of scale to zero, for times without an open run.
-        join_s: function of a pod's name that gives the seconds until a requested pod is ready.
-        lease_s: seconds of silence after which a worker is lost.
-        crash_before: numbers of the controller's writes before which it dies and is rebuilt from the log.
-        keeps_every: number of events between two snapshots, each of which cuts the log; these are writes too. 0 for no
-            snapshots.
+        join_s: pod -> seconds from the request until the pod is ready.
+        lease_s: maximum seconds of silence; then a worker is lost.
+        crash_before: numbers of writes. The controller dies just before each, and is rebuilt from the log.
+        keeps_every: number of events per snapshot; 0 for no snapshots. A snapshot cuts the log, and is a write too.
     """
 
     replicas: Mapping[str, Sequence[int]]
@@ -90,9 +89,9 @@ class Scenario:
     state_of: Callable[[TaskBody, int, str], str] = lambda body, attempt, worker: "-"
     """(task, attempt, worker) -> text of the trained state; equal texts mean equal bits."""
     metrics: Callable[[TaskBody], Mapping[str, float]] = lambda body: {"loss": 1.0}
-    """Metrics that a sub-epoch or a validation returns."""
+    """Returns the metrics of a sub-epoch or validation."""
     peak_bytes: Callable[[TaskBody], int] = lambda body: 0
-    """Peak memory of a task in bytes; 0 if unknown."""
+    """Returns the peak memory of a task in bytes; 0 if unknown."""
     outages: Sequence[WorkerOutage] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     removals: Mapping[str, float] = field(default_factory=dict)
@@ -106,27 +105,27 @@ class Scenario:
     unresized: frozenset[str] = frozenset()
     has_pods: bool = False
     saves: bool = False
-    """True if sub-epochs have savepoints, in batches of one row, at notice and on request."""
+    """True if sub-epochs write savepoints before a preemption and on request. A batch has one row."""
     saves_every_s: float = 0.0
-    """Seconds between two savepoints of a running sub-epoch, if `saves` is set; 0 for none by time."""
+    """Seconds between two regular savepoints of a sub-epoch, if `saves` is True; 0 for no regular ones."""
     deaf: frozenset[str] = frozenset()
-    """Workers whose sub-epochs reach no batch, so they release nothing on request."""
+    """Workers that ignore release requests, because their sub-epochs never reach the end of a batch."""
     inspection: Inspection | None = None
-    """Result of an inspection; `None` if no worker inspects, and so none runs trials."""
+    """Result of an inspection; `None` if workers do not inspect models. Then they run no trials either."""
     is_apart: bool = False
     """True if workers cannot train in gangs."""
     trial: Callable[[TrialTask], TrialOutcome] = lambda body: TrialOutcome(batch_s=1.0, is_verified=True)
-    """Result of a trial."""
+    """Returns the result of a trial."""
     procedure: Callable[[], Procedure] | None = None
-    """Factory of a search's own procedure on the requested worker; `None` if no worker runs one."""
+    """Creates a user's search procedure on a worker; `None` if no worker runs procedures."""
     search_s: float = 0.5
     """Seconds until a worker answers a search request."""
     drawable: frozenset[str] = EVERYWHERE
-    """Kinds of samplers that the controller can run; workers run the others."""
+    """Kinds of samplers that the controller runs itself; workers run the others."""
     rest: RestRules = field(default_factory=RestRules)
     join_s: Callable[[str], float] = lambda pod: 0.0
     history: Mapping[str, SubEpochHistory] | None = None
-    """History of earlier runs (`research.simulation.history`); `None` for runs without a history."""
+    """History of earlier runs (`research.simulation.history`), if any."""
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()
     keeps_every: int = 0

@@ -1,8 +1,8 @@
-"""Checks of the arguments of `run_etl`, `run_fit` and `dry_run`, and the request of a fit.
+"""Check the arguments of `run_etl`, `run_fit` and `dry_run`, and build the request of a fit.
 
-Mistakes are reported before anything is sent to the cluster; nothing here sends a request. Notebooks, experiment files
-and the web page share this code. Search arguments are in `search/requests.py`, techniques in `techniques.py`, goals in
-`cerebro/client/limits.py`.
+Nothing here sends a request: a mistake is reported before the cluster does any work. Notebooks, experiment files and
+the web page share this code. `search/requests.py` checks search arguments, `techniques.py` checks techniques, and
+`cerebro/client/limits.py` computes goals.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from cerebro.usercode.checks import (
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduling:
-    """Order in which models train, for `Experiment.run_fit(scheduling=...)`.
+    """Training order of models, for `Experiment.run_fit(scheduling=...)`.
 
     Attributes:
         scheduler: dispatch policy. ``"lrptw"`` (default): the worker with the most remaining work takes the model with
-            the most remaining work. ``"promising"``: good models train first. For comparison with other systems:
+            the most remaining work. ``"promising"``: good models train first. To compare with other systems:
             ``"random"``, ``"fifo"``, ``"cyclic"``, ``"monte-carlo"``, ``"hermes"``, ``"slaq"`` and ``"rr"``; see
             docs/scheduling.md.
-        planner: True (default) to let a planner search for a better order during training. The plan is used only if it
-            is better in simulation. Has an effect with ``"lrptw"`` only.
+        planner: True (default) to let a planner search for a better order during training. The controller uses a plan
+            only if a simulation shows that it is better. No effect unless `scheduler` is ``"lrptw"``.
 
     Raises:
-        DataError: there is no such scheduler, or `planner` is not a bool.
+        DataError: `scheduler` is unknown, or `planner` is not a bool.
 
     Example:
         >>> from cerebro import Scheduling
@@ -95,7 +95,7 @@ class FitOptions:
 
     @classmethod
     def from_flat(cls, options: Mapping[str, Any]) -> FitOptions:
-        """Return the options of an experiment file; other keys, such as ``priority``, have no effect here."""
+        """Return the options of an experiment file. Ignore other keys, such as ``priority``."""
         names = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in arguments_from_flat(options).items() if name in names})
 
@@ -110,7 +110,7 @@ OPTION_GROUPS: Mapping[str, type] = {
 
 
 def check_group(name: str, value: object, group: type) -> None:
-    """Raise `DataError` unless a keyword of `run_fit` has an object of its option group."""
+    """Raise `DataError` unless the value of keyword `name` is an object of `group`."""
     if not isinstance(value, group):
         raise DataError(f"{name} is {value!r}, expected an object of cerebro.{group.__name__}")
 
@@ -145,10 +145,10 @@ def check_etl(
     is_remote: bool,
     failure_rules: object = (),
 ) -> None:
-    """Check the arguments of `run_etl` as far as this machine can.
+    """Check the arguments of `run_etl` on this machine.
 
     Args:
-        is_remote: True if the cluster runs elsewhere, so that paths cannot be checked here.
+        is_remote: True if the cluster runs on other machines. Then local paths are not checked.
         failure_rules: failure rules of the run.
 
     Raises:
@@ -190,12 +190,12 @@ def resolve_fit(
 ) -> tuple[SearchRequest | None, list[Hyperparameters]]:
     """Validate a fit; return its search request, and the configurations to train.
 
-    The list is empty if a search procedure chooses configurations.
+    With a search procedure the list is empty, because the procedure suggests the configurations.
 
     Args:
-        spec: `None` where user code must not run; the workers then report mistakes in it.
+        spec: `None` where user code must not run. The workers report its mistakes later.
         options: options of `run_fit`.
-        put_code: stores a user's search procedure after all checks passed. Default: don't store it.
+        put_code: stores a user's search procedure, after all checks. Default: don't store it.
 
     Raises:
         SpecError, MetricError, DataError, SearchError, SearchSpaceError: an argument is invalid.
@@ -293,7 +293,7 @@ def check_stop_rules(
 ) -> None:
     """Raise `MetricError` if a stop rule names a metric that the spec does not return.
 
-    Metrics that cannot be read from the source code are checked after the first epoch.
+    Metrics that the source code does not show are checked after the first epoch.
     """
     for rule in rules:
         if isinstance(rule, Above | Below):
