@@ -169,7 +169,7 @@ class Experiment(CommandsMixin, RegistryMixin):
         return self._session.state()
 
     def status(self) -> str:
-        """Return a short text about runs and workers, as `cerebro status NAME` prints it."""
+        """Return a short text about runs, the best model and workers; `cerebro status NAME` also lists all models."""
         return self._session.status()
 
     def queue_position(self, run: str | None = None) -> QueuePosition | None:

@@ -54,6 +54,7 @@ from cerebro.state import (
     schedule_lines,
     waiting_for,
 )
+from cerebro.state.models.best import best_model
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter, TimeLeft
 from cerebro.state.runs import rungs
@@ -147,7 +148,7 @@ class Session:
         )
 
     def status(self) -> str:
-        """Return runs and workers as a few lines of text."""
+        """Return runs, the best model and workers as a few lines of text."""
         with self._lock:
             return self._status()
 
@@ -170,6 +171,8 @@ class Session:
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
             lines += [f"    {line}" for line in forecast_lines(run, self._clock())]
             lines += [f"    {line}" for line in verification_texts.lines(run.verifications)]
+        if best := best_model(state):
+            lines.append(f"  {best.line}")
         return "\n".join([*lines, *self._worker_lines(state)])
 
     def _worker_lines(self, state: ExperimentState) -> Iterator[str]:

@@ -34,6 +34,7 @@ from cerebro.state import ModelState, Worker
 from cerebro.state.experiment import ExperimentState, fold
 from cerebro.state.reports.throughput import ThroughputMeter
 from research.simulation.store import VirtualStore
+from tests.client.test_session import opened
 from tests.dispatcher.stories import NOW
 from tests.state.runs import TimedStory
 from tests.state.stories import sub_epoch
@@ -119,12 +120,15 @@ def test_an_experiment_shows_its_runs_and_models() -> None:
 
 
 def test_the_status_names_the_best_model_of_all_fits() -> None:
-    """The same as the page: a worse model of a newer fit is not called the best."""
-    lines = state_lines(two_fits().state, now=NOW)
-    assert "  best model: m00 of fit-1, accuracy 0.9405 at epoch 2" in lines
+    """The same as the page and `Experiment.status`: a worse model of a newer fit is not called the best."""
+    story = two_fits()
+    lines = state_lines(story.state, now=NOW)
+    best = "  best model: m00 of fit-1, accuracy 0.9405 at epoch 2"
+    assert best in lines
+    assert best in opened(story.events, NOW).status().splitlines()
     assert not lines[-1].endswith("best")
     other_data = state_lines(two_fits(dataset="d2").state, now=NOW)
-    assert not any("best model" in line for line in other_data)
+    assert "  best model: m00 of fit-2, accuracy 0.9205 at epoch 1" in other_data
     assert other_data[-1].endswith("best")
 
 

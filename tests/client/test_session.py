@@ -68,6 +68,7 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
         "experiment one",
         "  fit-1: running, 1/2 done",
         "    schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 device-seconds; epoch 2 of 2",
+        "  best model: m00 of fit-1, loss 1 at epoch 1",
         "  worker-0: fit-1/train/m00/e2/p0",
     ]
     story.ends(sub_epoch(2, 0), 0, 52.0)

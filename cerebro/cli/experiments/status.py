@@ -163,13 +163,10 @@ def _epoch_lines(fit: Run) -> list[str]:
 
 
 def _model_lines(state: ExperimentState, fit: Run) -> list[str]:
-    best, metric = best_model(state, fit), fit.fit_request.metric
+    best = best_model(state, fit)
     rows = [_model_row(fit, model, best is not None and model is best.model) for model in fit.models.values()]
-    lines = table((f"MODEL OF {fit.id}", "STATE", "EPOCHS", metric.upper(), "HYPERPARAMETERS", ""), rows)
-    if best is not None and best.run is not fit:
-        found = f"{best.model.id} of {best.run.id}, {metric} {best.value:.4g} at epoch {best.epoch}"
-        lines.insert(0, f"  best model: {found}")
-    return lines
+    heads = (f"MODEL OF {fit.id}", "STATE", "EPOCHS", fit.fit_request.metric.upper(), "HYPERPARAMETERS", "")
+    return [*([f"  {best.line}"] if best else []), *table(heads, rows)]
 
 
 def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:

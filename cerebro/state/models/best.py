@@ -19,6 +19,14 @@ class BestModel:
     epoch: int
     value: float
 
+    @property
+    def line(self) -> str:
+        """Description for `cerebro status` and `Experiment.status`."""
+        metric = self.run.fit_request.metric
+        return (
+            f"best model: {self.model.id} of {self.run.id}, {metric} {self.value:.4g} at epoch {self.epoch}"
+        )
+
 
 def best_model(
     state: ExperimentState, fit: Run | None = None, *, best_of: Callable[[Run], Model | None] = Run.best_model
