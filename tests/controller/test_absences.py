@@ -31,7 +31,7 @@ def told(*events: tuple[str, str, float]) -> Absences:
     return found
 
 
-def test_losses_and_returns_of_all_runs_count() -> None:
+def test_absences_count_over_all_runs() -> None:
     """Absences do not depend on the active run."""
     events = [("joins", "a", 0.0)]
     for number in range(1, 10):
@@ -46,7 +46,9 @@ def test_losses_and_returns_of_all_runs_count() -> None:
         lambda found: sorted(found, key=lambda each: each[1])
     )
 )
-def test_any_log_gives_figures_that_can_be_reckoned_with(changes: list[tuple[str, float]]) -> None:
+def test_any_log_gives_a_positive_frequency_and_a_bounded_return_time(
+    changes: list[tuple[str, float]],
+) -> None:
     """The frequency is positive, and the return takes at most an hour."""
     there: set[str] = set()
     events = []
@@ -59,7 +61,7 @@ def test_any_log_gives_figures_that_can_be_reckoned_with(changes: list[tuple[str
 
 
 @pytest.mark.parametrize("crashes", [frozenset[int](), frozenset({3, 9, 17, 30, 41})])
-def test_a_controller_knows_of_the_losses_before_it(crashes: frozenset[int]) -> None:
+def test_a_restarted_controller_knows_earlier_losses(crashes: frozenset[int]) -> None:
     """It reads the cluster log at each start."""
     scenario = Scenario(
         replicas={"w0": [0, 1], "w1": [0, 1]},

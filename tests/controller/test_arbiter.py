@@ -139,7 +139,7 @@ def any_claims(draw: st.DrawFn) -> list[Claim]:
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.floats(0, 1000), any_claims()), min_size=1, max_size=6))
-def test_no_place_that_somebody_could_use_is_left(history: list[tuple[float, list[Claim]]]) -> None:
+def test_no_usable_device_slot_stays_free(history: list[tuple[float, list[Claim]]]) -> None:
     """After any history, each free slot goes to a run that wants it, while it has more work."""
     arbiter, now = Arbiter(), 0.0
     for passed, claims in history:
@@ -161,9 +161,7 @@ def test_no_place_that_somebody_could_use_is_left(history: list[tuple[float, lis
 
 @settings(max_examples=100)
 @given(any_claims(), st.data())
-def test_a_place_about_to_be_free_is_given_ahead_to_nobody_but_its_holder(
-    claims: list[Claim], data: st.DataObject
-) -> None:
+def test_only_the_holder_gets_a_slot_before_it_is_free(claims: list[Claim], data: st.DataObject) -> None:
     """A slot for another run is withheld from its holder and assigned when free."""
     arbiter = Arbiter()
     arbiter.see(0.0, claims)
@@ -215,7 +213,7 @@ def test_projects_share_before_their_runs_do() -> None:
     sub_epochs=st.lists(st.floats(50, 500), min_size=4, max_size=4),
     places=st.integers(1, 4),
 )
-def test_nobody_starves(weights: list[float], sub_epochs: list[float], places: int) -> None:
+def test_no_run_starves(weights: list[float], sub_epochs: list[float], places: int) -> None:
     """Each run that wants slots gets one soon, with any other runs."""
     names = "abcd"
     runs = [
@@ -257,7 +255,7 @@ def test_a_project_pays_for_its_past_with_a_half_life() -> None:
 
 
 @pytest.mark.parametrize("start_s", [0.0, 10.0])
-def test_a_place_stays_with_an_experiment_that_wants_it(start_s: float) -> None:
+def test_a_run_keeps_a_slot_for_the_minimum_hold_time(start_s: float) -> None:
     """The minimum hold time is a minute, and twenty times the process start-up."""
     runs = [Claim(ref=ref(name), sub_epoch_s=5.0, start_s=start_s) for name in NAMES]
     made = floor(4, *runs)
@@ -269,7 +267,7 @@ def test_a_place_stays_with_an_experiment_that_wants_it(start_s: float) -> None:
     assert {experiment for _, _, experiment in made.changes} == set(NAMES)
 
 
-def test_little_work_does_not_wait_for_the_end_of_a_stay() -> None:
+def test_a_short_run_does_not_wait_for_the_end_of_a_hold() -> None:
     """It gets the next slot that becomes free; the holder returns at once with a longer hold time."""
     made = floor(1, Claim(ref=ref("long"), sub_epoch_s=5.0))
     asked = {"first": 12.0, "second": 20.0, "third": 300.0}
@@ -283,7 +281,7 @@ def test_little_work_does_not_wait_for_the_end_of_a_stay() -> None:
     assert waited == {"first": 3.0, "second": 116.0, "third": pytest.approx(2.5, abs=2.5)}
 
 
-def test_a_run_is_told_how_long_places_are_kept_from_it() -> None:
+def test_a_run_knows_how_long_its_slots_are_withheld() -> None:
     """The earliest of its usable slots counts; without a hold nothing is withheld."""
     places = [Place("w-0", 0), Place("w-1", 0)]
     waits = Claim(ref=ref("b"), wants=frozenset(places), most=2)
@@ -308,7 +306,7 @@ def test_a_run_is_told_how_long_places_are_kept_from_it() -> None:
     places=st.integers(1, 2),
     start_s=st.sampled_from([0.0, 5.0]),
 )
-def test_a_place_is_taken_no_more_often_than_once_a_stay(
+def test_a_slot_changes_hands_at_most_once_per_hold_time(
     asked: list[tuple[float, float, int]], sub_epochs: list[float], places: int, start_s: float
 ) -> None:
     """Small runs can take a wanted slot once per hold time, plus once. No run starves."""

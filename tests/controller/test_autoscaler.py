@@ -65,7 +65,7 @@ def forecasts(simulation: Simulation) -> list[ForecastMade]:
     return [event for event in simulation.log if isinstance(event, ForecastMade)]
 
 
-def test_a_run_is_told_when_it_ends_and_that_comes_true(finished: Simulation) -> None:
+def test_forecasts_of_the_end_are_reported_and_accurate(finished: Simulation) -> None:
     """At most six events, because unchanged forecasts are not repeated. The first forecast assumes noise that
     is absent."""
     told = forecasts(finished)
@@ -81,7 +81,7 @@ def test_a_run_is_told_when_it_ends_and_that_comes_true(finished: Simulation) ->
     assert "; it ended at " in line
 
 
-def test_an_answer_that_comes_late_is_not_told() -> None:
+def test_a_late_forecast_is_not_reported() -> None:
     """The answer arrives after half of the run, when the question is too old."""
 
     class Late(InlineHelper):
@@ -96,7 +96,7 @@ def test_an_answer_that_comes_late_is_not_told() -> None:
     assert len(helper.asked) > 1
 
 
-def test_what_a_goal_takes_is_told_as_soon_as_sub_epochs_have_shown_it() -> None:
+def test_the_requirements_of_a_goal_are_reported_after_the_first_sub_epochs() -> None:
     """The required workers, the feasible deadline, and the permitted number of workers."""
     simulation = simulated(Goal(finish_by=600.0, workers=(1, 4)), steps=60)
     first = forecasts(simulation)[0]
@@ -179,7 +179,7 @@ def look(
     )
 
 
-def test_more_workers_are_asked_for_where_the_end_would_come_too_late() -> None:
+def test_more_workers_are_requested_if_the_run_would_be_late() -> None:
     """The autoscaler needs permission, no recent user choice, and a cluster manager."""
     simulation = half_way()
     ends = {4: 40_000.0, 8: 15_000.0}
@@ -200,7 +200,7 @@ def test_more_workers_are_asked_for_where_the_end_would_come_too_late() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_lost_for_a_moment_makes_the_run_no_later() -> None:
+def test_a_brief_worker_loss_keeps_the_forecast() -> None:
     """It will return with its partition, so the forecast keeps the number of workers and nearly the same finish."""
     calm = forecasts(simulated())
     gap = WorkerOutage(worker="worker-3", start=calm[0].time - 3.0, length=60.0)
@@ -210,7 +210,7 @@ def test_a_worker_that_is_lost_for_a_moment_makes_the_run_no_later() -> None:
     assert told.time + told.end.p50_s == pytest.approx(calm[0].time + calm[0].end.p50_s, rel=0.1)
 
 
-def test_workers_go_only_once_others_hold_what_they_alone_held() -> None:
+def test_workers_leave_only_after_others_have_their_partitions() -> None:
     """Remaining workers first make replicas during training; then the autoscaler requests the smaller size."""
     simulation = half_way()
     autoscaler = Autoscaler(Answering({4: 4_000.0, 2: 5_000.0}), ACTING)

@@ -50,13 +50,13 @@ def situation(goal: Goal, workers: int = 4, **others: Any) -> Situation:
         (Goal(workers=(1, 4)), Choice(workers=4, is_kept=True)),
     ],
 )
-def test_the_cheapest_number_that_keeps_the_goal_is_chosen(goal: Goal, chosen: Choice) -> None:
+def test_the_cheapest_size_that_meets_the_goal_is_chosen(goal: Goal, chosen: Choice) -> None:
     """In order: the deadline at least cost, the fastest within budget, the budget before the deadline, and
     without a goal a balance of cost and time."""
     assert choose(situation(goal)) == chosen
 
 
-def test_who_is_late_gets_more_workers_at_most_twice_as_many() -> None:
+def test_a_late_run_at_most_doubles_its_workers() -> None:
     """A later request adds the others."""
     asked = situation(Goal(finish_by=NOW + 1.7 * HOUR))
     assert choose(asked).workers == 16
@@ -71,7 +71,7 @@ def test_who_is_late_gets_more_workers_at_most_twice_as_many() -> None:
         {"is_changing": True},
     ],
 )
-def test_nothing_is_changed_too_soon(others: dict[str, Any]) -> None:
+def test_no_size_is_requested_soon_after_a_change(others: dict[str, Any]) -> None:
     """Not within five minutes of a change, within an hour of a user's choice, or while workers start."""
     goal = Goal(finish_by=NOW + 2.5 * HOUR)
     assert size_to_request(situation(goal), choose(situation(goal))) == 8
@@ -79,7 +79,7 @@ def test_nothing_is_changed_too_soon(others: dict[str, Any]) -> None:
     assert size_to_request(asked, choose(asked)) is None
 
 
-def test_what_was_asked_for_is_not_given_back_within_an_hour() -> None:
+def test_requested_workers_are_not_released_within_an_hour() -> None:
     """This prevents oscillation; a larger request is possible in between."""
     goal = Goal(finish_by=NOW + 6 * HOUR)
     lately = situation(goal, workers=8, changed_at=NOW - SETTLED_S + 1)
@@ -88,7 +88,7 @@ def test_what_was_asked_for_is_not_given_back_within_an_hour() -> None:
     assert size_to_request(late, choose(late)) == 8
 
 
-def test_workers_are_given_back_only_with_time_to_spare() -> None:
+def test_workers_are_released_only_with_time_to_spare() -> None:
     """A run that finishes just in time keeps its workers."""
     tight, ample = Goal(finish_by=NOW + 4.3 * HOUR), Goal(finish_by=NOW + 6 * HOUR)
     assert choose(situation(tight, workers=8)).workers == 4

@@ -117,7 +117,7 @@ def assert_read_when_finished(simulation: Simulation) -> None:
     devices=st.lists(st.integers(1, 3), min_size=WORKERS, max_size=WORKERS),
     times=st.randoms(use_true_random=False),
 )
-def test_a_fit_and_evaluations_beside_it_are_each_complete(  # type: ignore[no-untyped-def]
+def test_a_fit_and_concurrent_evaluations_are_each_complete(  # type: ignore[no-untyped-def]
     shapes, asked, at, outages, faults, crashes, devices, times
 ) -> None:
     """With any request times, worker losses and controller crashes, each task is committed exactly once and
@@ -180,7 +180,7 @@ def test_a_prediction_does_not_wait_for_the_end_of_a_fit() -> None:
 
 
 @pytest.mark.parametrize("stopped", ["fit-2", "predict-1"])
-def test_to_stop_one_of_them_does_not_touch_the_other(stopped: str) -> None:
+def test_stopping_a_run_does_not_affect_a_concurrent_run(stopped: str) -> None:
     """The other run has no revoked attempt and finishes."""
     simulation = beside(steady(), prediction(1, [0, 1], 1, at=14.0, parts=6))
 
@@ -222,7 +222,7 @@ def test_a_plan_is_followed_until_another_run_begins() -> None:
 
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("kind", ["predict", "train"])
-def test_who_ran_out_of_memory_beside_another_run_is_alone_the_next_time(kind: str, devices: int) -> None:
+def test_a_retry_after_out_of_memory_runs_alone_beside_another_run(kind: str, devices: int) -> None:
     """No task of the other run is on the worker, and the attempt does not wait until that run finishes."""
     exhausted: list[str] = []
 
@@ -254,7 +254,7 @@ def test_who_ran_out_of_memory_beside_another_run_is_alone_the_next_time(kind: s
     assert_visited(state, "fit-2", epochs=4)
 
 
-def test_a_run_that_waits_for_another_one_of_its_experiment_takes_no_place() -> None:
+def test_a_run_waiting_for_its_own_experiment_is_not_counted_as_open() -> None:
     """With a limit of one run, a test waits for the fit of its experiment too."""
     story = half_trained()
     story.tell(RunRequested(run="fit-2", request=story.run.request), evaluation(1, "m00"))
@@ -277,7 +277,7 @@ def test_a_run_that_waits_for_another_one_of_its_experiment_takes_no_place() -> 
     assert [run.id for run in core.open_runs()] == ["fit-1"]
 
 
-def test_no_two_runs_make_a_partition_at_a_time() -> None:
+def test_two_runs_do_not_rebuild_a_partition_at_the_same_time() -> None:
     """A prediction rebuilds lost training data; the ETL run for the same partition waits."""
     story = Story()
     story.etl()

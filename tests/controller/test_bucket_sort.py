@@ -70,7 +70,7 @@ def test_rows_come_in_the_order_of_keys_and_ids(
 
 
 @given(keys=KEYS.filter(bool), again=st.data(), most=st.integers(0, 130))
-def test_an_id_that_is_there_twice_is_found(
+def test_a_duplicate_id_is_found(
     tmp_path_factory: pytest.TempPathFactory, keys: dict[int, int], again: st.DataObject, most: int
 ) -> None:
     """In any position, also beyond the limit."""

@@ -63,7 +63,7 @@ def made(models: int = 4, **scenario: Any) -> Simulation:
     return simulation(None, epochs=3, models=listed, metrics=given_values, **scenario)
 
 
-def test_a_queued_sub_epoch_of_a_changed_model_is_taken_back() -> None:
+def test_a_queued_sub_epoch_of_a_changed_model_is_revoked() -> None:
     """No later sub-epoch has the old value, and the run finishes normally."""
     fit, at = made(), {}
     for number in range(4):
@@ -92,7 +92,7 @@ def test_a_model_of_high_priority_goes_first() -> None:
     assert ends[first] <= ends[second] - 3
 
 
-def test_a_sub_epoch_that_was_queued_gives_its_place_to_a_higher_priority() -> None:
+def test_a_queued_sub_epoch_is_revoked_for_a_higher_priority() -> None:
     """Workers already have a queued sub-epoch, but the model is in the next round, and in each later one.
     Revoked sub-epochs run later."""
     fit = made(models=9)
@@ -120,7 +120,7 @@ def test_a_sub_epoch_that_was_queued_gives_its_place_to_a_higher_priority() -> N
         unique_by=lambda outage: outage[0],
     ),
 )
-def test_no_sub_epoch_begins_where_a_model_of_a_higher_priority_has_waited(
+def test_no_sub_epoch_starts_before_a_waiting_model_of_higher_priority(
     policy: str,
     times: Random,
     changes: list[tuple[int, int, float]],
@@ -168,7 +168,7 @@ def test_no_sub_epoch_begins_where_a_model_of_a_higher_priority_has_waited(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_each_sub_epoch_is_given_what_the_log_says(data: st.DataObject) -> None:
+def test_each_sub_epoch_has_the_hyperparameters_of_the_log(data: st.DataObject) -> None:
     """Users change values while workers leave and the controller crashes."""
     fit = made(
         outages=[WorkerOutage(worker="worker-0", start=data.draw(st.floats(1, 15)), length=5.0)],
@@ -195,7 +195,7 @@ def test_each_sub_epoch_is_given_what_the_log_says(data: st.DataObject) -> None:
             assert sorted(visited) == sorted(run.fit_rows)
 
 
-def test_nothing_is_taken_back_for_a_model_that_waits_for_a_worker_of_its_own() -> None:
+def test_no_task_is_revoked_for_a_model_that_must_run_alone() -> None:
     """After an out-of-memory failure it runs alone, so a queue does not help it."""
     failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory", place="host")
     fit = made(

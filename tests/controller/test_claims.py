@@ -23,7 +23,7 @@ from tests.state.stories import DATASET, Story, sub_epoch
 from tests.state.test_beside import evaluation
 
 
-def test_what_is_left_of_a_test_is_told_by_the_fit_before_its_first_task() -> None:
+def test_the_fit_estimates_a_tests_work_before_its_first_task() -> None:
     """The estimate uses the fit's time per row, and later the test's own tasks. A run with devices is not estimated."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1, epochs=1)
@@ -52,7 +52,9 @@ def test_what_is_left_of_a_test_is_told_by_the_fit_before_its_first_task() -> No
     busy=st.sets(st.integers(0, 1)),
     of_run=st.integers(-9, 9),
 )
-def test_a_models_priority_is_no_claim_of_its_run(priorities: list[int], busy: set[int], of_run: int) -> None:
+def test_a_models_priority_does_not_change_the_claim_of_its_run(
+    priorities: list[int], busy: set[int], of_run: int
+) -> None:
     """Claims do not depend on model priorities; the run's own priority is its weight."""
     story = TimedStory(workers=2)
     story.fit(models=4)
@@ -79,7 +81,7 @@ def test_a_models_priority_is_no_claim_of_its_run(priorities: list[int], busy: s
     assert claimed() == replace(before, weight=4.0**of_run)
 
 
-def test_a_question_to_a_procedure_is_not_counted_as_a_sub_epoch() -> None:
+def test_a_search_request_does_not_count_as_a_sub_epoch() -> None:
     """It uses no device, so the run's claim stays the same."""
     story = Story()
     story.fit()

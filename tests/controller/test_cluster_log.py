@@ -115,7 +115,7 @@ REMOVED = "it was removed and is no longer registered"
         ),
     ],
 )
-def test_the_cluster_is_told_what_is_new(
+def test_changes_of_a_worker_become_cluster_events(
     known: Sequence[ClusterEvent],
     seen: WorkerView | None,
     ending: Sequence[tuple[str, str]],
@@ -131,7 +131,7 @@ def test_the_cluster_is_told_what_is_new(
     assert decide(state, snapshot, ending=ending, busy=busy) == []
 
 
-def test_who_led_before_writes_no_more_and_who_leads_reads_first() -> None:
+def test_only_the_leader_writes_and_it_reads_first() -> None:
     """With two controllers that believe they lead, the older term is refused and the newer one writes no duplicates."""
     store = VirtualStore(lambda: 0.0)
     store.register(WorkerRecord(worker="w0", incarnation="a", weight=1.0, cores=1, kinds=("train",)))
@@ -153,7 +153,7 @@ def test_who_led_before_writes_no_more_and_who_leads_reads_first() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_no_device_is_anybodys_twice_over_all_logs(data: st.DataObject) -> None:
+def test_no_two_attempts_share_a_device_over_all_logs(data: st.DataObject) -> None:
     """Several experiments, changing workers, and controller crashes between any two writes. The check uses
     only the logs."""
     count = data.draw(st.integers(1, 3), label="workers")

@@ -73,7 +73,9 @@ OTHER_POD = Exit(reason="its pod w-0 was replaced by a new one", kind=FailureKin
         ),
     ],
 )
-def test_absence(given: Fleet | None, silent_s: float, expected: tuple[Liveness, Exit] | None) -> None:
+def test_the_absence_of_a_worker_follows_the_most_certain_source(
+    given: Fleet | None, silent_s: float, expected: tuple[Liveness, Exit] | None
+) -> None:
     """Certain facts take precedence over announcements, and announcements over silence."""
     found = worker_view(status(pod=REF), given, silent_s=silent_s, lease_s=LEASE_S)
     assert found.absence == (Absence(how=expected[0], exit=expected[1]) if expected else None)
@@ -92,7 +94,7 @@ SIGTERM = Exit(reason="SIGTERM: w-0-etl was asked to end", kind=FailureKind.PREE
         pytest.param(None, 11.0, (Liveness.SILENT, SIGTERM), id="silent by now"),
     ],
 )
-def test_a_worker_that_says_that_it_leaves(
+def test_an_announced_shutdown_makes_a_worker_absent(
     given: Fleet | None, silent_s: float, expected: tuple[Liveness, Exit]
 ) -> None:
     """The announcement counts, but a cluster manager may know more."""
@@ -110,12 +112,12 @@ def test_a_worker_that_says_that_it_leaves(
         pytest.param(fleet(), OTHER_POD, id="a new pod"),
     ],
 )
-def test_the_end_of_the_process_before(given: Fleet | None, expected: Exit) -> None:
+def test_the_exit_of_the_previous_process_has_a_reason(given: Fleet | None, expected: Exit) -> None:
     """The reason is the container's last exit, or the replacement of the pod."""
     assert worker_view(status(pod=REF), given, silent_s=0.0, lease_s=LEASE_S).previous_exit == expected
 
 
-def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:
+def test_a_pod_that_cannot_be_created_is_not_starting() -> None:
     """No run waits for it, and its worker is lost for that reason."""
     without = Fleet(pods={}, size=1, unmade={"w-0": "Kubernetes does not make it: exceeded quota"})
     assert not are_coming([status(pod=REF)], without)
@@ -136,7 +138,9 @@ def test_a_pod_that_cannot_be_made_is_not_on_its_parallel_plan() -> None:
         pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2")}, 1, False, id="who starts is not wanted"),
     ],
 )
-def test_starting_workers(pods: dict[str, Pod], size: int, expected: bool) -> None:
+def test_a_wanted_pod_without_worker_counts_as_starting(
+    pods: dict[str, Pod], size: int, expected: bool
+) -> None:
     """A wanted pod without a registered worker, unless its obstacle is known."""
     assert are_coming([status(pod=REF), status()], Fleet(pods=pods, size=size)) is expected
 
@@ -144,7 +148,7 @@ def test_starting_workers(pods: dict[str, Pod], size: int, expected: bool) -> No
 @pytest.mark.parametrize(
     ("devices", "gpus", "weight"), [(2, 4, 2.0), (3, 0, 3.0), (1, 4, 1.0), (0, 4, 4.0), (0, 0, 1.0)]
 )
-def test_the_share_of_the_data_follows_the_devices_that_train(devices: int, gpus: int, weight: float) -> None:
+def test_the_share_of_the_data_follows_the_training_devices(devices: int, gpus: int, weight: float) -> None:
     """An ETL worker gets rows in proportion to the devices of the training worker in its pod."""
     maker = status(pod=REF)
     trainer = status(pod=REF, devices=tuple(Device(kind="gpu", name="-", threads=1) for _ in range(devices)))

@@ -42,7 +42,7 @@ def stragglers(
 
 
 @pytest.mark.slow
-def test_a_worker_four_times_slower_costs_a_third_more() -> None:
+def test_a_worker_four_times_slower_costs_less_than_half_more() -> None:
     """Other workers make and train on a replica of its partition, so the cost is not four times."""
     calm = simulate(stragglers({}), models=16)
     slow = simulate(stragglers({"worker-3": 4.0}), models=16)
@@ -55,13 +55,13 @@ def test_a_worker_four_times_slower_costs_a_third_more() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "sigma"), [(0, 0.1), (1, 0.3), (2, 0.3)])
-def test_equal_workers_get_no_copies(seed: int, sigma: float) -> None:
+def test_equal_workers_get_no_replica_copies(seed: int, sigma: float) -> None:
     """For any noise of sub-epoch times."""
     assert remade(simulate(stragglers({}, seed=seed, sigma=sigma), models=16).log) == []
 
 
 @pytest.mark.slow
-def test_a_copy_that_takes_longer_than_it_saves_is_not_made() -> None:
+def test_a_replica_copy_that_takes_longer_than_it_saves_is_not_made() -> None:
     """Making a replica may take at most half of the time that it saves."""
     slow = stragglers({"worker-3": 4.0}, etl_s=100 * SUB_EPOCH_S)
     assert remade(simulate(slow, models=16).log) == []
@@ -93,13 +93,13 @@ def status(used: int, *, held: int = 1, pod: bool = True) -> WorkerStatus:
         (status(45).model_copy(update={"usage": None}), True),
     ],
 )
-def test_a_volume_has_room_for_a_copy_and_some_more(asked: WorkerStatus, has_room: bool) -> None:
+def test_a_volume_needs_room_for_a_replica_copy_and_a_reserve(asked: WorkerStatus, has_room: bool) -> None:
     """1.2 partitions plus 5 % of the volume, or 20 % on a node's own disk."""
     assert worker_view(asked, None, silent_s=0.0, lease_s=10.0).has_room is has_room
 
 
 @pytest.mark.slow
-def test_a_worker_without_room_gets_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_room_gets_no_replica_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     cramped = {f"worker-{number}" for number in range(6)}
     before = Simulation.snapshot
 
@@ -126,7 +126,7 @@ def test_a_worker_without_room_gets_no_copy(monkeypatch: pytest.MonkeyPatch) -> 
     outages=st.lists(st.tuples(st.integers(0, 4), st.floats(0.5, 60), st.floats(1.5, 30)), max_size=3),
     times=st.randoms(use_true_random=False),
 )
-def test_whoever_is_slow_every_sub_epoch_is_done_once_and_no_copy_is_made_twice(  # type: ignore[no-untyped-def]
+def test_with_any_slow_workers_sub_epochs_and_copies_are_made_once(  # type: ignore[no-untyped-def]
     shape, slower, etl_s, crashes, outages, times
 ) -> None:
     """With losses and controller crashes, the invariants hold and each volume gets a partition at most once."""

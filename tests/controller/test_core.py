@@ -131,7 +131,7 @@ device_counts = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=6, max_size=6)
 
 @settings(deadline=None, max_examples=60)
 @given(shape=shapes, times=st.randoms(use_true_random=False), validated=st.booleans(), counts=device_counts)
-def test_every_model_visits_every_partition_once_per_epoch(shape, times, validated, counts) -> None:  # type: ignore[no-untyped-def]
+def test_every_model_trains_on_every_partition_once_per_epoch(shape, times, validated, counts) -> None:  # type: ignore[no-untyped-def]
     """Completeness, isolation and exclusive access hold for any grid, workers, devices and times."""
     models, workers, epochs = shape
     scenario = Scenario(
@@ -157,7 +157,7 @@ def test_every_model_visits_every_partition_once_per_epoch(shape, times, validat
         unique_by=lambda o: o[0],
     ),
 )
-def test_workers_that_go_away_and_return_lose_nothing(shape, outages) -> None:  # type: ignore[no-untyped-def]
+def test_workers_that_leave_and_return_lose_no_sub_epoch(shape, outages) -> None:  # type: ignore[no-untyped-def]
     """A lost worker costs only its interrupted sub-epoch."""
     models, workers, epochs = shape
     scenario = Scenario(
@@ -231,7 +231,7 @@ def test_a_model_whose_validation_fails_in_one_epoch_fails_alone(kind: FailureKi
     assert run.best_epoch(run.models["m01"]) == 1
 
 
-def test_a_cause_that_ends_many_models_is_told_once() -> None:
+def test_a_failure_cause_of_many_models_is_reported_once() -> None:
     """The first line has the main cause with its traceback; other causes have one line each with their models."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure:
@@ -264,7 +264,7 @@ def test_a_crashing_sub_epoch_gets_three_attempts(crashes: int, survives: bool) 
     assert (model.state is ModelState.FINISHED) == survives
 
 
-def test_a_corrupt_checkpoint_has_the_sub_epoch_before_done_again() -> None:
+def test_a_corrupt_checkpoint_reopens_the_previous_sub_epoch() -> None:
     """The next sub-epoch reports the damage; a new attempt replaces the file."""
     told: list[int] = []
 
@@ -298,7 +298,7 @@ def test_a_full_volume_pauses_the_run_until_there_is_room() -> None:
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
 
 
-def test_the_controller_may_die_before_or_after_any_write() -> None:
+def test_a_run_survives_a_controller_crash_at_any_write() -> None:
     """For each write of a small run, a crash there still leaves a complete run."""
     replicas = own_partition(2)
     undisturbed = simulate(Scenario(replicas=replicas), models=3, partitions=2, epochs=2, validated=True)
@@ -320,7 +320,7 @@ def test_the_same_scenario_gives_the_same_log() -> None:
     assert any(isinstance(event, TaskAssigned) for event in first.log)
 
 
-def test_a_task_that_takes_its_worker_down_each_time_is_given_up() -> None:
+def test_a_task_that_always_kills_its_worker_fails() -> None:
     log: list[Event] = [
         RunRequested(run="fit-1", request=request(2, 1)),
         WorkerJoined(

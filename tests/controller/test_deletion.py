@@ -103,7 +103,9 @@ def finish(made: Deletion, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not ward.trash()
 
 
-def test_an_experiment_goes_with_its_files_and_no_other(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletion_removes_the_files_of_one_experiment_only(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its data set is deleted too, projections forget it first, and its requester is recorded."""
     ward.store.append("one", DeletionRequested(by="ann"))
     finish(ward.controller(), ward, monkeypatch)
@@ -115,7 +117,7 @@ def test_an_experiment_goes_with_its_files_and_no_other(ward: Ward, monkeypatch:
     assert [(entry.by, entry.what) for entry in ward.store.audit()] == [("ann", "deleted experiment one")]
 
 
-def test_nothing_is_asked_while_the_rest_is_removed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_queried_rarely_during_a_removal(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop with running sub-epochs calls `tend` many times a second."""
     may_end, asked, deleting = threading.Event(), [], ward.store.deleting
     monkeypatch.setattr(trash, "empty", lambda trash: may_end.wait(HANG_S))
@@ -149,7 +151,7 @@ def deaths() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("effects", deaths())
-def test_a_deletion_that_was_cut_short_goes_on(
+def test_an_interrupted_deletion_is_finished(
     ward: Ward, monkeypatch: pytest.MonkeyPatch, effects: int
 ) -> None:
     """The controller crashes before any of its effects; the next one finishes the deletion."""
@@ -182,7 +184,9 @@ def test_a_deletion_that_was_cut_short_goes_on(
     assert len(ward.store.audit()) == 1
 
 
-def test_a_new_experiment_of_the_name_keeps_its_files(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_experiment_with_the_same_name_keeps_its_files(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The user creates it while the old files are still in removal."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made = ward.controller()
@@ -196,7 +200,7 @@ def test_a_new_experiment_of_the_name_keeps_its_files(ward: Ward, monkeypatch: p
     assert ward.left("one") == ward.files("one")
 
 
-def test_who_no_longer_leads_erases_nothing(ward: Ward) -> None:
+def test_a_controller_that_lost_leadership_deletes_nothing(ward: Ward) -> None:
     """It does not move files either, and the loop learns of the new leader."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made = ward.controller()
@@ -207,7 +211,9 @@ def test_who_no_longer_leads_erases_nothing(ward: Ward) -> None:
     assert ward.store.deleting() == ("one",)
 
 
-def test_what_another_leader_has_made_anew_stays(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_experiment_recreated_under_another_leader_stays(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other leader deleted the experiment and a user reused the name; then this controller led again."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made, deleting = ward.controller(), ward.store.deleting
@@ -231,9 +237,7 @@ def test_what_another_leader_has_made_anew_stays(ward: Ward, monkeypatch: pytest
     assert ward.left("one") == ward.files("one")
 
 
-def test_a_data_set_that_another_leader_has_begun_to_use_stays(
-    ward: Ward, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_in_use_under_another_leader_stays(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of unused data sets may be outdated."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made, reclaim = ward.controller(), ward.store.reclaim
@@ -250,7 +254,7 @@ def test_a_data_set_that_another_leader_has_begun_to_use_stays(
     assert ward.volumes.metadata("one-d", "train", 0).exists()
 
 
-def test_a_volume_that_cannot_be_written_is_tried_again(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletion_retries_an_unwritable_volume(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other work continues, and the experiment is still shown as being deleted."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made = ward.controller()

@@ -53,7 +53,7 @@ def test_a_worker_trains_as_many_models_as_it_has_devices() -> None:
     assert simulation.now == 24.0
 
 
-def test_two_devices_are_as_good_as_two_workers() -> None:
+def test_two_devices_are_as_fast_as_two_workers() -> None:
     """The two workers of the comparison both hold the partition."""
     one = Scenario(
         replicas={"worker-0": [0, 1]}, devices=several_devices(2), sub_epoch_time=lambda body, worker: 3.0
@@ -71,7 +71,7 @@ def test_two_devices_are_as_good_as_two_workers() -> None:
     validated=st.booleans(),
     times=st.randoms(use_true_random=False),
 )
-def test_what_ran_out_of_memory_is_alone_on_its_worker(shape, counts, faults, validated, times) -> None:  # type: ignore[no-untyped-def]
+def test_a_retry_after_out_of_memory_is_alone_on_its_worker(shape, counts, faults, validated, times) -> None:  # type: ignore[no-untyped-def]
     """The devices share memory, so the retry of a sub-epoch or validation waits until no other task is there.
     It never waits forever."""
     models, workers, epochs = shape
@@ -99,7 +99,7 @@ def test_what_ran_out_of_memory_is_alone_on_its_worker(shape, counts, faults, va
     assert_exclusive(simulation)
 
 
-def test_a_worker_that_a_retry_waits_for_is_kept_free() -> None:
+def test_a_worker_is_kept_free_for_a_waiting_retry() -> None:
     """The retry starts when the other tasks finish, even if much other work is open."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -118,7 +118,7 @@ def test_a_worker_that_a_retry_waits_for_is_kept_free() -> None:
     assert retry.time <= 6.0
 
 
-def test_a_partition_is_made_beside_training() -> None:
+def test_a_partition_is_rebuilt_during_training() -> None:
     """ETL has its own executor, so a training worker rebuilds a lost partition at once."""
     scenario = Scenario(
         replicas={"worker-0": [0], "worker-1": [1]},
@@ -140,7 +140,7 @@ def test_a_partition_is_made_beside_training() -> None:
     counts=device_counts,
     times=st.randoms(use_true_random=False),
 )
-def test_what_is_planned_and_judged_knows_the_devices(shape, counts, times) -> None:  # type: ignore[no-untyped-def]
+def test_planner_and_validator_know_the_devices(shape, counts, times) -> None:  # type: ignore[no-untyped-def]
     """The planner's problem includes the devices, and the log is a valid schedule that respects the bound."""
     models, workers, epochs = shape
     cost: dict[tuple[str, str], float] = {}

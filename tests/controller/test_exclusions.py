@@ -165,7 +165,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_producer_gives_a_reason_a_scope_and_an_end(case: Case) -> None:
+def test_an_exclusion_has_a_reason_a_scope_and_an_end(case: Case) -> None:
     (found,) = case.produce(True)
     assert found.worker == "worker-0"
     assert found.reason

@@ -54,7 +54,7 @@ def failures(simulation: Simulation) -> list[TaskFailed]:
     return [event for event in simulation.log if isinstance(event, TaskFailed)]
 
 
-def test_no_retry_gives_a_model_up_at_once() -> None:
+def test_no_retry_fails_a_model_at_once() -> None:
     """A crash normally has three attempts; the other models continue."""
     simulation = simulate(
         Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.CRASH, "no_retry"), "m00"))
@@ -71,7 +71,7 @@ def test_no_retry_gives_a_model_up_at_once() -> None:
     assert failure.line == "[the rule] it failed"
 
 
-def test_retry_elsewhere_goes_to_another_worker_though_the_code_raised() -> None:
+def test_retry_elsewhere_moves_a_task_after_a_user_error() -> None:
     """A user error is normally final. No model fails, and no worker is blamed."""
     simulation = simulate(
         Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.USER_ERROR, "retry_elsewhere")))
@@ -83,7 +83,7 @@ def test_retry_elsewhere_goes_to_another_worker_though_the_code_raised() -> None
     assert simulation.store.workers_health().quarantined() == set()
 
 
-def test_a_rule_of_the_cluster_quarantines_after_one_failure() -> None:
+def test_a_cluster_rule_quarantines_after_one_failure() -> None:
     """The task is not charged, and the worker's health names the rule."""
     simulation = simulate(
         Scenario(replicas=EVERYWHERE, outcome=at_one(failing(FailureKind.DEVICE, "quarantine")))
@@ -96,7 +96,7 @@ def test_a_rule_of_the_cluster_quarantines_after_one_failure() -> None:
     assert mark.reason == "[the rule] it failed"
 
 
-def test_a_run_cannot_quarantine_workers_whoever_asks_for_it() -> None:
+def test_a_runs_rules_cannot_quarantine_workers() -> None:
     """The server refuses it too."""
     rules = [{"name": "x", "pattern": "y", "action": "quarantine"}]
     with pytest.raises(ValidationError, match="workers are not its own"):
@@ -140,7 +140,7 @@ def given(story: Story) -> dict[str, Assign]:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.DATA, FailureKind.USER_ERROR, FailureKind.CRASH])
-def test_a_partition_is_made_elsewhere_if_a_rule_says_so(kind: FailureKind) -> None:
+def test_a_rule_moves_preprocessing_to_another_worker(kind: FailureKind) -> None:
     """The plan's worker and the final error are overridden until all attempts are used."""
     story = preprocessing()
     fail_partition(story, kind, "retry_elsewhere")
@@ -156,7 +156,7 @@ def test_a_partition_is_made_elsewhere_if_a_rule_says_so(kind: FailureKind) -> N
 @pytest.mark.parametrize(
     ("action", "is_over"), [("label", False), ("no_retry", True), ("retry_elsewhere", False)]
 )
-def test_a_crash_of_preprocessing_is_worth_what_its_rule_says(action: Action, is_over: bool) -> None:
+def test_a_rule_decides_the_cost_of_a_preprocessing_crash(action: Action, is_over: bool) -> None:
     """Three attempts or one; the run's message names the rule."""
     story = preprocessing()
     fail_partition(story, FailureKind.CRASH, action)
@@ -169,7 +169,7 @@ def test_a_crash_of_preprocessing_is_worth_what_its_rule_says(action: Action, is
     assert ends == (["[the rule] it failed"] if is_over else [])
 
 
-def test_a_rule_of_the_cluster_quarantines_who_preprocesses() -> None:
+def test_a_cluster_rule_quarantines_a_preprocessing_worker() -> None:
     """One failure is enough, and another worker makes the partition without a charged attempt."""
     story = preprocessing()
     fail_partition(story, FailureKind.DEVICE, "quarantine")
@@ -182,7 +182,7 @@ def test_a_rule_of_the_cluster_quarantines_who_preprocesses() -> None:
 
 
 @pytest.mark.parametrize("fits", [False, True])
-def test_tasks_of_preprocessing_have_the_rules_of_their_run(*, fits: bool) -> None:
+def test_preprocessing_tasks_have_the_rules_of_their_run(*, fits: bool) -> None:
     """The fitting task has them too."""
     for step in given(preprocessing(fits=fits)).values():
         assert isinstance(step.body, FittingTask if fits else EtlTask)

@@ -86,7 +86,7 @@ def told_step_by_step(simulation: Simulation) -> int:
     times=st.randoms(use_true_random=False),
     devices=device_counts,
 )
-def test_board_follows_the_log(shape, outages, faults, times, devices) -> None:  # type: ignore[no-untyped-def]
+def test_the_dispatch_state_follows_the_log(shape, outages, faults, times, devices) -> None:  # type: ignore[no-untyped-def]
     """The property survives losses, failures, revocations and reopened sub-epochs."""
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times, devices=devices)
@@ -95,7 +95,7 @@ def test_board_follows_the_log(shape, outages, faults, times, devices) -> None: 
     assert told_step_by_step(simulation)
 
 
-def test_deciding_leaves_the_board_as_it_was() -> None:
+def test_a_decision_leaves_the_dispatch_state_unchanged() -> None:
     """The decision tries choices on the dispatch state and reverts them."""
     scenario = Scenario(replicas=own_partition(3))
     simulation = Simulation(scenario, request(4, 2), plan(4, 3))
@@ -161,7 +161,7 @@ def test_an_interrupted_sub_epoch_goes_first(how: FailureKind, is_told: bool) ->
     assert at_it[0] == str(sub_epoch(1, 0, "m02"))
 
 
-def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
+def test_a_lost_partition_that_returns_is_not_rebuilt() -> None:
     """The holder returned before a queued rebuild started; a started rebuild continues."""
     for place, expected in (("queued", ["revoke"]), ("first", [])):
         story = Story()
@@ -180,7 +180,7 @@ def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
         assert {step.task for step in revoked} <= {str(remake)}
 
 
-def test_a_sub_epoch_assigned_as_its_model_fails_is_taken_back() -> None:
+def test_a_sub_epoch_assigned_while_its_model_fails_is_revoked() -> None:
     """The assignment may follow the failure in the log; the controller revokes it."""
     story = Story()
     story.fit(models=2, validated=True)
@@ -198,7 +198,7 @@ def test_a_sub_epoch_assigned_as_its_model_fails_is_taken_back() -> None:
     assert not core_of(story).fit.dispatch_state.running  # type: ignore[union-attr]
 
 
-def test_a_worker_that_releases_its_task_because_it_ends_gets_no_more_tasks() -> None:
+def test_a_worker_that_releases_its_task_to_shut_down_gets_no_more_tasks() -> None:
     """The cluster log records the worker as lost."""
     story = Story()
     story.fit(models=2)

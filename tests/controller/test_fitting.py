@@ -47,7 +47,7 @@ def given(story: Story, run: str = "etl-1") -> dict[str, api.Assign]:
     return {step.task: step for step in steps if isinstance(step, api.Assign)}
 
 
-def test_rows_wait_until_all_training_rows_were_seen(story: Story) -> None:
+def test_rows_wait_for_the_fitting_pass(story: Story) -> None:
     """One task reads the training split; all later tasks receive its result."""
     (step,) = given(story).values()
     assert isinstance(step.body, FittingTask)
@@ -70,7 +70,7 @@ def test_rows_wait_until_all_training_rows_were_seen(story: Story) -> None:
     assert body.fitted == FITTED
 
 
-def test_a_worker_that_dies_has_another_one_fit(story: Story) -> None:
+def test_another_worker_repeats_an_interrupted_fitting_pass(story: Story) -> None:
     """The attempts write separate files."""
     (first,) = given(story).values()
     story.fail(FITTING, 0, FailureKind.CRASH, "killed")
@@ -78,7 +78,7 @@ def test_a_worker_that_dies_has_another_one_fit(story: Story) -> None:
     assert (first.attempt, second.attempt) == (1, 2)
 
 
-def test_a_mistake_in_fit_ends_the_run(story: Story) -> None:
+def test_an_error_in_fit_fails_the_run(story: Story) -> None:
     """No row can be processed, so the run fails with the error's message."""
     story.fail(FITTING, 0, FailureKind.USER_ERROR, "ETLSpec.fit raised")
     core = core_of(story)

@@ -14,7 +14,7 @@ from tests.controller.autoscaler_worlds import outlook
 
 
 @pytest.mark.slow
-def test_more_workers_help_as_far_as_there_is_something_to_share() -> None:
+def test_more_workers_help_only_with_enough_models() -> None:
     """16 models on 8 partitions: half the workers take twice as long, and twice the workers half as long plus
     start-up. 8 models cannot use twice the workers."""
     found = forecast(outlook(16, 8, 4), [8, 4, 16])
@@ -25,7 +25,7 @@ def test_more_workers_help_as_far_as_there_is_something_to_share() -> None:
     assert few[16].p50_s > 0.8 * few[8].p50_s
 
 
-def test_models_of_which_little_is_known_make_it_less_sure() -> None:
+def test_uncertain_models_widen_the_forecast() -> None:
     """Uncertain models widen the forecast even without noise."""
     sure = replace(outlook(8, 4, 2), sigma=0.0)
     unsure = replace(sure, doubts=(0.3,) * 8)
@@ -34,7 +34,7 @@ def test_models_of_which_little_is_known_make_it_less_sure() -> None:
     assert doubted.p90_s > 1.03 * doubted.p50_s
 
 
-def test_noise_and_losses_make_it_later_and_less_sure() -> None:
+def test_noise_and_losses_make_the_forecast_later_and_wider() -> None:
     """P90 exceeds P50 under noise, and occasional worker losses add time."""
     calm = forecast(outlook(8, 8, 2, sigma=0.0), [8])[8]
     noisy = forecast(outlook(8, 8, 2, sigma=0.3), [8])[8]
@@ -45,7 +45,9 @@ def test_noise_and_losses_make_it_later_and_less_sure() -> None:
 
 
 @pytest.mark.parametrize(("models", "partitions", "epochs"), [(256, 16, 1), (256, 16, 10), (500, 40, 3)])
-def test_a_large_run_takes_no_longer_than_its_limit(models: int, partitions: int, epochs: int) -> None:
+def test_the_forecast_of_a_large_run_respects_its_time_limit(
+    models: int, partitions: int, epochs: int
+) -> None:
     """A partial simulation is exact enough for the whole run."""
     asked = outlook(models, partitions, epochs)
     ticks = itertools.count()
@@ -65,7 +67,7 @@ def test_a_large_run_takes_no_longer_than_its_limit(models: int, partitions: int
     slow=st.sampled_from((1.0, 4.0)),
     lost=st.booleans(),
 )
-def test_whatever_is_left_and_whoever_holds_it_there_is_an_end(  # type: ignore[no-untyped-def]
+def test_any_remaining_work_and_replicas_have_a_forecast(  # type: ignore[no-untyped-def]
     shape, left, counts, slow, lost
 ) -> None:
     """Half-done models and partitions without a holder get a plausible finish for any number of workers."""

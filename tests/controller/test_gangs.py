@@ -71,7 +71,7 @@ def fit_of(simulation: Simulation) -> Run:
     ),
     times=st.randoms(use_true_random=False),
 )
-def test_each_model_visits_each_partition_once_an_epoch_in_whatever_sets(  # type: ignore[no-untyped-def]
+def test_each_model_trains_on_each_partition_once_per_epoch_in_any_gangs(  # type: ignore[no-untyped-def]
     shape, gang, outages, faults, times
 ) -> None:
     """After any losses and failures, the run finishes, no model fails, each partition is visited once per
@@ -100,7 +100,7 @@ def sets_of(simulation: Simulation) -> list[tuple[str, tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize(("models", "seconds"), [(1, 2.0), (2, 2.0)])
-def test_fewer_models_than_workers_leave_none_idle(models: int, seconds: float) -> None:
+def test_gangs_keep_workers_busy_with_fewer_models_than_workers(models: int, seconds: float) -> None:
     """Four workers in gangs of two: models alternate between gangs and need half as many sub-epochs."""
 
     def sub_epoch_time(body: object, worker: str) -> float:
@@ -127,7 +127,7 @@ def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
     assert not any(task.failures for task in run.tasks.values())
 
 
-def test_gangs_lose_their_parallel_plan_only_when_members_are_lost_again_and_again() -> None:
+def test_a_gang_plan_is_ruled_out_only_after_repeated_member_losses() -> None:
     """After five losses of a member in one sub-epoch, the model continues without a gang."""
     lost = itertools.count()
 
@@ -144,7 +144,7 @@ def test_gangs_lose_their_parallel_plan_only_when_members_are_lost_again_and_aga
     assert {len(visit.partitions) for visit in model.visits} == {1}
 
 
-def test_a_model_that_only_gangs_can_train_fails_for_a_partition_that_is_left_over() -> None:
+def test_a_model_that_needs_gangs_fails_on_a_leftover_partition() -> None:
     """The failure gives the reason; without a leftover partition, gangs train the model."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -163,7 +163,7 @@ def test_a_model_that_only_gangs_can_train_fails_for_a_partition_that_is_left_ov
     assert "partition 2 is in no set of 2, and one worker cannot train the model" in model.failure.text
 
 
-def test_a_worker_with_fewer_devices_is_in_no_gang_and_waited_for_by_none() -> None:
+def test_a_worker_with_fewer_devices_trains_alone() -> None:
     """The other workers form gangs, and it trains alone."""
     scenario = Scenario(
         replicas=own_partition(4),
@@ -179,7 +179,7 @@ def test_a_worker_with_fewer_devices_is_in_no_gang_and_waited_for_by_none() -> N
 
 
 @pytest.mark.parametrize(("silent", "is_forced"), [(0, False), (1, True)])
-def test_the_lease_of_a_leader_does_not_keep_a_silent_member(silent: int, is_forced: bool) -> None:
+def test_a_leaders_lease_does_not_protect_a_silent_member(silent: int, is_forced: bool) -> None:
     """A silent member would block all decisions. A silent leader's lease is respected."""
     story = Story(workers=2)
     story.fit(models=1, partitions=2)

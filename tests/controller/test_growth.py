@@ -82,7 +82,7 @@ def busy(models: int, workers: int, *, epochs: int = 2, validated: bool = False,
 
 
 @pytest.mark.parametrize(("validated", "devices"), [(False, 1), (True, 1), (False, 2)])
-def test_a_decision_while_all_are_busy_costs_the_same_with_more_models(validated: bool, devices: int) -> None:
+def test_a_decision_with_busy_workers_costs_the_same_for_more_models(validated: bool, devices: int) -> None:
     """The controller does not scan all models, and with several parallel plans it does not repeat a decision
     without news."""
     costs = {}

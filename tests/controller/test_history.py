@@ -184,7 +184,9 @@ def test_each_sub_epoch_is_counted_once(log: tuple[Event, ...], acts: list[tuple
     assert_told_once(store, log)
 
 
-def test_many_are_told_in_several_requests(log: tuple[Event, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_sub_epochs_are_stored_in_several_requests(
+    log: tuple[Event, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first read of a long log exceeds the limit of one request."""
     monkeypatch.setattr("controller.projections.history._AT_ONCE", 7)
     store = Store()
@@ -197,7 +199,7 @@ def test_many_are_told_in_several_requests(log: tuple[Event, ...], monkeypatch: 
 
 
 @pytest.mark.parametrize("error", [NotFoundError("no route"), BadRequestError("what?")])
-def test_a_store_that_keeps_no_history_stops_nobody(log: tuple[Event, ...], error: Exception) -> None:
+def test_runs_start_without_a_stored_history(log: tuple[Event, ...], error: Exception) -> None:
     """New runs start without a history."""
     store = Store()
     store.error = error
@@ -235,7 +237,7 @@ def made(rows: dict[str, SubEpochHistory], devices: set[DeviceKind | None] | Non
         max_size=12,
     )
 )
-def test_any_history_gives_times_that_can_be_reckoned_with(
+def test_any_history_gives_finite_times(
     rows: dict[tuple[int, DeviceKind], SubEpochHistory],
 ) -> None:
     """Stored values may be nonsense."""
@@ -246,7 +248,7 @@ def test_any_history_gives_times_that_can_be_reckoned_with(
     assert all(math.isfinite(found.slowness(device)) for device in (FAST, SLOW))
 
 
-def test_a_run_with_a_history_knows_its_models_before_a_sub_epoch_has_run(log: tuple[Event, ...]) -> None:
+def test_a_history_predicts_times_before_the_first_sub_epoch(log: tuple[Event, ...]) -> None:
     """Expected times match actual ones; without a history, models are equal and have no forecast."""
     history = history_of(log)
     assert len(history) == MODELS

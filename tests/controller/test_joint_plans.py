@@ -68,7 +68,7 @@ def simulate(
 
 @settings(deadline=None, max_examples=30)
 @given(problem=problems(max_gpus=3, max_parallel_plans=3))
-def test_a_problem_with_parallel_plans_survives_json(problem: Problem) -> None:
+def test_a_problem_with_parallel_plans_round_trips_through_json(problem: Problem) -> None:
     """Parallel plans, GPUs and fixed times survive; names become numbers."""
     again = from_json(to_json(problem))
     assert (again.parallel_plans, again.gpus, again.gpu_ready) == (
@@ -78,7 +78,7 @@ def test_a_problem_with_parallel_plans_survives_json(problem: Problem) -> None:
     )
 
 
-def test_a_question_carries_the_parallel_plans_of_which_the_time_is_known() -> None:
+def test_a_planner_query_has_the_parallel_plans_with_known_times() -> None:
     """These are the current plan and those measured by a sub-epoch or trial, if a worker has enough devices."""
     story = Story(workers=0)
     story.tell(joined(0, partitions=(0,), devices=2), joined(1, partitions=(1,), devices=1))
@@ -105,7 +105,7 @@ def test_a_question_carries_the_parallel_plans_of_which_the_time_is_known() -> N
     assert asked.table(asked.named([[1, 0], [0, 0]])) == [[1, 0], [0, 0]]
 
 
-def test_what_sub_epochs_cost_whatever_their_rows_is_planned_and_dispatched_with() -> None:
+def test_planner_and_dispatch_use_the_fixed_time_of_sub_epochs() -> None:
     """Fixed times per model, learned from two sizes, are in the dispatch state and in the planner's question."""
     rows = {0: 10, 1: 40}
 
@@ -139,9 +139,7 @@ def test_what_sub_epochs_cost_whatever_their_rows_is_planned_and_dispatched_with
 @pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(models=st.integers(1, 5), speed_up=st.sampled_from((1.2, 1.9)))
-def test_a_run_with_a_choice_of_parallel_plans_is_complete_and_exclusive(
-    models: int, speed_up: float
-) -> None:
+def test_a_run_with_several_parallel_plans_is_complete_and_exclusive(models: int, speed_up: float) -> None:
     """For any plan, each model visits each partition, and each device runs one sub-epoch at a time."""
     simulation = simulate(models, parallel_plans=(DDP, SINGLE), speed_up=speed_up, epochs=2)
     state = fold(EXPERIMENT, simulation.log)

@@ -18,14 +18,14 @@ from tests.waiting import HANG_S, until
 LONG_S = 3600.0
 
 
-def test_who_resigns_leads_no_more(kvs: KvsClient) -> None:
+def test_a_controller_that_resigns_leads_no_more(kvs: KvsClient) -> None:
     """The next leader has a new term."""
     term = kvs.lead("first", LONG_S, process="a").term
     resign(kvs.address, TOKEN, "first", "a")
     assert kvs.lead("second", LONG_S).term == term + 1
 
 
-def test_a_store_that_is_away_is_not_waited_for() -> None:
+def test_resigning_does_not_wait_for_an_unavailable_store() -> None:
     """The lease then expires by itself."""
     resign("http://127.0.0.1:1", TOKEN, "first", "a")
 
@@ -36,7 +36,7 @@ def is_answered(kvs: KvsClient) -> bool:
 
 
 @pytest.mark.processes
-def test_a_controller_that_is_asked_to_end_resigns(kvs: KvsClient, tmp_path: Path) -> None:
+def test_a_controller_resigns_after_sigterm(kvs: KvsClient, tmp_path: Path) -> None:
     """After SIGTERM, a standby leads as soon as the process exits."""
     kvs.request_size(SizeRequest(workers=2))
     environment = {

@@ -72,7 +72,7 @@ class Logs:
         return keeper
 
 
-def test_a_log_that_grows_is_kept_each_so_many_events() -> None:
+def test_a_growing_log_is_compacted_at_intervals() -> None:
     """The log is truncated up to the snapshot."""
     logs = Logs()
     keeper = logs.keeper()
@@ -89,7 +89,7 @@ def test_a_log_that_grows_is_kept_each_so_many_events() -> None:
     assert len(logs.cuts) == 3
 
 
-def test_nothing_is_kept_that_tensorboards_files_lack() -> None:
+def test_events_missing_in_tensorboard_files_are_not_compacted() -> None:
     """A new controller would never show events before the snapshot."""
     logs = Logs()
     keeper = logs.keeper(settled=False)
@@ -98,7 +98,7 @@ def test_nothing_is_kept_that_tensorboards_files_lack() -> None:
     assert (logs.made, logs.cuts) == ([], [])
 
 
-def test_live_points_go_only_with_a_snapshot_that_was_settled() -> None:
+def test_live_points_are_removed_only_after_a_settled_snapshot() -> None:
     """Later points may be missing from TensorBoard's files."""
     logs, settled = Logs(), [True]
     keeper = logs.keeper()
@@ -111,7 +111,7 @@ def test_live_points_go_only_with_a_snapshot_that_was_settled() -> None:
     assert [(request.until, request.live_before) for _, request in logs.cuts] == [(120, 7.0), (120, 7.0)]
 
 
-def test_a_log_that_grew_under_another_controller_is_shown_first() -> None:
+def test_a_log_that_grew_under_another_controller_is_projected_first() -> None:
     """Without that, it would never be settled here."""
     logs, shown = Logs(rests={"long": 35}), list[str]()
     keeper = logs.keeper()
@@ -122,7 +122,7 @@ def test_a_log_that_grew_under_another_controller_is_shown_first() -> None:
 
 
 @pytest.mark.parametrize("problem", [ConflictError("full"), StoreUnavailableError("away")])
-def test_what_fails_is_tried_again_later(problem: Exception) -> None:
+def test_a_failed_compaction_is_retried_later(problem: Exception) -> None:
     """Other logs are compacted in the meantime."""
     logs = Logs(problem=problem)
     keeper = logs.keeper()
@@ -136,7 +136,7 @@ def test_what_fails_is_tried_again_later(problem: Exception) -> None:
     assert logs.made == [("two", 500), ("one", 500)]
 
 
-def test_one_that_is_gone_is_forgotten() -> None:
+def test_a_deleted_experiment_is_not_compacted_again() -> None:
     """The keeper never requests it again."""
     logs = Logs(problem=NotFoundError("gone"))
     keeper = logs.keeper()
@@ -148,7 +148,7 @@ def test_one_that_is_gone_is_forgotten() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_log_is_kept_by_a_process_and_restored(kvs: KvsClient, service: Service) -> None:
+def test_a_process_compacts_a_real_log_that_can_be_restored(kvs: KvsClient, service: Service) -> None:
     """The snapshot plus the rest equals the complete fold, for experiment and cluster. A second pass does nothing."""
     bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
     for number in range(8):

@@ -92,7 +92,7 @@ def controller(store: Store, tmp_path: Path) -> loop.Controller:
     return made
 
 
-def test_the_lease_is_renewed_while_a_long_log_is_read(
+def test_the_leadership_lease_is_renewed_while_a_long_log_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page takes a second and the log a hundred; renewals are never a lease apart."""
@@ -112,7 +112,9 @@ def test_the_lease_is_renewed_while_a_long_log_is_read(
     assert max([*gaps, clock[0] - store.leads[-1]]) < LEASE_S
 
 
-def test_who_loses_the_leadership_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_that_loses_leadership_stops_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The events read so far are kept in case the leadership returns."""
     clock, store = [0.0], Paged()
     store.told("one", 10)
@@ -177,7 +179,7 @@ def known(kept: FoldCache, of: ExperimentRecord) -> int:
     return core.state.seq
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_number_of_cached_events_is_bounded() -> None:
     """The least recently used experiments are evicted first."""
     kept = FoldCache(most_events=10)
     for name in ("one", "two", "three"):

@@ -78,7 +78,7 @@ class Nobody:
         """See `Projection`."""
 
 
-def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_preparation_blocks_no_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """During one experiment's preparation, a size request is forwarded and another experiment finishes."""
     (tmp_path / "train.csv").write_text("id\nr1\nr2\n")
     store, manager = Store(), Manager()
@@ -173,7 +173,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     return Asked(tmp_path, monkeypatch)
 
 
-def test_the_preparation_of_a_run_that_was_stopped_is_ended(asked: Asked) -> None:
+def test_the_preparation_of_a_stopped_run_is_cancelled(asked: Asked) -> None:
     """It is cancelled once the run is not queued, before the next preparation starts."""
 
     def idle(number: int) -> bool:
@@ -188,7 +188,7 @@ def test_the_preparation_of_a_run_that_was_stopped_is_ended(asked: Asked) -> Non
     assert asked.begun == []
 
 
-def test_an_error_of_the_store_ends_no_controller(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_controller_survives_store_errors(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop pauses after each error and continues."""
     queued, failures, waits = asked.store.queued, iter(range(3)), list[float | None]()
 
@@ -212,7 +212,7 @@ def test_an_error_of_the_store_ends_no_controller(asked: Asked, monkeypatch: pyt
     assert len(asked.ended) == 1
 
 
-def test_preparations_end_with_the_leadership(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losing_leadership_cancels_preparations(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next leader prepares again."""
 
     def idle(number: int) -> None:
@@ -257,7 +257,7 @@ def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
     "where", ["decisions.fit_dispatch.FitDispatch", "projections.sub_epoch_times.SubEpochTimes"]
 )
 @pytest.mark.parametrize("error", [ZeroDivisionError, IllegalEventError, MemoryError])
-def test_an_error_of_the_schedule_is_none_of_the_log(
+def test_an_error_in_derived_data_does_not_quarantine_the_experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[Exception]
 ) -> None:
     """Derived data is rebuilt, and the experiment is not quarantined."""
@@ -278,7 +278,9 @@ def test_an_error_of_the_schedule_is_none_of_the_log(
     assert (one.free, one.held, one.epoch, one.open) == (other.free, other.held, other.epoch, other.open)
 
 
-def test_want_of_memory_is_no_fault_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_error_does_not_quarantine_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The controller exits and restarts; the experiment is not quarantined."""
     made, core, story = worked_on(tmp_path)
 

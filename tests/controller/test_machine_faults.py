@@ -72,7 +72,7 @@ def tend(store: Store, health: HealthAnswer) -> bool:
     return Machines(store).tend(1, store.statuses, health, evidence={}, open_runs=[], now=3.0)
 
 
-def test_two_broken_workers_in_one_pass_are_not_lost_leadership() -> None:
+def test_a_second_refused_quarantine_is_not_a_lost_leadership() -> None:
     """A second quarantine would exceed half of three workers, so the store refuses it."""
     store = Store(3, 2)
     assert tend(store, store.health)
@@ -80,7 +80,7 @@ def test_two_broken_workers_in_one_pass_are_not_lost_leadership() -> None:
     assert [(each.worker, each.what) for each in store.incidents] == [("worker-1", "not quarantined")]
 
 
-def test_a_stale_term_is_told() -> None:
+def test_a_stale_term_is_an_error() -> None:
     """Another controller leads, so this one stops."""
     store = Store(3, 1)
     store.leads = False
@@ -88,7 +88,7 @@ def test_a_stale_term_is_told() -> None:
         tend(store, store.health)
 
 
-def test_tasks_of_two_experiments_are_not_one() -> None:
+def test_equal_task_keys_of_two_experiments_are_different_tasks() -> None:
     """Both experiments have a `fit-1`, so equal task names on two workers prove nothing."""
     failed = [ended("fit-1/train/m0/e0/p0", ECC), ended("fit-1/train/m1/e0/p0", ECC)]
     fine = {f"worker-{number}": [ended("fit-1/train/z")] for number in range(2, 8)}
@@ -130,7 +130,7 @@ def run_of(task: Task) -> Any:
 
 
 @pytest.mark.parametrize("how", ["oom", "silent"])
-def test_what_containers_were_killed_for_elsewhere_is_not_retried(how: str) -> None:
+def test_a_task_that_failed_finally_on_a_healthy_worker_is_not_retried(how: str) -> None:
     """After one failure on a quarantined worker, losses on another worker caused the final failure."""
     task = attempts(("worker-0", "ecc"), *[("worker-1", how)] * (3 if how == "oom" else 6))
     assert task.state is TaskState.FAILED

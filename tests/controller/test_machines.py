@@ -91,7 +91,7 @@ def test_a_failed_check_quarantines_after_one_failure() -> None:
     assert mark.by == CONTROLLER
 
 
-def test_while_a_machine_is_checked_it_is_given_nothing_new() -> None:
+def test_a_worker_gets_no_tasks_during_its_check() -> None:
     """This lasts from the request of the check until its result."""
     failed: list[float] = []
 
@@ -118,7 +118,7 @@ def test_while_a_machine_is_checked_it_is_given_nothing_new() -> None:
     assert simulation.store.workers_health().quarantined() == set()
 
 
-def test_what_failed_of_a_machine_goes_elsewhere_first() -> None:
+def test_a_task_moves_to_another_worker_after_a_hardware_failure() -> None:
     """If another worker holds the partition, the task moves there without a charged attempt."""
     tried: list[str] = []
 
@@ -138,7 +138,7 @@ def test_what_failed_of_a_machine_goes_elsewhere_first() -> None:
     assert (task.failures, task.device_failures) == (0, 1)
 
 
-def test_machines_that_all_fail_are_not_the_cause() -> None:
+def test_failures_on_all_machines_blame_no_single_worker() -> None:
     """Tasks fail finally, half of the workers at most are quarantined, and the report explains why."""
     everywhere: Outcome = lambda body, attempt, name: ECC if isinstance(body, TrainTask) else None  # noqa: E731
     simulation = simulate(Scenario(replicas=own_partition(4), outcome=everywhere), models=3)
@@ -151,7 +151,7 @@ def test_machines_that_all_fail_are_not_the_cause() -> None:
     assert "not quarantined" in {each.what for each in known.incidents}
 
 
-def test_models_that_were_given_up_for_what_one_machine_did_are_tried_again() -> None:
+def test_models_failed_by_a_broken_machine_are_retried() -> None:
     """A later check shows that the machine was broken, so failures of any kind there are retried."""
     scenario = Scenario(
         replicas=own_partition(3),
@@ -167,7 +167,7 @@ def test_models_that_were_given_up_for_what_one_machine_did_are_tried_again() ->
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_mistake_in_all_models_costs_one_attempt_and_quarantines_nobody(workers: int) -> None:
+def test_an_error_in_all_models_costs_one_attempt_and_no_quarantine(workers: int) -> None:
     """A broken device can raise the same error, so one more attempt and a check follow before the report."""
     ends = []
     for failure in (PLAIN, ILLEGAL):
@@ -185,7 +185,7 @@ def test_a_mistake_in_all_models_costs_one_attempt_and_quarantines_nobody(worker
     assert alike_s - plain_s <= 3.0
 
 
-def test_a_sub_epoch_that_another_worker_does_shows_that_the_machine_was_the_cause() -> None:
+def test_success_on_another_worker_proves_a_hardware_failure() -> None:
     """The next such failure moves too; after two of them the worker is quarantined."""
     held = {"worker-0": [0, 1], "worker-1": [0, 1], "worker-2": [0, 1]}
     scenario = Scenario(replicas=held, outcome=at("worker-1", ILLEGAL))
@@ -199,7 +199,7 @@ def test_a_sub_epoch_that_another_worker_does_shows_that_the_machine_was_the_cau
 # --- Manual quarantine ---
 
 
-def test_a_person_takes_a_worker_out_and_puts_it_back() -> None:
+def test_a_user_quarantines_and_releases_a_worker() -> None:
     """It releases its tasks and its partition is rebuilt elsewhere; after release it gets tasks again."""
     scenario = Scenario(replicas=own_partition(3), sub_epoch_time=lambda body, name: 2.0, has_pods=True)
     simulation = Simulation(scenario, request(6, 4), plan(6, 3))
@@ -357,14 +357,16 @@ def test_workers_with_gpus_check_them_once_for_each_process() -> None:
         ([ended("a", KILLED), ended("a", KILLED)], None),
     ],
 )
-def test_what_attempts_tell_of_a_machine(attempts: list[Ended], expected: type | None) -> None:
+def test_failed_attempts_lead_to_a_check_or_a_quarantine(
+    attempts: list[Ended], expected: type | None
+) -> None:
     """One hardware failure, or two models that fail in a row, request a check; two hardware failures
     quarantine the worker."""
     found = list(act(FOUR, HealthAnswer(), {"worker-1": attempts}, 1000.0))
     assert [type(each) for each in found] == ([expected] if expected else [])
 
 
-def test_a_worker_that_was_released_begins_anew() -> None:
+def test_a_release_clears_earlier_evidence() -> None:
     """Earlier failures and earlier failed checks do not count."""
     released = Quarantine(is_on=False, reason="r", by="ada", time=200.0)
     check = WorkerCheck(
@@ -386,7 +388,7 @@ def test_a_worker_that_was_released_begins_anew() -> None:
         (CONTROLLER, "", []),
     ],
 )
-def test_what_the_rule_found_is_of_a_machine(by: str, host: str, expected: list[type]) -> None:
+def test_an_automatic_quarantine_applies_to_one_node(by: str, host: str, expected: list[type]) -> None:
     """A pod with the same name on another node gets tasks again; a manual quarantine stays."""
     mark = Quarantine(reason="r", by=by, time=1.0, host="node-1")
     known = HealthAnswer(workers={"worker-1": WorkerHealth(quarantine=mark)})
@@ -421,7 +423,7 @@ def test_a_failed_check_quarantines_within_the_limits() -> None:
         ({"ended": -7000.0}, True, False),
     ],
 )
-def test_a_check_counts_where_it_tells_of_the_worker_as_it_is(
+def test_only_a_recent_check_of_the_current_process_counts(
     changes: dict[str, str | float], is_of_machine: bool, expected: bool
 ) -> None:
     """Checks of an earlier process, old checks, and checks without enough time or memory do not count."""
@@ -437,7 +439,7 @@ def test_a_check_counts_where_it_tells_of_the_worker_as_it_is(
     assert bool(found) is expected
 
 
-def test_where_most_workers_fail_none_is_the_cause() -> None:
+def test_if_most_workers_fail_none_is_quarantined() -> None:
     """Three of four workers have failed, so the fourth is spared."""
     seen = {f"worker-{n}": [ended(f"a{n}", ECC), ended(f"b{n}", ECC)] for n in range(3)}
     found = list(act(FOUR, HealthAnswer(), seen, 1000.0))

@@ -48,7 +48,7 @@ def used(place: Place) -> dict[str, int]:
     return {usage.name: usage.bytes for usage in place.store.usages() if usage.bytes}
 
 
-def test_checkpoints_and_predictions_are_measured_and_nothing_else(
+def test_only_checkpoints_and_predictions_are_measured(
     place: Place, controller: KvsClient, volumes: Volumes, tmp_path: Path
 ) -> None:
     """A second measurement gives the same result. Trash, registered models, other names and link targets do
@@ -76,7 +76,7 @@ def test_checkpoints_and_predictions_are_measured_and_nothing_else(
     assert used(place) == {}
 
 
-def test_experiments_with_open_runs_are_measured_at_each_look_and_the_others_in_turns(
+def test_experiments_with_open_runs_are_measured_in_each_pass(
     place: Place, controller: KvsClient, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass stops after its time limit, and several passes cover all experiments."""
@@ -106,6 +106,6 @@ def test_experiments_with_open_runs_are_measured_at_each_look_and_the_others_in_
     assert used(place) == {"vision": 7}
 
 
-def test_a_folder_that_goes_meanwhile_counts_as_nothing(tmp_path: Path) -> None:
+def test_a_removed_folder_counts_as_zero_bytes(tmp_path: Path) -> None:
     """So does a folder that never existed."""
     assert folder_bytes(tmp_path / "none") == 0

@@ -62,7 +62,7 @@ def fleet(*numbers: int, size: int, **fields: Any) -> Fleet:
     return Fleet(pods={f"w-{n}": Pod(uid=f"uid-{n}", **fields) for n in numbers}, size=size)
 
 
-def test_a_size_request_is_handed_on_once(store: VirtualStore) -> None:
+def test_a_size_request_is_forwarded_once(store: VirtualStore) -> None:
     """It is done when the cluster manager has accepted it."""
     manager = Manager()
     store.request_size(SizeRequest(workers=5))
@@ -72,7 +72,7 @@ def test_a_size_request_is_handed_on_once(store: VirtualStore) -> None:
     assert store.size_request() is None
 
 
-def test_a_refusal_is_kept_for_who_asked(store: VirtualStore) -> None:
+def test_a_refused_size_request_keeps_its_reason(store: VirtualStore) -> None:
     """The controller does not retry it."""
     manager = Manager(error=ClusterError("the quota is 4 nodes"))
     store.request_size(SizeRequest(workers=5))
@@ -83,7 +83,7 @@ def test_a_refusal_is_kept_for_who_asked(store: VirtualStore) -> None:
     assert manager.sizes == []
 
 
-def test_a_manager_that_is_away_is_asked_again(store: VirtualStore) -> None:
+def test_a_size_request_waits_for_an_unavailable_cluster_manager(store: VirtualStore) -> None:
     """The request stays pending."""
     manager = Manager(error=StoreUnavailableError("no answer"))
     store.request_size(SizeRequest(workers=5))
@@ -94,7 +94,7 @@ def test_a_manager_that_is_away_is_asked_again(store: VirtualStore) -> None:
     assert manager.sizes == [5]
 
 
-def test_without_a_manager_a_size_request_is_answered(store: VirtualStore) -> None:
+def test_a_size_request_without_cluster_manager_is_refused(store: VirtualStore) -> None:
     """The answer is a refusal, so no client waits forever."""
     store.request_size(SizeRequest(workers=5))
     membership(store, None).tend()
@@ -103,7 +103,7 @@ def test_without_a_manager_a_size_request_is_answered(store: VirtualStore) -> No
     assert "no cluster manager" in request.problem
 
 
-def test_the_autoscaler_does_not_replace_what_a_person_has_asked_for(store: VirtualStore) -> None:
+def test_the_autoscaler_does_not_replace_a_users_size_request(store: VirtualStore) -> None:
     """A user's request waits while the cluster manager is unavailable; the autoscaler may replace its own request."""
     watcher = membership(store, Manager(error=StoreUnavailableError("no answer")))
     store.request_size(SizeRequest(workers=5, by="ann"))
@@ -126,7 +126,7 @@ def test_the_autoscaler_does_not_replace_what_a_person_has_asked_for(store: Virt
         (None, (0, 1), False),  # the requested size is unknown
     ],
 )
-def test_the_autoscaler_acts_only_where_all_pods_work(
+def test_the_autoscaler_acts_only_if_all_pods_are_in_use(
     store: VirtualStore, pods: Fleet | None, at_work: tuple[int, ...], may_act: bool
 ) -> None:
     """The manager counts idle pods, and would remove working ones instead."""
@@ -137,7 +137,7 @@ def test_the_autoscaler_acts_only_where_all_pods_work(
     assert watcher.size_history().is_changing is not may_act
 
 
-def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualStore) -> None:
+def test_registrations_of_removed_pods_are_removed(store: VirtualStore) -> None:
     """A registration stays if its pod is wanted, still exists, or never existed."""
     for number in range(4):
         store.register(record(number))
@@ -148,7 +148,7 @@ def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualS
     assert set(watcher.snapshot(0.0).workers) == {"guest", "w-0", "w-1", "w-2"}
 
 
-def test_starting_workers_are_waited_for_a_minute(
+def test_the_controller_waits_a_minute_for_starting_workers(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The minute starts when a worker is missing or the size changes; without pods there is no wait."""
@@ -174,7 +174,7 @@ def test_starting_workers_are_waited_for_a_minute(
     assert not is_filling(251.0)
 
 
-def test_the_store_is_asked_for_a_size_request_only_when_there_may_be_one(
+def test_size_requests_are_read_only_after_a_notification(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is read at the start, after a notification, and while a request is pending."""

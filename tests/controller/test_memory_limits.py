@@ -54,7 +54,7 @@ def grown(need: float, most: float, **scenario: Any) -> Simulation:
 
 
 @pytest.mark.parametrize(("need", "doublings"), [(6.0, 1), (14.0, 2)])
-def test_a_worker_is_given_more_instead_of_giving_up(need: float, doublings: int) -> None:
+def test_a_worker_gets_more_memory_before_a_model_fails(need: float, doublings: int) -> None:
     """The size of one worker doubles until it is enough; the other worker is unchanged."""
     simulation = grown(need, 16.0)
     memory = sorted(simulation._workers.memory(f"worker-{number}") for number in range(2))
@@ -66,7 +66,7 @@ def test_a_worker_is_given_more_instead_of_giving_up(need: float, doublings: int
     assert max(failures(simulation).values()) <= 1 + doublings
 
 
-def test_what_needs_more_than_may_be_given_is_given_up_and_says_so() -> None:
+def test_a_need_above_the_maximum_fails_with_the_value_to_raise() -> None:
     """No resize is requested, and the message names the value to raise."""
     simulation = grown(40.0, 10.0)
     failure = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"].failure
@@ -75,7 +75,7 @@ def test_what_needs_more_than_may_be_given_is_given_up_and_says_so() -> None:
     assert max(simulation._workers.memory(f"worker-{number}") for number in range(2)) == 8 * GIB
 
 
-def test_nodes_without_room_end_in_advice() -> None:
+def test_nodes_without_memory_end_in_a_failure_with_advice() -> None:
     """The controller waits for each worker once, then fails the model."""
     simulation = grown(6.0, 16.0, unresized=frozenset({"worker-0", "worker-1"}))
     (given_up,) = (event for event in simulation.log if isinstance(event, TaskGivenUp))
@@ -132,7 +132,7 @@ def limits(manager: Manager, at: list[float]) -> MemoryLimits:
 
 
 @pytest.mark.parametrize("error", [ClusterError("no such thing"), RetryableError("away")])
-def test_a_refusal_is_one_line_and_an_absence_is_asked_again(
+def test_a_refused_resize_is_logged_once_and_an_outage_is_retried(
     limits: MemoryLimits,
     manager: Manager,
     at: list[float],
@@ -153,7 +153,9 @@ def test_a_refusal_is_one_line_and_an_absence_is_asked_again(
 
 
 @pytest.mark.parametrize("unresized", ["", "Node didn't have enough capacity"])
-def test_a_node_has_so_long_to_give_it(limits: MemoryLimits, at: list[float], unresized: str) -> None:
+def test_a_resize_must_take_effect_within_its_time_limit(
+    limits: MemoryLimits, at: list[float], unresized: str
+) -> None:
     """The message quotes the node's reason, if there is one. A replaced pod may be resized."""
     limits.update(*looks())
     limits.grow({"w-0"})
@@ -189,7 +191,7 @@ def _dead(pod: Pod) -> dict[str, Pod]:
 @pytest.mark.parametrize(
     ("pods", "may_grow"), [(_gone, True), (_anew, True), (_leaving, True), (_dead, True), (_unbounded, False)]
 )
-def test_only_a_pod_that_is_there_and_has_a_limit_is_asked_for(
+def test_only_an_existing_pod_with_a_limit_is_resized(
     limits: MemoryLimits, manager: Manager, pods: Callable[[Pod], dict[str, Pod]], may_grow: bool
 ) -> None:
     """The registration may be about an older pod. A returning worker counts, because it may have more memory."""
@@ -209,9 +211,7 @@ def hopeless_on(growth: Growth) -> list[str]:
 
 
 @pytest.mark.parametrize("most", [64, 10])
-def test_while_the_cluster_manager_is_not_heard_nothing_is_given_up_that_it_could_help(
-    manager: Manager, most: int
-) -> None:
+def test_no_task_fails_for_memory_before_the_cluster_manager_answers(manager: Manager, most: int) -> None:
     """A new controller does not know which workers can grow. A need above the maximum still fails."""
     unheard = MemoryLimits(manager, most * GIB).update((), None)
     assert bool(hopeless_on(unheard)) == (most == 10)

@@ -65,7 +65,7 @@ def failures(simulation: Simulation) -> Counter[str]:
 
 
 @pytest.mark.parametrize("place", ["host", "device"])
-def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(place: MemoryPlace) -> None:
+def test_equal_limits_allow_one_more_attempt_and_the_failure_names_the_need(place: MemoryPlace) -> None:
     """The second attempt runs alone; then the failure names the need, the available memory and the value to raise."""
     memory = {"worker-0": 8.0, "worker-1": 8.0, "worker-2": 8.0}
     known = {"memory" if place == "host" else "device_memory": of_memory(memory)}
@@ -96,7 +96,7 @@ def test_at_equal_limits_there_is_one_further_attempt_and_the_need_is_named(plac
     assert_exclusive(simulation)
 
 
-def test_who_has_enough_is_waited_for_while_it_is_away() -> None:
+def test_a_sub_epoch_waits_for_a_worker_with_enough_memory() -> None:
     """An outage neither fails the model nor uses attempts."""
     memory = {"worker-0": 4.0, "worker-1": 16.0}
     scenario = Scenario(
@@ -112,7 +112,7 @@ def test_who_has_enough_is_waited_for_while_it_is_away() -> None:
     assert not [event for event in simulation.log if isinstance(event, TaskGivenUp)]
 
 
-def test_who_has_enough_is_removed_and_the_sub_epoch_is_given_up() -> None:
+def test_a_sub_epoch_fails_after_the_worker_with_enough_memory_is_removed() -> None:
     """No run waits for a removed worker."""
     memory = {"worker-0": 4.0, "worker-1": 16.0}
     scenario = Scenario(
@@ -132,7 +132,7 @@ def test_who_has_enough_is_removed_and_the_sub_epoch_is_given_up() -> None:
     assert state.runs["fit-1"].models["m01"].state is ModelState.FINISHED
 
 
-def test_a_validation_is_given_up_in_the_same_parallel_plan() -> None:
+def test_a_validation_that_lacks_memory_fails_its_model_alone() -> None:
     """Its model fails and the others continue."""
     memory = {"worker-0": 8.0, "worker-1": 8.0}
     outcome = needing({"m01": 20.0}, memory, kind="valid")
@@ -145,7 +145,7 @@ def test_a_validation_is_given_up_in_the_same_parallel_plan() -> None:
     assert run.state is RunState.FINISHED
 
 
-def test_another_way_is_tried_first() -> None:
+def test_another_parallel_plan_is_tried_first() -> None:
     """The model continues with a plan that needs less memory; after the last plan, the failure lists each."""
     lean = ParallelPlan(technique="lean", size=1)
     memory = {"worker-0": 8.0, "worker-1": 8.0}
@@ -171,7 +171,7 @@ def test_another_way_is_tried_first() -> None:
     assert max(failures(simulation).values()) == 3
 
 
-def test_where_nothing_is_known_of_memory_all_attempts_are_used() -> None:
+def test_an_unknown_memory_limit_leaves_all_attempts() -> None:
     """Workers on one machine share memory, so a failure proves nothing."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -194,7 +194,7 @@ def test_where_nothing_is_known_of_memory_all_attempts_are_used() -> None:
     ),
     crash_before=st.frozensets(st.integers(0, 60), max_size=3),
 )
-def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
+def test_each_memory_limit_is_tried_alone_once_and_no_model_waits_forever(
     memory: list[float],
     needs: list[float],
     partitions: int,
@@ -231,7 +231,7 @@ def test_each_limit_is_tried_alone_at_most_once_and_no_model_waits_for_ever(
 
 
 @pytest.mark.parametrize(("pod", "usage", "expected"), [(True, None, 4), (True, 6, 6), (False, 6, None)])
-def test_what_a_worker_has_for_itself_is_the_limit_of_its_container_as_it_is_now(
+def test_a_workers_memory_is_the_current_limit_of_its_container(
     pod: bool, usage: int | None, expected: int | None
 ) -> None:
     """The limit may change after registration. On a shared machine there is no own memory."""
@@ -291,7 +291,7 @@ def reasons(
     ("memory", "holds", "is_given_up"),
     [(64, True, False), (None, True, False), (8, True, True), (64, False, True)],
 )
-def test_nothing_is_given_up_that_a_quarantined_worker_has_room_for(
+def test_no_task_fails_if_a_quarantined_worker_has_enough_memory(
     memory: int | None, holds: bool, is_given_up: bool
 ) -> None:
     """It may be released. A small worker, or one without the partition, would not help."""
@@ -300,9 +300,7 @@ def test_nothing_is_given_up_that_a_quarantined_worker_has_room_for(
 
 @pytest.mark.parametrize("making", [True, False])
 @pytest.mark.parametrize("memory", [64, 8])
-def test_nothing_is_given_up_that_has_room_where_its_partition_is_being_made(
-    making: bool, memory: int
-) -> None:
+def test_no_task_fails_if_a_future_replica_holder_has_enough_memory(making: bool, memory: int) -> None:
     """The new holder may have more memory."""
     assert bool(reasons({"worker-0": 8, "worker-2": memory}, {}, making=making)) == (
         not making or memory == 8

@@ -22,7 +22,7 @@ def result(metrics: dict[str, float], **ratios: Any) -> TaskResult:
     return TaskResult(rows=4, metrics=metrics, ratios=ratios, checkpoint=checkpoint)
 
 
-def test_sub_epochs_are_told_the_metrics_of_their_epoch() -> None:
+def test_sub_epochs_receive_the_metric_names_of_their_epoch() -> None:
     """All earlier sub-epochs count, because the first one may have returned nothing."""
     story = Story(workers=3)
     story.fit(models=1, partitions=3, epochs=2)
@@ -41,7 +41,7 @@ def test_sub_epochs_are_told_the_metrics_of_their_epoch() -> None:
 
 
 @pytest.mark.parametrize("validated", [False, True])
-def test_sub_epochs_have_to_return_what_is_read_of_them(validated: bool) -> None:
+def test_sub_epochs_must_return_the_metrics_that_the_run_reads(validated: bool) -> None:
     """Without a validation, sub-epochs must return the ranking metric and stop-rule metrics that the model
     returned before."""
     story = Story()
@@ -70,7 +70,7 @@ def test_sub_epochs_have_to_return_what_is_read_of_them(validated: bool) -> None
         (result({}), "finished"),
     ],
 )
-def test_a_test_whose_parts_cannot_be_put_together_fails(second: TaskResult, outcome: str) -> None:
+def test_a_test_with_metrics_that_cannot_be_combined_fails(second: TaskResult, outcome: str) -> None:
     """The error names model, metric, partitions and a fix. A metric missing in a part is dropped."""
     story = Story()
     story.fit(models=1, partitions=2, epochs=1)

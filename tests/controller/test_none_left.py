@@ -64,7 +64,7 @@ def store_with(name: str = "one") -> Store:
     return store
 
 
-def test_runs_are_paused_and_then_the_workers_go(tmp_path: Path) -> None:
+def test_runs_are_paused_before_the_workers_leave(tmp_path: Path) -> None:
     """The log has the reason, and no data is lost."""
     store, manager = store_with(), Obeying()
     manager.scale(2)
@@ -79,7 +79,7 @@ def test_runs_are_paused_and_then_the_workers_go(tmp_path: Path) -> None:
     assert store.size_request() is None
 
 
-def test_a_run_wakes_the_cluster(tmp_path: Path) -> None:
+def test_a_run_scales_the_cluster_up(tmp_path: Path) -> None:
     """If the controller may act, it requests the former number of workers."""
     store, manager = store_with(), Obeying()
     manager.scale(0)
@@ -88,7 +88,7 @@ def test_a_run_wakes_the_cluster(tmp_path: Path) -> None:
     run_until(lambda: manager.sizes == [0, 3], store, manager, tmp_path, autoscaler="act", least_workers=0)
 
 
-def test_a_controller_that_may_not_act_leaves_it_asleep(tmp_path: Path) -> None:
+def test_a_controller_that_may_not_act_leaves_the_cluster_at_zero(tmp_path: Path) -> None:
     """Its message names the command."""
     store, manager = store_with(), Obeying()
     manager.scale(0)

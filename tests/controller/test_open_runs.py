@@ -173,7 +173,7 @@ def controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return control
 
 
-def test_two_experiments_go_on_at_once(controlled: Callable[..., loop.Controller]) -> None:
+def test_two_experiments_run_concurrently(controlled: Callable[..., loop.Controller]) -> None:
     """ETL and training of both run concurrently and keep all invariants."""
     store = Cluster("one", "two")
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
@@ -190,7 +190,7 @@ def test_two_experiments_go_on_at_once(controlled: Callable[..., loop.Controller
     assert two_began < one_ended
 
 
-def test_what_was_begun_goes_on_when_fewer_may_be_open(
+def test_started_runs_continue_under_a_lower_limit(
     controlled: Callable[..., loop.Controller],
 ) -> None:
     """A controller with a lower limit continues all started runs and starts no others."""
@@ -213,7 +213,7 @@ def test_what_was_begun_goes_on_when_fewer_may_be_open(
     assert newest_first < min(runs[0].ended, runs[1].ended), "neither waited for the other"
 
 
-def test_everybody_is_told_what_is_worked_on(
+def test_the_report_lists_active_runs_and_devices(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report lists runs, their devices and the total; it precedes the first task of a run."""
@@ -242,7 +242,7 @@ def test_everybody_is_told_what_is_worked_on(
     assert any(run.could_use_more for told in both for run in told.runs)
 
 
-def test_everybody_is_told_who_waits_for_another_run_of_its_experiment(
+def test_the_report_lists_runs_waiting_for_their_own_experiment(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report lists the run while it waits."""
@@ -299,7 +299,7 @@ def test_a_fault_in_one_core_does_not_stop_another(
     controlled(store, lambda: store.is_over("bad"))
 
 
-def test_to_stop_one_run_leaves_the_other_alone(controlled: Callable[..., loop.Controller]) -> None:
+def test_stopping_one_run_does_not_affect_the_other(controlled: Callable[..., loop.Controller]) -> None:
     """The other run has no revoked attempt and executes each sub-epoch once."""
     store = Cluster("one", "two")
     controlled(store, lambda: store.is_over("one") and store.is_over("two"))
@@ -317,7 +317,7 @@ def test_to_stop_one_run_leaves_the_other_alone(controlled: Callable[..., loop.C
     assert set(commits.values()) == {1}
 
 
-def test_a_long_log_does_not_hold_the_others_up(
+def test_a_long_log_does_not_delay_other_experiments(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller reads the log in small parts, and another experiment starts in between."""
@@ -338,7 +338,7 @@ def test_a_long_log_does_not_hold_the_others_up(
     assert began[0] > 10
 
 
-def test_what_a_run_has_lost_is_made_again_beside_a_long_preprocessing(
+def test_a_lost_partition_is_rebuilt_during_a_long_preprocessing(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The executor for tasks without a device alternates by past use."""
@@ -377,7 +377,7 @@ def has_sub_epochs(store: Cluster, name: str) -> bool:
     return any(isinstance(e, TaskAssigned) and e.task.startswith("fit-1") for e in store.events(name))
 
 
-def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
+def test_an_experiment_keeps_its_devices_while_its_log_is_read(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restarted controller knows the experiment only from worker reports, and queues no foreign sub-epochs there."""
@@ -406,7 +406,7 @@ def test_what_an_experiment_has_stays_its_own_while_its_log_is_read(
 
 
 @pytest.mark.parametrize("is_read_anew", [True, False])
-def test_what_a_faulty_experiment_has_stays_its_own(
+def test_a_faulty_experiment_keeps_its_devices(
     controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch, *, is_read_anew: bool
 ) -> None:
     """This holds during its pause, and during a second fault while its log is read again."""
@@ -440,14 +440,14 @@ def test_what_a_faulty_experiment_has_stays_its_own(
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", "1.5"])
-def test_a_number_of_open_runs_has_to_be_one(given: str) -> None:
+def test_an_invalid_number_of_open_runs_is_refused(given: str) -> None:
     """The error explains the setting."""
     environment = {"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": given}
     with pytest.raises(ClusterError, match=r"expected a number of at least 1 \(controller\.openRuns"):
         Settings.from_environment(environment)
 
 
-def test_eight_may_be_open_by_default() -> None:
+def test_eight_runs_may_be_open_by_default() -> None:
     """With a limit of one, runs wait for each other."""
     assert Settings.from_environment({"CEREBRO_TOKEN": "-"}).open_runs == 8
     assert Settings.from_environment({"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": "1"}).open_runs == 1

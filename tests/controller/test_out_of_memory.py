@@ -29,7 +29,7 @@ def out_of_memory_once(model: str, sub_epoch: int) -> tuple[list[str], object]:
     return tried, outcome
 
 
-def test_a_sub_epoch_that_ran_out_of_memory_is_tried_elsewhere_first() -> None:
+def test_an_out_of_memory_retry_prefers_another_worker() -> None:
     """Another holder of the partition may have more memory."""
     tried, outcome = out_of_memory_once("m01", 0)
     scenario = Scenario(
@@ -42,7 +42,7 @@ def test_a_sub_epoch_that_ran_out_of_memory_is_tried_elsewhere_first() -> None:
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
 
 
-def test_a_sub_epoch_that_ran_out_of_memory_is_alone_the_next_time() -> None:
+def test_an_out_of_memory_retry_runs_alone() -> None:
     """No other task is queued there, so no second model is in memory."""
     tried, outcome = out_of_memory_once("m01", 1)
     scenario = Scenario(replicas=own_partition(2), outcome=outcome)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_a_sub_epoch_that_ran_out_of_memory_is_alone_the_next_time() -> None:
     assert_complete(state, epochs=3, partitions=2)
 
 
-def test_a_sub_epoch_that_always_runs_out_of_memory_is_given_up() -> None:
+def test_a_sub_epoch_that_always_runs_out_of_memory_fails() -> None:
     """Its model fails after the permitted attempts; other models continue."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:

@@ -27,7 +27,7 @@ SUB_EPOCH_S = 5.0
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("kind", ["train", "valid"])
-def test_a_task_that_must_be_alone_does_not_wait_for_ever(kind: str, workers: int) -> None:
+def test_a_task_that_must_run_alone_does_not_wait_forever(kind: str, workers: int) -> None:
     """Other runs could keep all workers busy; after a minute one worker is reserved for the task."""
     exhausted: list[str] = []
 
@@ -74,7 +74,7 @@ def test_a_task_that_must_be_alone_does_not_wait_for_ever(kind: str, workers: in
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_the_worker_that_is_kept_free_is_one_that_may_have_the_task(workers: int) -> None:
+def test_the_reserved_worker_is_one_that_may_run_the_task(workers: int) -> None:
     """Another holder is preferred to the worker where the sub-epoch ran out of memory; otherwise it would
     wait forever."""
     failed: list[str] = []
@@ -101,7 +101,7 @@ def test_the_worker_that_is_kept_free_is_one_that_may_have_the_task(workers: int
     assert again.time - lost.time <= PATIENCE_S + 3 * SUB_EPOCH_S
 
 
-def test_a_run_that_is_paused_keeps_no_worker_free() -> None:
+def test_a_paused_run_reserves_no_worker() -> None:
     """Its task waits until the run resumes; other runs use all devices."""
     failed: dict[str, FailureKind] = {}
     kinds = {"m01": FailureKind.OUT_OF_MEMORY, "m00": FailureKind.STORAGE_FULL}

@@ -15,7 +15,7 @@ from tests.state.stories import Story, sub_epoch
 
 
 @pytest.mark.parametrize("slower", [1.0, 4.0])
-def test_a_sub_epoch_on_a_slow_worker_says_nothing_against_its_model(slower: float) -> None:
+def test_a_slow_worker_does_not_make_its_model_look_slow(slower: float) -> None:
     """Its run time is divided by the worker's slowness."""
     story, estimates = Story(workers=3), Estimates()
     story.fit(models=4, partitions=3, epochs=9)

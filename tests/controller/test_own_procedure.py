@@ -41,7 +41,7 @@ def searched(procedure: Callable[[], Procedure] = Halving, *, epochs: int = 4, *
 
 @pytest.mark.parametrize("procedure", [Halving, Clones])
 @pytest.mark.parametrize("has_pods", [False, True])
-def test_an_own_procedure_decides(procedure: Callable[[], Procedure], has_pods: bool) -> None:
+def test_an_own_procedure_decides_the_search(procedure: Callable[[], Procedure], has_pods: bool) -> None:
     """Its orders become decisions, and the run finishes with them."""
     run = fit_of(searched(procedure, scenario={"has_pods": has_pods}))
     assert run.state is RunState.FINISHED
@@ -66,7 +66,7 @@ def check_deaths(procedure: Callable[[], Procedure], *, every: int) -> None:
 
 
 @pytest.mark.parametrize("procedure", [Halving, Clones])
-def test_a_controller_that_dies_asks_again_only_what_is_unanswered(
+def test_a_restarted_controller_repeats_only_unanswered_requests(
     procedure: Callable[[], Procedure],
 ) -> None:
     """An undisturbed search gives the same orders, ids and values."""
@@ -75,7 +75,7 @@ def test_a_controller_that_dies_asks_again_only_what_is_unanswered(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("procedure", [Halving, Clones])
-def test_a_controller_that_dies_at_any_write_leaves_an_own_search_as_it_is(
+def test_a_controller_crash_at_any_write_does_not_change_an_own_search(
     procedure: Callable[[], Procedure],
 ) -> None:
     """The same test at each write."""
@@ -155,14 +155,14 @@ def paused(made: Simulation) -> RunPaused:
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_an_own_procedure_gets_wrong_pauses_the_run_with_a_sentence(what: str) -> None:
+def test_an_error_of_an_own_procedure_pauses_the_run_with_the_reason(what: str) -> None:
     """The user can end the search; granted models finish training."""
     procedure, sentence = BAD[what]
     made = simulation(search_of(OWN), epochs=4, procedure=procedure)
     assert sentence in paused(made).reason
 
 
-def test_a_question_that_failed_is_asked_again_when_the_run_goes_on() -> None:
+def test_a_failed_search_request_is_repeated_after_a_resume() -> None:
     """After the fix, the search is the same as without the error."""
     is_broken = [True]
 
@@ -185,7 +185,7 @@ def test_a_question_that_failed_is_asked_again_when_the_run_goes_on() -> None:
     assert story(run) == story(fit_of(searched(Halving)))
 
 
-def test_a_mended_procedure_takes_the_place_of_the_one_that_failed() -> None:
+def test_a_repaired_procedure_replaces_the_failed_one() -> None:
     """The new code answers from the failed question on; earlier answers stay."""
     mended = OwnProcedure(code="2" * 64, name="Mended")
     asked: list[tuple[str, str]] = []
@@ -215,7 +215,7 @@ def test_a_mended_procedure_takes_the_place_of_the_one_that_failed() -> None:
     assert said.what == "resumed fit-1, with another search procedure"
 
 
-def test_only_an_own_procedure_whose_search_goes_on_can_be_replaced() -> None:
+def test_only_an_own_procedure_of_an_open_search_can_be_replaced() -> None:
     """The refusal suggests another command."""
     command = Command(kind=CommandKind.RESUME_RUN, procedure=OWN)
     for search, procedure, sentence in (
@@ -231,7 +231,7 @@ def test_only_an_own_procedure_whose_search_goes_on_can_be_replaced() -> None:
         assert sentence in str(told.value)
 
 
-def test_a_procedure_that_orders_something_else_when_it_is_told_again_pauses_the_run() -> None:
+def test_a_procedure_that_replays_to_other_actions_pauses_the_run() -> None:
     """The message names the order, and the log stays valid."""
     begun = [0]
 
@@ -249,7 +249,7 @@ def test_a_procedure_that_orders_something_else_when_it_is_told_again_pauses_the
     assert next(each.draw for each in made.log if isinstance(each, SearchDecided)) == 8
 
 
-def test_an_unknown_version_pauses_the_run() -> None:
+def test_an_unknown_procedure_version_pauses_the_run() -> None:
     """The version may receive other reports than the code expects."""
     made = simulation(search_of(OWN.model_copy(update={"version": 2})), epochs=2, procedure=Halving)
     assert "version 2 of the procedure 'own', here is version 1" in paused(made).reason
@@ -259,7 +259,7 @@ def test_an_unknown_version_pauses_the_run() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_user_prevails_over_an_own_procedure(seed: int) -> None:
+def test_a_users_stop_overrides_an_own_procedure(seed: int) -> None:
     """A model that the user stops stays stopped."""
     made = searched()
     ask(made, 3.0 + seed, ModelStopRequested(run="fit-1", model="m01", by="ada"))
@@ -271,7 +271,7 @@ def test_a_user_prevails_over_an_own_procedure(seed: int) -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(data=st.data())
-def test_an_own_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
+def test_an_own_search_ends_after_any_failure(data: st.DataObject) -> None:
     """Workers leave, models fail, controllers crash and users stop models: the run finishes and no model
     exceeds its grant."""
     failing = {f"m{n:02}" for n in data.draw(st.sets(st.integers(0, 9), max_size=3))}

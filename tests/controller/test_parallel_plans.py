@@ -92,7 +92,7 @@ def parallel_plans_of(simulation: Simulation, model: str) -> list[str]:
     ]
 
 
-def test_a_model_that_fits_runs_as_it_is_written() -> None:
+def test_a_model_that_fits_uses_no_other_parallel_plan() -> None:
     """A run without a choice of plans has the same log and tasks."""
     chosen, plain = (
         simulate(2, 1, models=3, epochs=2, parallel_plans=parallel_plans)
@@ -104,7 +104,7 @@ def test_a_model_that_fits_runs_as_it_is_written() -> None:
     ]
 
 
-def test_what_runs_out_of_memory_goes_on_by_the_next_parallel_plan() -> None:
+def test_a_model_that_runs_out_of_memory_continues_with_the_next_plan() -> None:
     """The change applies to all later sub-epochs of this model only."""
     unusable = {("m01", "single"): DEVICE, ("m01", "checkpointing"): NOT_APPLICABLE}
     simulation = simulate(2, 2, models=3, epochs=2, unusable=unusable)
@@ -117,7 +117,7 @@ def test_what_runs_out_of_memory_goes_on_by_the_next_parallel_plan() -> None:
     assert list(state.runs["fit-1"].models["m01"].struck) == ["single", "checkpointing"]
 
 
-def test_named_techniques_are_taken_in_their_order() -> None:
+def test_named_techniques_are_tried_in_order() -> None:
     """The first plan with enough devices on the worker is used."""
     simulation = simulate(3, 2, 1, models=2, parallel_plans=(FSDP_3, DDP, SINGLE))
     found = {
@@ -128,7 +128,7 @@ def test_named_techniques_are_taken_in_their_order() -> None:
     assert found == {("worker-0", "fsdp-3", 3), ("worker-1", "ddp-2", 2), ("worker-2", None, 1)}
 
 
-def test_a_model_without_a_parallel_plan_left_fails_alone() -> None:
+def test_a_model_without_parallel_plans_fails_alone() -> None:
     """The failure lists each plan's reason, and the other models finish."""
     unusable: dict[tuple[str, str], Failure] = {
         ("m01", parallel_plan.label): NOT_APPLICABLE for parallel_plan in PARALLEL_PLANS
@@ -188,7 +188,7 @@ unusable_parallel_plans = st.dictionaries(
     scheduler=st.sampled_from(sorted(POLICIES)),
     order=st.booleans(),
 )
-def test_whatever_happens_every_model_finishes_or_has_no_parallel_plan_left(
+def test_a_model_finishes_unless_all_its_parallel_plans_are_ruled_out(
     counts: list[int],
     unusable: dict[tuple[str, str], Failure],
     parallel_plans: list[ParallelPlan],
@@ -239,7 +239,7 @@ def test_whatever_happens_every_model_finishes_or_has_no_parallel_plan_left(
     times=st.randoms(use_true_random=False),
     scheduler=st.sampled_from(sorted(POLICIES)),
 )
-def test_a_sub_epoch_of_several_devices_is_not_held_up_by_those_of_one(
+def test_single_device_sub_epochs_do_not_overtake_one_with_several_devices(
     devices: int, wide: int, times: Random, scheduler: str
 ) -> None:
     size = ParallelPlan(technique="fsdp", size=devices)
@@ -276,7 +276,7 @@ def test_a_sub_epoch_of_several_devices_is_not_held_up_by_those_of_one(
     assert not open_before
 
 
-def test_a_sub_epoch_of_several_devices_does_not_wait_for_ever_beside_other_runs() -> None:
+def test_a_sub_epoch_on_several_devices_gets_its_turn_beside_other_runs() -> None:
     scenario = Scenario(
         replicas=own_partition(1),
         devices=several_devices(2),
@@ -299,7 +299,7 @@ def test_a_sub_epoch_of_several_devices_does_not_wait_for_ever_beside_other_runs
         assert_complete(fold(name, logs[name]), epochs=epochs, partitions=1)
 
 
-def test_what_was_chosen_by_measurement_is_given_up_once_it_is_ruled_out() -> None:
+def test_a_measured_parallel_plan_is_dropped_when_ruled_out() -> None:
     story = Story(workers=1, devices=2)
     story.fit(models=1, partitions=1, parallel_plans=(SINGLE, DDP))
     fit = FitDispatch.of(story.state, story.run)

@@ -25,7 +25,7 @@ def test_shares_sum_to_the_rows(rows: int, weights: list[float]) -> None:
 
 
 @given(rows=st.integers(0, 10_000), weights=weights)
-def test_nobody_is_empty_when_there_are_enough_rows(rows: int, weights: list[float]) -> None:
+def test_each_worker_gets_a_row_if_there_are_enough(rows: int, weights: list[float]) -> None:
     """This includes workers with a tiny weight; a worker without a partition would never be visited."""
     if rows >= len(weights):
         assert min(shares(rows, weights)) >= 1
@@ -42,7 +42,9 @@ def test_shares_are_in_proportion(rows: int, weights: list[float]) -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 60), max_size=8), weights=weights, fraction=st.floats(0.001, 1))
-def test_a_cut_loses_and_doubles_no_row(lengths: list[int], weights: list[float], fraction: float) -> None:
+def test_a_division_neither_loses_nor_duplicates_rows(
+    lengths: list[int], weights: list[float], fraction: float
+) -> None:
     """The parts together are the first rows of the order, for any sequence of input lengths."""
     rows = sum(lengths)
     counts = shares(min(rows, rows_in_use(rows, fraction)), weights)

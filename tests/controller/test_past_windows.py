@@ -18,7 +18,7 @@ from tests.controller.test_core import own_partition, plan, request
 
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
-def test_any_window_of_a_simulated_run(data: st.DataObject) -> None:
+def test_any_time_range_of_a_truncated_log_equals_the_fold(data: st.DataObject) -> None:
     """The run has validations, failures, lost checkpoints and a lost worker; each visit of the fold appears."""
     kinds = (FailureKind.CRASH, FailureKind.CHECKPOINT)
     failing = data.draw(

@@ -30,7 +30,7 @@ FULL = StorageFullError.at("no space to write in /volumes/shared", Path("/volume
 
 
 @pytest.mark.parametrize("error", [AWAY, FULL], ids=["away", "full"])
-def test_a_queued_run_pauses_for_the_volume_of_its_plan(
+def test_a_volume_error_during_planning_pauses_the_run(
     error: VolumeError | StorageFullError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names the path; pauses grow up to two minutes."""

@@ -78,7 +78,7 @@ def plans(log: tuple[Event, ...]) -> list[SchedulePlanned]:
     return [event for event in log if isinstance(event, SchedulePlanned)]
 
 
-def test_a_plan_that_is_better_is_followed() -> None:
+def test_a_better_plan_is_followed() -> None:
     """With as many models as workers, the run with a planner finishes earlier and keeps all invariants."""
     times, size, epochs = narrow(5), 5, 3
     alone = simulated(times, size, epochs=epochs, helper=None)
@@ -93,7 +93,7 @@ def test_a_plan_that_is_better_is_followed() -> None:
     assert not validate(problem, schedule, actual=True).violations
 
 
-def test_a_plan_is_asked_for_again_once_priorities_no_longer_differ() -> None:
+def test_no_plan_is_requested_while_priorities_differ() -> None:
     """Different priorities override plans. A withdrawn priority, or one of a finished model, has no effect."""
     size, helper = 3, InlineHelper(plan_s=0.1, solve_s=0.3)
     scenario = Scenario(replicas=own_partition(size), sub_epoch_time=lambda body, worker: 10.0)
@@ -127,7 +127,7 @@ def test_a_plan_is_void_when_a_worker_is_lost() -> None:
     assert_complete(core.state, epochs=4, partitions=5)
 
 
-def test_the_log_decides_the_same_again() -> None:
+def test_a_controller_restarted_from_the_log_decides_the_same() -> None:
     """A controller that starts from the log during a planned run makes the same decisions."""
     simulation = simulated(narrow(6), 6, epochs=2, helper=InlineHelper(plan_s=0.1, solve_s=0.3))
     assert any(event.order for event in plans(simulation.log))
@@ -154,7 +154,7 @@ def test_a_planned_run_survives_its_controller(crash_before: frozenset[int]) -> 
 
 @settings(deadline=None, max_examples=20)
 @given(models=st.integers(1, 4), workers=st.integers(1, 3), epochs=st.integers(1, 4), seed=st.integers(0, 9))
-def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
+def test_a_planner_query_near_the_end_of_an_epoch_includes_the_next(
     models: int, workers: int, epochs: int, seed: int
 ) -> None:
     """The question has all sub-epochs up to the next common epoch, plus the following epoch if less than half
@@ -188,7 +188,7 @@ def test_the_end_of_an_epoch_hides_nothing_of_the_next_one(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_process_answers_and_is_gone_after_rest() -> None:
+def test_a_planner_process_answers_and_ends() -> None:
     """A real planner process: a question and its answer, a replaced question, and no process afterwards."""
     simulation = simulated(narrow(3), 3, epochs=2, helper=None)
     core = Core(simulation.store.experiment(EXPERIMENT))

@@ -50,7 +50,7 @@ def test_a_fit_needs_training_rows() -> None:
         (11, r"11 of model m01 is larger than partition 0, which has 10 rows: choose at most 10"),
     ],
 )
-def test_a_batch_size_that_cannot_be_used_is_named(story: Story, size: object, match: str) -> None:
+def test_an_invalid_batch_size_is_named(story: Story, size: object, match: str) -> None:
     """The error names the model, its value and a valid value."""
     bad = {} if size is None else {"batch_size": size}
     with pytest.raises(SearchSpaceError, match=match) as caught:
@@ -67,9 +67,7 @@ def test_a_batch_size_that_cannot_be_used_is_named(story: Story, size: object, m
         (RandInt(low=12, high=64), 12),
     ],
 )
-def test_a_search_that_can_draw_no_batch_that_fits_is_refused(
-    story: Story, among: Distribution, size: int
-) -> None:
+def test_a_search_without_a_valid_batch_size_is_refused(story: Story, among: Distribution, size: int) -> None:
     """A search with one valid batch size is accepted."""
     search = SearchRequest(procedure=Random(), space={"batch_size": among}, hours=1)
     if not size:
@@ -80,7 +78,7 @@ def test_a_search_that_can_draw_no_batch_that_fits_is_refused(
         plan_fit(story.state, fit(search=search), {})
 
 
-def test_an_unknown_scheduler_is_named_with_those_there_are(story: Story) -> None:
+def test_an_unknown_scheduler_is_refused_with_the_valid_names(story: Story) -> None:
     """There is no fallback to another scheduler."""
     with pytest.raises(SearchSpaceError, match=r"'best'.*random"):
         plan_fit(story.state, fit({"batch_size": 1}, scheduler="best"), {})
@@ -104,7 +102,7 @@ def evaluate(**given: Any) -> EvaluateRequest:
     return EvaluateRequest.model_validate({"kind": "test", "fit": "fit-1", "split": "test", **given})
 
 
-def test_without_names_the_best_model_is_taken_at_its_best_epoch(fitted: Story) -> None:
+def test_the_default_model_of_a_test_is_the_best_at_its_best_epoch(fitted: Story) -> None:
     """The plan covers each partition of the split."""
     plan = plan_evaluation(fitted.state, evaluate())
     assert plan.models == {"m01": 1}
@@ -116,7 +114,7 @@ def test_without_names_the_best_model_is_taken_at_its_best_epoch(fitted: Story) 
     ("kind", "split", "is_whole"),
     [("test", "test", True), ("test", "valid", True), ("test", "train", False), ("predict", "test", False)],
 )
-def test_a_test_meets_the_whole_split_where_a_worker_can_read_it(
+def test_a_test_reads_the_whole_split_if_a_worker_can(
     fitted: Story, kind: str, split: str, is_whole: bool
 ) -> None:
     """Training data is only on workers' own volumes, and predictions of partitions are concatenated."""
@@ -133,7 +131,7 @@ def test_a_test_meets_the_whole_split_where_a_worker_can_read_it(
         (evaluate(split="predict"), DataError, r"no rows of split 'predict'.*run_etl"),
     ],
 )
-def test_an_evaluation_that_cannot_be_done_says_why(
+def test_an_impossible_evaluation_is_refused_with_the_reason(
     fitted: Story, request_: EvaluateRequest, error: type[CerebroError], match: str
 ) -> None:
     """The error suggests alternatives."""
@@ -157,7 +155,7 @@ def labels(devices: dict[str, int], **changes: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("kinds", "is_offloaded"), [(["cpu", "cpu"], False), (["cpu", "gpu"], True), (["cpu", None], True)]
 )
-def test_offloading_is_chosen_only_where_a_device_has_memory_of_its_own(
+def test_offloading_is_chosen_only_if_a_device_has_its_own_memory(
     kinds: list[Any], is_offloaded: bool
 ) -> None:
     """A user may request it on a CPU. Unknown devices may benefit, so it is included."""
@@ -178,7 +176,7 @@ def test_offloading_is_chosen_only_where_a_device_has_memory_of_its_own(
     ] == ["offload"]
 
 
-def test_the_automatic_parallel_plans_are_parallel_plans_of_the_techniques() -> None:
+def test_automatic_parallel_plans_are_valid_for_their_technique() -> None:
     """Their parameters are valid, with suitable devices and the stated number of processes."""
     story = Story()
     story.etl(splits={"train": 10})
@@ -197,7 +195,7 @@ def test_the_automatic_parallel_plans_are_parallel_plans_of_the_techniques() -> 
     assert SINGLE in plan_fit(story.state, fit({"batch_size": 1}), {}).parallel_plans
 
 
-def test_a_partition_on_a_worker_with_too_few_devices_is_told() -> None:
+def test_a_partition_on_a_worker_with_too_few_devices_is_refused() -> None:
     """Otherwise the run would wait forever."""
     with pytest.raises(
         SpecError, match=r"partition 1 .* fewer than 2 devices \(worker-1: 1\).* such as 'single'"
@@ -207,7 +205,7 @@ def test_a_partition_on_a_worker_with_too_few_devices_is_told() -> None:
     assert both[0] == "single"
 
 
-def test_a_fit_that_no_worker_has_the_devices_for_is_refused() -> None:
+def test_a_fit_with_more_devices_than_any_worker_is_refused() -> None:
     """The client checks the same and gives the same message."""
     with pytest.raises(SpecError, match=r"gpus names 4, .* choose at most 2\. .*: worker-0: 2"):
         labels({"worker-0": 2}, gpus=[2, 4])

@@ -24,7 +24,7 @@ WORKERS, DEVICES = 4, 2
 @pytest.mark.slow
 @pytest.mark.parametrize("models", [8, 9, 11])
 @pytest.mark.parametrize("at", [1.3, 2.3])
-def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
+def test_the_predicted_makespan_of_a_plan_is_reached(models: int, at: float) -> None:
     """A plan made during a run with busy devices is exact within 0.5 % without noise."""
     times = Random(models)
     seconds = [times.uniform(8.5, 11.5) for _ in range(models)]

@@ -119,7 +119,7 @@ def test_a_sub_epoch_without_a_savepoint_is_not_preempted() -> None:
     assert not any(isinstance(event, TaskAsked) for event in simulation.log)
 
 
-def test_the_users_priority_counts_more_than_the_score() -> None:
+def test_the_users_priority_overrides_the_priority_score() -> None:
     assert not any(isinstance(event, TaskAsked) for event in fast_and_slow("promising", priority=1).log)
 
 
@@ -160,7 +160,7 @@ def preemptions(log: Iterable[Event]) -> list[tuple[TaskAsked, TaskAssigned | No
     crash=st.sets(st.integers(0, 80), max_size=2),
     outage=st.none() | st.tuples(st.integers(0, 2), st.floats(1, 200), st.floats(1, 60)),
 )
-def test_preemption_keeps_every_promise(  # type: ignore[no-untyped-def]
+def test_preemption_keeps_all_invariants(  # type: ignore[no-untyped-def]
     shape, devices, policy, halves, times, saves_every_s, crash, outage
 ) -> None:
     """Each model visits each partition once per epoch, each sub-epoch is committed once, and no work is lost.

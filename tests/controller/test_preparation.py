@@ -99,7 +99,7 @@ def test_the_same_arguments_give_the_same_data_set(bench: Bench) -> None:
     assert not [path for path in bench.files() if path.name.startswith(".")]
 
 
-def test_a_data_set_the_experiment_has_is_not_written_again(bench: Bench) -> None:
+def test_an_existing_data_set_is_not_rewritten(bench: Bench) -> None:
     """Its partitions stay in place, even with other workers."""
     first = bench.prepare()
     story = Story()
@@ -114,7 +114,7 @@ def test_a_data_set_the_experiment_has_is_not_written_again(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("change", ["metadata", "locators", "archive", "name"])
-def test_other_data_or_helpers_give_another_data_set(bench: Bench, change: str) -> None:
+def test_other_data_or_code_give_another_data_set(bench: Bench, change: str) -> None:
     """A changed metadata file, another split, another code archive, or another experiment."""
     first = bench.prepare()
     if change == "metadata":
@@ -128,7 +128,7 @@ def test_other_data_or_helpers_give_another_data_set(bench: Bench, change: str) 
     assert bench.prepare().dataset != first.dataset
 
 
-def test_a_fraction_takes_that_share_of_each_split(bench: Bench) -> None:
+def test_a_fraction_selects_that_share_of_each_split(bench: Bench) -> None:
     """The number is rounded, and the seed selects the rows."""
     plan = bench.prepare(fraction=0.5)
     assert {split: sum(p.rows for p in parts) for split, parts in plan.splits.items()} == {
@@ -147,7 +147,7 @@ def test_fewer_training_rows_than_workers_are_refused(bench: Bench) -> None:
         bench.prepare(weights, fraction=0.1)
 
 
-def test_metadata_that_cannot_be_used_is_named(bench: Bench) -> None:
+def test_invalid_metadata_is_named(bench: Bench) -> None:
     """A missing file, no column `id`, or no rows: the error names the split or path, and no file is written."""
     bench.write("test", 7, column="key")
     with pytest.raises(MetadataError, match=r"'test'.*no column 'id'"):
@@ -194,7 +194,7 @@ def _tables(root: Path, rows: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_the_same_rows_are_cut_the_same_parallel_plan(
+def test_the_same_rows_give_the_same_partitions_from_any_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
 ) -> None:
     """One file or many, CSV or Parquet, any order, in memory or on disk."""
@@ -213,7 +213,9 @@ def test_the_same_rows_are_cut_the_same_parallel_plan(
 
 
 @pytest.mark.parametrize("broken", ["runs", "add"])
-def test_a_failure_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+def test_a_failed_preparation_leaves_no_files(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
     """Neither scratch files nor a partial data set remain; the next attempt succeeds."""
 
     def fail(*given: object) -> None:
@@ -228,7 +230,7 @@ def test_a_failure_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("when", ["digest", "cut", "put"])
-def test_two_cuts_leave_the_rows_of_the_later_one(
+def test_the_later_of_two_concurrent_preparations_wins(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """The earlier call replaces no files, wherever it is when the later call starts."""
@@ -256,7 +258,7 @@ def test_two_cuts_leave_the_rows_of_the_later_one(
     assert list(bench.volumes.scratch.iterdir()) == []
 
 
-def test_tables_that_change_while_they_are_read_are_refused(
+def test_tables_that_change_while_being_read_are_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their digest would not match the rows."""
@@ -282,7 +284,7 @@ def test_tables_that_change_while_they_are_read_are_refused(
         ("", r"train\.csv cannot be read as CSV"),
     ],
 )
-def test_rows_that_cannot_be_used_are_named(bench: Bench, content: str, expected: str) -> None:
+def test_invalid_rows_are_named(bench: Bench, content: str, expected: str) -> None:
     """The error has the ids, the file and the row."""
     (bench.root / "train.csv").write_text(content)
     with pytest.raises(MetadataError, match=expected):

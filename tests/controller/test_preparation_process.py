@@ -40,7 +40,7 @@ def prepared(record: ExperimentRecord, volumes: Volumes) -> EtlPlan:
 
 
 @pytest.mark.slow
-def test_the_plan_is_the_same(record: ExperimentRecord, volumes: Volumes) -> None:
+def test_a_process_prepares_the_same_plan(record: ExperimentRecord, volumes: Volumes) -> None:
     """The plan's files exist."""
     plan = prepared(record, volumes)
     assert plan == preparation.prepare_etl(record, {}, REQUEST, WEIGHTS, volumes)
@@ -63,7 +63,7 @@ process.main()
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_halfway_leaves_nothing(tmp_path: Path, volumes: Volumes) -> None:
+def test_a_killed_preparation_leaves_no_partial_data_set(tmp_path: Path, volumes: Volumes) -> None:
     """The next attempt removes the leftovers and gives the same partitions."""
     lines = "".join(f"r{n},{'x' * 100}\n" for n in range(5000))
     (tmp_path / "train.csv").write_text(f"id,word\n{lines}")
@@ -87,7 +87,9 @@ def test_a_process_that_is_killed_halfway_leaves_nothing(tmp_path: Path, volumes
 
 
 @pytest.mark.slow
-def test_errors_keep_their_type_and_words(record: ExperimentRecord, volumes: Volumes, tmp_path: Path) -> None:
+def test_errors_keep_their_type_and_message(
+    record: ExperimentRecord, volumes: Volumes, tmp_path: Path
+) -> None:
     """The user sees no difference."""
     (tmp_path / "train.csv").write_text("key\n1\n2\n")
     with pytest.raises(MetadataError, match="no column 'id'"):
@@ -98,7 +100,7 @@ def test_errors_keep_their_type_and_words(record: ExperimentRecord, volumes: Vol
 
 
 @pytest.mark.slow
-def test_what_nobody_foresaw_is_told(
+def test_an_unexpected_error_is_reported(
     record: ExperimentRecord, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The caller gets type and message; the log gets the traceback."""
@@ -108,7 +110,7 @@ def test_what_nobody_foresaw_is_told(
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_an_end_by_force_names_memory(
+def test_a_killed_preparation_names_the_memory_limit(
     record: ExperimentRecord, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel gives no reason when it kills a process for memory."""
@@ -117,7 +119,7 @@ def test_an_end_by_force_names_memory(
         prepared(record, volumes)
 
 
-def test_a_process_that_nobody_wants_is_ended(
+def test_an_unneeded_preparation_process_is_ended(
     record: ExperimentRecord, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It exits at once, and its files are removed."""

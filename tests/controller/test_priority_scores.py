@@ -107,7 +107,7 @@ def test_hermes_sees_the_losses_of_sub_epochs() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["promising", "hermes", "slaq"])
-def test_who_has_diverged_goes_after_all_others(scheduler: str) -> None:
+def test_a_diverged_model_goes_last(scheduler: str) -> None:
     """Earlier good losses do not matter, and finite losses end the penalty."""
     story = started(scheduler, models=6)
     train(story, "m00", 0)
@@ -125,7 +125,7 @@ def test_who_has_diverged_goes_after_all_others(scheduler: str) -> None:
 
 @settings(deadline=None)
 @given(losses=st.lists(st.floats(0, sys.float_info.max), min_size=5, max_size=10))
-def test_a_finite_value_can_be_compared_however_large(losses: list[float]) -> None:
+def test_any_finite_losses_give_comparable_scores(losses: list[float]) -> None:
     """A perplexity, the exponential of a growing loss, is soon large."""
     for scheduler in ("promising", "hermes", "slaq"):
         story = started(scheduler, models=5)
@@ -134,7 +134,7 @@ def test_a_finite_value_can_be_compared_however_large(losses: list[float]) -> No
         assert not any(map(math.isnan, priority_scores(story)))
 
 
-def test_who_is_added_or_may_train_longer_is_compared_at_once() -> None:
+def test_added_and_extended_models_get_a_score_at_once() -> None:
     """Scores equal the replayed ones; a clone inherits its parent's losses."""
     story, known = started(models=4), PriorityScores()
     for model in range(4):

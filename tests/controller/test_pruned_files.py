@@ -108,7 +108,7 @@ class Disk:
         files._thread.submit(lambda: None).result()  # the thread executes one task after another
 
 
-def test_of_the_best_models_stays_what_they_are_kept_for_with_its_base(tmp_path: Path) -> None:
+def test_pruning_keeps_the_best_models_checkpoints_and_frozen_weights(tmp_path: Path) -> None:
     """The other models lose all files and folders: checkpoints, savepoints, frozen weights and leftovers."""
     disk = Disk(tmp_path)
     best = disk.run.best_models(2)
@@ -126,7 +126,7 @@ def test_of_the_best_models_stays_what_they_are_kept_for_with_its_base(tmp_path:
     assert not any(disk.volumes.model_checkpoints(EXPERIMENT, "fit-1", model).exists() for model in others)
 
 
-def test_a_base_stays_with_the_one_checkpoint_that_names_it(tmp_path: Path) -> None:
+def test_a_frozen_weights_file_stays_while_a_checkpoint_names_it(tmp_path: Path) -> None:
     """A test still reads the best epoch of this finished model."""
     disk = Disk(tmp_path)
     model = next(each for each in disk.run.models.values() if each.is_pruned)
@@ -140,7 +140,7 @@ def test_a_base_stays_with_the_one_checkpoint_that_names_it(tmp_path: Path) -> N
     assert disk.files(model.id) == {Path(read).name, base}
 
 
-def test_a_removal_that_ends_anywhere_is_made_good_by_the_next_controller(
+def test_the_next_controller_finishes_an_interrupted_removal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller may crash between any two files."""
@@ -168,7 +168,7 @@ def _without_draws(found: dict[str, set[str]]) -> dict[str, set[str]]:
     return {model: {name.rpartition("-")[0] for name in names} for model, names in found.items()}
 
 
-def test_who_leads_no_more_removes_nothing(tmp_path: Path) -> None:
+def test_a_controller_that_lost_leadership_removes_no_files(tmp_path: Path) -> None:
     """A new experiment with the same name may own the files. The next leader removes them."""
     disk = Disk(tmp_path)
     before = disk.all_files()
@@ -184,7 +184,7 @@ def test_who_leads_no_more_removes_nothing(tmp_path: Path) -> None:
     assert disk.all_files() != before
 
 
-def test_what_cannot_be_removed_stops_neither_the_others_nor_the_run(
+def test_an_unremovable_file_blocks_neither_other_removals_nor_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller retries while the run is open."""
@@ -203,7 +203,7 @@ def test_what_cannot_be_removed_stops_neither_the_others_nor_the_run(
     assert set(disk.all_files()) == best
 
 
-def test_the_end_of_the_run_waits_for_what_was_pruned_while_other_files_were_removed(tmp_path: Path) -> None:
+def test_the_run_end_waits_for_models_pruned_during_a_removal(tmp_path: Path) -> None:
     """After the run's end no removal would be submitted."""
     disk, gate = Disk(tmp_path), Gate()
     best = {model.id for model in disk.run.best_models(2)}
@@ -222,7 +222,7 @@ def test_the_end_of_the_run_waits_for_what_was_pruned_while_other_files_were_rem
     assert set(disk.all_files()) == best
 
 
-def test_a_run_that_has_ended_is_looked_after_no_more(tmp_path: Path) -> None:
+def test_an_ended_run_is_dropped_after_its_last_removal(tmp_path: Path) -> None:
     """It happens once its last files are removed; before that, a deletion can cancel the removal. A reopened
     run is checked again."""
     disk, gate, runs = Disk(tmp_path), Gate(), {(EXPERIMENT, "fit-1")}
@@ -255,7 +255,7 @@ def test_the_loop_forgets_runs_that_have_ended(tmp_path: Path) -> None:
     assert not controller._pruned._runs
 
 
-def test_the_end_of_the_run_waits_as_long_as_files_go(
+def test_the_run_end_waits_while_files_are_being_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow volume may take any time, but a hanging volume is abandoned."""
@@ -286,7 +286,7 @@ def test_the_end_of_the_run_waits_as_long_as_files_go(
     assert not any(hung)
 
 
-def test_what_a_waiting_clone_begins_with_stays_when_its_epoch_is_archived(tmp_path: Path) -> None:
+def test_the_parent_checkpoint_of_a_waiting_clone_survives_compaction(tmp_path: Path) -> None:
     """Only the clone still refers to that sub-epoch, in the middle of an old epoch of its parent."""
     run = fold(SIMULATED, log()).runs["fit-1"]
     partitions = tuple(sorted(run.fit_rows))

@@ -65,7 +65,7 @@ def pruned(state: ExperimentState, *, is_stopped: bool) -> Model:
     )
 
 
-def test_a_model_whose_checkpoints_were_removed_does_not_go_on_and_says_why() -> None:
+def test_a_pruned_model_cannot_continue_and_names_the_reason() -> None:
     """It cannot be resumed, extended, warm cloned or tested; a cold clone is possible."""
     state = fold(EXPERIMENT, log())
     run = state.runs["fit-1"]
@@ -86,7 +86,7 @@ def test_a_model_whose_checkpoints_were_removed_does_not_go_on_and_says_why() ->
         plan_evaluation(state, request)
 
 
-def test_what_comes_after_the_removal_is_late() -> None:
+def test_commands_after_the_removal_are_late() -> None:
     """The user saw an older state."""
     state = fold(EXPERIMENT, log())
     stopped, finished = pruned(state, is_stopped=True), pruned(state, is_stopped=False)
@@ -101,7 +101,7 @@ def test_what_comes_after_the_removal_is_late() -> None:
     assert not state.runs["fit-1"].is_open
 
 
-def test_a_removal_that_comes_after_a_user_had_the_model_go_on_is_without_effect() -> None:
+def test_a_removal_after_a_users_resume_has_no_effect() -> None:
     """The log's order decides, and checkpoints in use stay."""
     events = [event for event in log() if isinstance(event, CheckpointsPruned)]
     (event,) = [event for event in events if "m01" in event.files]
@@ -137,7 +137,7 @@ def _stop_test(state: ExperimentState, name: str, done: tuple[str, ...], *left: 
     return state.runs[name]
 
 
-def test_a_stopped_test_does_not_go_on_once_what_it_has_left_to_read_is_removed() -> None:
+def test_a_stopped_test_cannot_resume_after_its_checkpoints_are_removed() -> None:
     """Its task would fail as with a damaged checkpoint. A test that has already read the model continues."""
     event = next(each for each in log() if isinstance(each, CheckpointsPruned) and "m00" in each.files)
     state = state_before(event)
@@ -155,7 +155,7 @@ def test_a_stopped_test_does_not_go_on_once_what_it_has_left_to_read_is_removed(
     assert [run.is_open for run in (lost, *others)] == [False, True, True]
 
 
-def test_the_end_of_the_run_is_not_written_before_the_last_removal() -> None:
+def test_the_run_end_is_written_after_the_last_removal() -> None:
     """After that, no controller would remove files. An unknown model is an illegal event."""
     kinds = [type(event) for event in log()]
     assert CheckpointsPruned not in kinds[kinds.index(RunFinished) :]

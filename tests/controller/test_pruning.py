@@ -111,7 +111,7 @@ def _check_end(disk: PrunedDisk) -> None:
 
 @pytest.mark.parametrize("keep", [1, 3])
 @pytest.mark.parametrize("name", SEARCHES)
-def test_of_a_search_that_is_over_the_best_models_have_checkpoints(name: str, keep: int) -> None:
+def test_after_a_search_only_the_best_models_have_checkpoints(name: str, keep: int) -> None:
     """They keep their best and newest epochs; other models have no files."""
     procedure, samples, epochs = SEARCHES[name]
     made = simulation(search_of(procedure, samples=samples, keep=keep), epochs=epochs, is_validated=True)
@@ -139,7 +139,7 @@ def _clone(model: str, *, priority: int = 0) -> ModelsAdded:
     return ModelsAdded(run="fit-1", models=(new,), by="ada", can_reopen=True)
 
 
-def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
+def test_a_parent_checkpoint_is_removed_after_all_its_clones_stopped() -> None:
     """Two clones stopped before their first sub-epoch do not keep it for each other."""
     made = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
     for name in ("m06", "m07"):
@@ -154,7 +154,7 @@ def test_an_origin_goes_when_none_of_its_clones_can_go_on() -> None:
     assert {model.id for model in run.models.values() if disk.of(model)} == {"m00"}
 
 
-def test_an_origin_stays_as_long_as_a_clone_of_a_clone_may_begin_with_it() -> None:
+def test_a_parent_checkpoint_stays_while_a_clone_of_a_clone_needs_it() -> None:
     """The clone's parent has moved past the checkpoint and does not need it."""
     made = simulation(search_of(ASHA(), samples=6, keep=1), epochs=4)
     ask(made, 3, _clone("m03", priority=1000))

@@ -96,14 +96,14 @@ def begun(*, models: int = 2, parallel_plans: tuple[ParallelPlan, ...] = ()) -> 
     return watched
 
 
-def test_nothing_new_is_no_occasion() -> None:
+def test_no_plan_is_requested_without_events() -> None:
     """Repeated calls without events request no plan."""
     watched = begun()
     watched.advise()
     assert watched.plans == 1
 
 
-def test_a_lost_worker_is_an_occasion_even_while_a_question_is_open() -> None:
+def test_a_lost_worker_replaces_an_open_planner_query() -> None:
     """The open question assumes the lost worker, so it is replaced."""
     watched = begun()
     watched.helper.is_mute = True
@@ -113,7 +113,7 @@ def test_a_lost_worker_is_an_occasion_even_while_a_question_is_open() -> None:
     assert watched.plans == 3
 
 
-def test_a_parallel_plan_that_is_ruled_out_is_planned_without_once_its_successor_has_run() -> None:
+def test_a_ruled_out_plan_triggers_planning_after_its_successor_has_run() -> None:
     """The next parallel plan has no known time until one sub-epoch has run."""
     watched = begun(parallel_plans=(SINGLE, DDP))
     watched.tell(ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up"))
@@ -122,7 +122,7 @@ def test_a_parallel_plan_that_is_ruled_out_is_planned_without_once_its_successor
     assert watched.plans == 2
 
 
-def test_a_sub_epoch_that_takes_far_longer_than_known_is_an_occasion() -> None:
+def test_an_unexpectedly_long_sub_epoch_triggers_planning() -> None:
     """The run must have several parallel plans; an expected duration is no occasion."""
     watched = begun(parallel_plans=(SINGLE, DDP))
     watched.tell(ParallelPlansRuledOut(run="fit-1", model="m00", parallel_plans=(SINGLE,), reason="made up"))

@@ -85,7 +85,7 @@ def assert_as_before(simulation: Simulation, workers: int) -> None:
     assert made == {"etl-1": workers}
 
 
-def test_to_none_and_back() -> None:
+def test_a_cluster_scales_to_zero_and_back() -> None:
     """The first sub-epoch starts within fifteen seconds of the first worker."""
     simulation = rested(join_s=[40.0, 70.0, 200.0, 45.0], at=1000.0)
     ended = next(e.time for e in simulation.log if isinstance(e, RunFinished) and e.run == "fit-1")
@@ -106,7 +106,7 @@ def test_to_none_and_back() -> None:
     least=st.integers(0, 1),
     crash_before=st.frozensets(st.integers(0, 120), max_size=3),
 )
-def test_nothing_is_made_anew_for_a_rest(
+def test_scaling_to_zero_and_back_rebuilds_nothing(
     join_s: list[float], at: float, least: int, crash_before: frozenset[int]
 ) -> None:
     """For any request time, start times, and controller crashes."""
@@ -138,7 +138,7 @@ def look(
     return it.update(now, size=size, use=Use(is_used, wished_at), chosen_at=chosen_at, **known)  # type: ignore[arg-type]
 
 
-def test_workers_are_given_back_after_a_while_without_a_run() -> None:
+def test_workers_are_released_after_idle_time() -> None:
     """Not earlier, not during a run, not below the minimum, and not within an hour of a user's choice."""
     it = rest(least=1)
     assert look(it, 0.0, 4, is_used=True) is None
@@ -153,13 +153,15 @@ def test_workers_are_given_back_after_a_while_without_a_run() -> None:
 @pytest.mark.parametrize(
     ("bounds", "most", "expected"), [(None, 0, 4), ((6, 12), 0, 6), ((1, 2), 0, 2), (None, 3, 3)]
 )
-def test_a_run_wakes_as_many_as_there_were(bounds: tuple[int, int] | None, most: int, expected: int) -> None:
+def test_a_run_scales_the_cluster_to_its_former_size(
+    bounds: tuple[int, int] | None, most: int, expected: int
+) -> None:
     """The number respects the run's and the cluster's limits, also after a change of leader."""
     it = rest(previous_size=4, most=most)
     assert look(it, 0.0, 0, is_used=True, bounds=bounds) == DesiredSize(expected, "a run is requested")
 
 
-def test_a_run_behind_a_paused_one_uses_nothing() -> None:
+def test_a_run_behind_a_paused_run_needs_no_workers() -> None:
     """When the first run resumes or finishes, the newest waiting run counts."""
     story = Story()
     story.etl()
@@ -199,7 +201,7 @@ def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
     assert (it.previous_size, it.status_text(4)) == (0, "")
 
 
-def test_a_run_that_waits_for_space_has_one_worker_come_back() -> None:
+def test_a_run_that_waits_for_space_restores_one_worker() -> None:
     """An idle cluster gets one worker, unless a user requested zero later."""
     it = rest(previous_size=4)
     full = Use(is_used=False, is_full=True, wished_at=5.0)
@@ -237,7 +239,7 @@ def fleet(*numbers: int, size: int, pending: tuple[int, ...] = (), **fields: Any
     return Fleet(pods={f"w-{n}": Pod(uid=f"u{n}") for n in numbers} | stuck, size=size, **fields)
 
 
-def test_data_is_cut_for_all_that_were_asked_for() -> None:
+def test_data_is_partitioned_for_all_requested_workers() -> None:
     """ETL plans wait until both containers of each pod have registered, for ten minutes at most."""
     it = Arrivals()
     half = [*statuses(0), *statuses(1, kinds=("train",))]
@@ -258,7 +260,7 @@ def test_data_is_cut_for_all_that_were_asked_for() -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize(("is_waking", "patience_s"), [(True, WAITED_S), (False, FILLING_S)])
-def test_what_is_away_is_not_made_anew_while_a_cluster_wakes(
+def test_missing_partitions_are_not_rebuilt_while_a_cluster_scales_up(
     is_waking: bool, patience_s: float, is_known: bool
 ) -> None:
     """The grace period is ten minutes, also for new nodes and new leaders; otherwise one minute, for
@@ -291,7 +293,7 @@ def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
     watcher.tend(now)
 
 
-def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_leader_restores_the_former_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store keeps the number of workers; the page shows that the cluster is scaled to zero."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     watcher = watched(store, manager, least=0)
@@ -331,7 +333,7 @@ def test_a_controller_that_takes_over_wakes_as_many(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("is_by_request", [True, False])
-def test_a_choice_holds_for_an_hour_whoever_leads(*, is_by_request: bool) -> None:
+def test_a_users_size_holds_for_an_hour_under_any_leader(*, is_by_request: bool) -> None:
     """The choice may come from `cerebro scale` or the cluster manager, and expires after an hour."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     watcher = watched(store, manager, least=1)
@@ -353,7 +355,7 @@ def test_a_choice_holds_for_an_hour_whoever_leads(*, is_by_request: bool) -> Non
     assert manager.sizes == [1]
 
 
-def test_a_size_that_the_autoscaler_asked_for_is_no_choice_to_the_next_controller(
+def test_a_new_leader_does_not_mistake_the_autoscalers_size_for_a_users(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first controller crashes between the scaling and the removal of the request."""
@@ -382,7 +384,7 @@ def installing(store: VirtualStore, manager: Manager, number: int) -> Membership
     return made
 
 
-def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
+def test_a_new_worker_set_gets_the_size_of_the_chart_values() -> None:
     """Each new set is scaled once, which does not count as a user's choice."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1, set_uid="a"))
     first = installing(store, manager, 2)
@@ -400,7 +402,7 @@ def test_a_new_worker_set_gets_the_number_of_the_charts_values() -> None:
     assert manager.sizes == [2, 2]
 
 
-def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
+def test_a_new_run_withdraws_a_pending_scale_to_zero() -> None:
     """A pending request for zero workers is withdrawn."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     watcher = watched(store, manager, least=0)
@@ -416,7 +418,7 @@ def test_a_run_that_comes_between_is_not_left_without_workers() -> None:
 
 
 @pytest.mark.parametrize(("requested", "wakes"), [(15.0, False), (40.0, True)])
-def test_who_has_all_workers_go_is_not_overruled_by_older_runs(requested: float, wakes: bool) -> None:
+def test_older_runs_do_not_override_a_users_scale_to_zero(requested: float, wakes: bool) -> None:
     """The choice counts from the request, although pods stop later."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     watcher = watched(store, manager, least=0)
@@ -445,7 +447,7 @@ class _DiedError(Exception):
     "dies", ["before the manager was told", "after it", "once the request was gone", "later"]
 )
 @pytest.mark.parametrize(("requested", "wakes"), [(15.0, False), (400.0, True)])
-def test_who_leads_next_knows_that_a_person_wants_none(
+def test_a_new_leader_respects_a_users_scale_to_zero(
     monkeypatch: pytest.MonkeyPatch, *, dies: str, requested: float, wakes: bool
 ) -> None:
     """After any crash of the previous leader, older runs start no workers and a later run does."""
@@ -482,7 +484,7 @@ def test_who_leads_next_knows_that_a_person_wants_none(
     assert (store.troubles().emptied_at is None) == wakes
 
 
-def test_a_choice_of_none_that_no_longer_holds_is_forgotten() -> None:
+def test_an_outdated_scale_to_zero_is_forgotten() -> None:
     """A user started workers while no controller led."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     store.set_troubles(Troubles(before_rest=2, emptied_at=5.0))
@@ -493,7 +495,7 @@ def test_a_choice_of_none_that_no_longer_holds_is_forgotten() -> None:
     assert store.troubles().emptied_at is None
 
 
-def test_runs_are_paused_before_their_workers_go() -> None:
+def test_runs_are_paused_before_their_workers_leave() -> None:
     """The request waits until no run is active."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     watcher = watched(store, manager)
@@ -504,7 +506,7 @@ def test_runs_are_paused_before_their_workers_go() -> None:
     assert (watcher.is_pausing, manager.sizes) == (False, [0])
 
 
-def test_what_found_no_node_is_not_asked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_without_nodes_is_not_requested_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request shrinks to the running workers for an hour, with the scheduler's reason."""
     clock = [0.0]
     set_monotonic(monkeypatch, lambda: clock[0], membership)

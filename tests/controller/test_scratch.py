@@ -20,7 +20,7 @@ with scratch_folder(Path(sys.argv[1])) as folder:
 """
 
 
-def test_a_folder_is_removed_at_the_end(tmp_path: Path) -> None:
+def test_a_scratch_folder_is_removed_at_the_end(tmp_path: Path) -> None:
     """An exception in the block changes nothing."""
 
     def fail() -> None:
@@ -34,7 +34,7 @@ def test_a_folder_is_removed_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_the_next_process_removes_scratch_of_a_killed_one(tmp_path: Path) -> None:
     """Folders of other live processes stay."""
     command = [sys.executable, "-c", _HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

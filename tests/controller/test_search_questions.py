@@ -28,7 +28,7 @@ from tests.controller.test_own_procedure import OWN, raising, searched
 from tests.search.own_procedures import Halving
 
 
-def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
+def test_search_requests_use_no_device_and_avoid_training_workers() -> None:
     """They go to ETL containers in pods, or else to a worker's executor without a device."""
     for has_pods in (False, True):
         made = searched(scenario={"has_pods": has_pods})
@@ -39,7 +39,7 @@ def test_questions_take_no_device_and_go_where_nobody_trains() -> None:
         assert {each.worker.endswith("-etl") for each in asked} == {has_pods}
 
 
-def test_what_a_run_waits_for_is_told() -> None:
+def test_a_run_names_the_search_request_that_it_waits_for() -> None:
     """The run waits for a worker that runs searches, or for the procedure's orders."""
     made = searched()
     for each in made._workers._workers.values():
@@ -53,7 +53,7 @@ def test_what_a_run_waits_for_is_told() -> None:
     assert waiting_for(state, state.runs["fit-1"]) == "waiting for the orders of Mine"
 
 
-def test_a_worker_that_dies_is_asked_again_elsewhere() -> None:
+def test_another_worker_repeats_a_lost_search_request() -> None:
     """The answer does not depend on the attempt."""
     outages = [WorkerOutage(worker=f"worker-{n}", start=2.0 + 9 * n, length=20) for n in range(3)]
     made = searched(scenario={"outages": outages, "search_s": 3.0})
@@ -65,7 +65,7 @@ def test_a_worker_that_dies_is_asked_again_elsewhere() -> None:
     assert run.search.finish == "the best is trained to the end"
 
 
-def test_values_are_drawn_by_workers_where_the_controller_lacks_the_library() -> None:
+def test_workers_draw_suggestions_if_the_controller_lacks_the_library() -> None:
     """They equal the controller's own suggestions, and none is drawn twice, even after a crash."""
     draws: dict[str, Any] = {"drawable": frozenset({"random"})}
     search = search_of(ASHA(eta=2, sampler=TPE(startup=3)), samples=8)
@@ -78,7 +78,7 @@ def test_values_are_drawn_by_workers_where_the_controller_lacks_the_library() ->
         assert story(fit_of(died)) == expected
 
 
-def test_a_question_does_not_wait_for_other_experiments() -> None:
+def test_a_search_request_does_not_wait_for_other_experiments() -> None:
     """It uses no shared device, so it starts at once or after the previous question."""
 
     def metrics(body: Any) -> Mapping[str, float]:
@@ -108,13 +108,13 @@ def busy(draw_s: float) -> float:
     return sum(min(visit.ended, until) - visit.started for visit in visits) / (until - run.zero) / WORKERS
 
 
-def test_no_worker_waits_for_a_draw_that_takes_as_long_as_a_sub_epoch() -> None:
+def test_a_slow_suggestion_does_not_idle_workers() -> None:
     """Utilisation falls by less than 3 %, because the worker trains at the same time."""
     assert busy(0.0) == pytest.approx(1.0)
     assert busy(1.0) >= 0.97
 
 
-def test_failures_of_a_worker_are_tried_again_before_the_run_pauses() -> None:
+def test_a_crashed_search_request_is_retried_before_the_run_pauses() -> None:
     """A crashed process is not the procedure's fault."""
     crash = Failure(kind=FailureKind.CRASH, message="killed")
 

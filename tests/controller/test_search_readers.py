@@ -70,7 +70,7 @@ def run_of(name: str) -> Run:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_every_reader_bears_every_prefix_of_a_search(name: str) -> None:
+def test_every_reader_accepts_every_prefix_of_a_search_log(name: str) -> None:
     """Runs without models, models at rungs and clones give numbers that match the events."""
     state, meter, sub_epochs = ExperimentState(name=EXPERIMENT), ThroughputMeter(), 0
     for event in told(name):
@@ -120,7 +120,7 @@ def _each_model_is_at_one_rung(run: Run) -> None:
             )
 
 
-def test_the_rungs_of_a_stopping_search_name_the_value_and_the_reason() -> None:
+def test_rungs_of_a_stopping_search_show_value_and_reason() -> None:
     """The table lists promoted models first, from best to worst."""
     run = run_of("stopping")
     assert run.search is not None
@@ -141,7 +141,7 @@ def test_the_rungs_of_a_stopping_search_name_the_value_and_the_reason() -> None:
     assert "epoch 4: 3 trained" in counts
 
 
-def test_a_clone_has_its_own_visits_alone_and_joins_its_parents_curve() -> None:
+def test_a_clone_has_only_its_own_sub_epochs_and_joins_its_parents_curve() -> None:
     """In population-based training `m04` is a clone of `m00`."""
     run = run_of("pbt")
     clones = [model for model in run.models.values() if model.inherited]
@@ -195,7 +195,7 @@ def test_tests_wait_for_models_that_a_search_may_train_on() -> None:
         assert (obstacle(state.runs, state.runs[f"test-{number}"]) is None) is is_free
 
 
-def test_a_grid_to_which_models_are_added_tells_no_share_of_epochs() -> None:
+def test_a_grid_with_added_models_reports_no_share_of_epochs() -> None:
     """Models have different numbers of epochs; a stopped run reports its progress."""
     models: tuple[dict[str, Any], ...] = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 0.1))
     made = simulation(None, epochs=3, models=models)

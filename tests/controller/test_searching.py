@@ -47,7 +47,7 @@ SEARCHES: dict[str, tuple[ProcedureChoice, int | None, int]] = {
 
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("is_validated", [False, True])
-def test_a_search_ends_with_every_grant_used_up(name: str, is_validated: bool) -> None:
+def test_a_search_trains_or_stops_every_model(name: str, is_validated: bool) -> None:
     """Each model trains for its grant or is stopped by name."""
     procedure, samples, epochs = SEARCHES[name]
     run = fit_of(simulation(search_of(procedure, samples=samples), epochs=epochs, is_validated=is_validated))
@@ -61,7 +61,7 @@ def test_a_search_ends_with_every_grant_used_up(name: str, is_validated: bool) -
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
+def test_a_search_without_results_fails(is_made: bool) -> None:
     """It fails before its time limit: an error in user code, or an impossible batch size, is not retried forever."""
     search = search_of(Random(), hours=1e6)
     too_large = {**search.space, "batch_size": ChoiceOf(values=(4096,))}
@@ -81,7 +81,7 @@ def test_a_search_of_which_nothing_is_measured_fails(is_made: bool) -> None:
     assert bool(run.models) is is_made
 
 
-def test_a_population_inherits_what_a_user_changed() -> None:
+def test_a_population_inherits_a_users_changes() -> None:
     """A clone's learning rate derives from its parent's current one."""
     choice = PBT(population=2, quantile=0.5, perturb={"lr": (0.5, 2.0)})
     made = simulation(search_of(choice), epochs=2)
@@ -105,21 +105,21 @@ def check_deaths(name: str, *, every: int) -> None:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_a_controller_that_dies_leaves_the_search_as_it_is(name: str) -> None:
+def test_a_controller_crash_does_not_change_the_search(name: str) -> None:
     """Another controller is rebuilt from the log."""
     check_deaths(name, every=29)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
-def test_a_controller_that_dies_at_any_write_leaves_the_search_as_it_is(name: str) -> None:
+def test_a_controller_crash_at_any_write_does_not_change_the_search(name: str) -> None:
     """The same test at each write."""
     check_deaths(name, every=1)
 
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_a_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
+def test_a_search_ends_after_any_failure(data: st.DataObject) -> None:
     """Workers leave, sub-epochs fail, controllers crash, users stop and add models: the run finishes, no
     model exceeds its grant, and each warm clone starts from its parent's checkpoint."""
     procedure, samples, epochs = SEARCHES[data.draw(st.sampled_from(sorted(SEARCHES)))]
@@ -165,7 +165,7 @@ def test_a_search_ends_whatever_befalls_it(data: st.DataObject) -> None:
             assert parent.visits[: model.inherited] == model.visits[: model.inherited]
 
 
-def test_orders_that_differ_from_the_log_pause_the_run() -> None:
+def test_search_actions_that_differ_from_the_log_pause_the_run() -> None:
     """The procedure's code may have changed; the message names the order."""
     run = fit_of(simulation(search_of(ASHA(), samples=6), epochs=4))
     assert run.search is not None
@@ -178,7 +178,7 @@ def test_orders_that_differ_from_the_log_pause_the_run() -> None:
     assert f"decision {number} of the search is another one in the log" in paused.reason
 
 
-def test_stop_rules_act_on_models_that_are_listed() -> None:
+def test_stop_rules_stop_models_of_a_grid() -> None:
     """A grid with a rule: models without progress stop, the others finish."""
     models = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 1.0))
     search = SearchRequest(procedure=FixedProcedure(), stop=(Plateau(epochs=1, least=0.08),))
@@ -190,7 +190,7 @@ def test_stop_rules_act_on_models_that_are_listed() -> None:
     assert all(model.completed_epochs < 9 for model in stopped)
 
 
-def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
+def test_a_clone_in_a_search_starts_from_its_parents_checkpoint() -> None:
     """A clone's first sub-epoch reads its parent's last checkpoint."""
     made = simulation(search_of(PBT(population=4)), epochs=3)
     run = fit_of(made)
@@ -204,7 +204,7 @@ def test_a_model_of_a_search_begins_with_its_parents_checkpoint() -> None:
     assert any(new.origin is not None for event in decided for new in event.add)
 
 
-def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
+def test_adding_a_model_does_not_resume_a_stopped_search() -> None:
     """The run is open again for the added model only."""
     made = simulation(search_of(Random(), samples=30), epochs=2)
     ask(made, 4.0, RunStopRequested(run="fit-1", by="ada"))
@@ -219,7 +219,7 @@ def test_a_stopped_search_does_not_go_on_for_a_model_that_is_added() -> None:
     assert {run.models[name].state for name in before} <= {ModelState.STOPPED, ModelState.FINISHED}
 
 
-def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_on() -> None:
+def test_total_steps_assume_the_largest_resource_from_the_first_rung() -> None:
     """The position among all steps never decreases, for any grant."""
     made = simulation(search_of(ASHA(), samples=8), epochs=4)
     run = fit_of(made)
@@ -230,7 +230,7 @@ def test_a_learning_rate_schedule_counts_on_the_most_epochs_from_the_first_rung_
     assert [place.step for place in found] == sorted(place.step for place in found)
 
 
-def test_an_interrupted_sub_epoch_keeps_its_place_before_models_of_a_higher_priority() -> None:
+def test_an_interrupted_sub_epoch_goes_before_models_of_higher_priority() -> None:
     """Otherwise it would be revoked and queued repeatedly."""
     made = simulation(
         search_of(Hyperband(eta=2)),
@@ -244,7 +244,7 @@ def test_an_interrupted_sub_epoch_keeps_its_place_before_models_of_a_higher_prio
     assert fit_of(made).state is RunState.FINISHED
 
 
-def test_a_model_that_the_search_stopped_at_its_grant_says_so_and_what_to_do() -> None:
+def test_resuming_a_model_stopped_by_its_search_suggests_extending_it() -> None:
     """It used all its epochs, so it can be extended but not resumed."""
     made = simulation(search_of(ASHA(eta=2), samples=8), epochs=4)
     fit_of(made)

@@ -44,7 +44,7 @@ from tests.state.stories import SHA, Story, etl_plan
     ),
     most_open=st.integers(1, 4),
 )
-def test_every_run_keeps_its_promises(
+def test_every_concurrent_run_is_complete(
     fits: Fits, outages: list[tuple[int, float, float]], most_open: int
 ) -> None:
     """With other runs, worker losses and controller crashes, each run is complete."""
@@ -63,7 +63,7 @@ def test_every_run_keeps_its_promises(
         st.tuples(st.integers(0, WORKERS - 1), st.floats(1, 30)), max_size=2, unique_by=lambda one: one[0]
     ),
 )
-def test_partitions_are_made_one_after_the_other_beside_every_run(
+def test_concurrent_runs_make_partitions_one_at_a_time_per_worker(
     fits: Fits, removed: list[tuple[int, float]]
 ) -> None:
     """Attempts of all runs alternate in the executors without a device, also to rebuild lost partitions."""
@@ -72,7 +72,7 @@ def test_partitions_are_made_one_after_the_other_beside_every_run(
 
 
 @pytest.mark.parametrize("seed", [47, 48, 89, 242])
-def test_what_is_taken_back_is_not_queued_again_but_given_to_the_idle_device(seed: int) -> None:
+def test_a_revoked_validation_goes_to_the_idle_device(seed: int) -> None:
     """Each seed has one queued validation next to an idle device; it is revoked once."""
     draw = Random(seed)
     others = [
@@ -96,7 +96,7 @@ def test_what_is_taken_back_is_not_queued_again_but_given_to_the_idle_device(see
         assert len({(event.task, event.time) for event in revoked}) == len(revoked)
 
 
-def test_one_open_run_is_what_there_was_before() -> None:
+def test_a_limit_of_one_open_run_equals_a_run_alone() -> None:
     """With a limit of one, a run's log equals a run alone, and the next run starts afterwards."""
     scenario = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
     alone = Simulation(scenario, request(4, 2), plan(4, WORKERS))
@@ -113,7 +113,7 @@ def test_one_open_run_is_what_there_was_before() -> None:
 
 
 @pytest.mark.parametrize("at", [0.0, 3.0])
-def test_to_stop_one_run_does_not_touch_another(at: float) -> None:
+def test_stopping_one_run_does_not_affect_another(at: float) -> None:
     """The other log has no revoked and no repeated attempt."""
     scenario = Scenario(replicas=own_partition(WORKERS), sub_epoch_time=lambda body, worker: 2.0)
     simulation = Simulation(
@@ -134,7 +134,7 @@ def test_to_stop_one_run_does_not_touch_another(at: float) -> None:
 
 
 @pytest.mark.parametrize("is_taken_back", [False, True])
-def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, is_taken_back: bool) -> None:
+def test_a_commit_within_a_round_does_not_prevent_queueing(*, is_taken_back: bool) -> None:
     """The store's answer contains the commit. Only a run that has just revoked a task queues none."""
     story, other = Story(), Story()
     asked = EtlRequest(code=SHA, code_fingerprint=SHA)
@@ -158,7 +158,7 @@ def test_a_commit_in_the_middle_of_a_round_does_not_keep_a_run_from_queueing(*, 
     assert queueing == (frozenset() if is_taken_back else {Place("worker-0", NO_DEVICE)})
 
 
-def test_a_priority_that_is_changed_changes_the_shares() -> None:
+def test_a_changed_priority_changes_the_shares() -> None:
     """A run of high priority has four times the share of a normal run."""
     scenario = Scenario(replicas=own_partition(4), sub_epoch_time=lambda body, worker: 120.0, lease_s=3600)
     simulation = Simulation(

@@ -42,7 +42,7 @@ def known_to(simulation: Simulation) -> ExperimentState:
     return state
 
 
-def test_the_log_is_that_of_a_controller_that_cuts_nothing() -> None:
+def test_truncation_does_not_change_the_log() -> None:
     """The events are equal, and most are in files."""
     cut = short()
     whole = Simulation(Scenario(replicas=own_partition(2)), request(3, 2), plan(3, 2))
@@ -53,7 +53,7 @@ def test_the_log_is_that_of_a_controller_that_cuts_nothing() -> None:
     assert segments[-1].last > len(log_of(cut)) / 2
 
 
-def test_the_controller_may_die_at_any_write_of_snapshots_and_segments() -> None:
+def test_a_run_survives_a_crash_at_any_write_of_snapshots_and_segments() -> None:
     """The crash is before each write or before its answer; no segment is read."""
     undisturbed = short()
     assert undisturbed.writes > 15
@@ -67,7 +67,7 @@ def test_the_controller_may_die_at_any_write_of_snapshots_and_segments() -> None
 
 
 @pytest.mark.slow
-def test_a_controller_whose_fold_archives_may_die_at_any_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compacting_controller_may_crash_at_any_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same test with compacted visits: snapshots and complete folds compact the same."""
     monkeypatch.setattr("cerebro.state.experiment.ARCHIVE_AFTER", 0)
     undisturbed = short(epochs=4)

@@ -109,7 +109,7 @@ def test_a_stopped_model_frees_its_worker_at_once() -> None:
     assert fold(EXPERIMENT, log).runs["fit-1"].state is RunState.FINISHED
 
 
-def test_a_worker_that_gives_nothing_back_is_waited_for_half_a_minute() -> None:
+def test_an_unresponsive_worker_has_half_a_minute_to_release_its_task() -> None:
     """Then the attempt is revoked, and the worker's restarted process begins another model."""
     replicas, deaf = own_partition(2), frozenset({"worker-0", "worker-1"})
     simulation = Steered(Scenario(replicas=replicas, sub_epoch_time=lambda b, w: 100.0, deaf=deaf), [])
@@ -122,7 +122,7 @@ def test_a_worker_that_gives_nothing_back_is_waited_for_half_a_minute() -> None:
     assert len([event for event in simulation.log if isinstance(event, TaskAsked)]) == 1
 
 
-def test_a_stopped_model_goes_on_in_the_middle_of_its_sub_epoch() -> None:
+def test_a_stopped_model_resumes_within_its_sub_epoch() -> None:
     """Batches before the stop are not repeated, and the whole sub-epoch is committed."""
     scenario = Scenario(replicas=own_partition(2), sub_epoch_time=lambda b, w: 100.0, saves=True)
     simulation = Steered(scenario, [(60.0, stop("m00")), (61.0, resume("m00"))], epochs=1)
@@ -139,7 +139,7 @@ def test_a_stopped_model_goes_on_in_the_middle_of_its_sub_epoch() -> None:
     assert run.models["m00"].redone == 0
 
 
-def test_a_sub_epoch_that_crashed_goes_on_before_its_model_goes_elsewhere() -> None:
+def test_a_crashed_sub_epoch_resumes_before_its_model_trains_elsewhere() -> None:
     """Its worker is busy with another model; the sub-epoch is next there."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -158,7 +158,7 @@ def test_a_sub_epoch_that_crashed_goes_on_before_its_model_goes_elsewhere() -> N
 
 
 @pytest.mark.parametrize(("away_s", "resumed"), [(50.0, 6), (70.0, 0)])
-def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained(
+def test_a_model_waits_for_its_savepoints_holder_as_long_as_it_had_trained(
     away_s: float, resumed: int
 ) -> None:
     """Its only holder stops after a minute of the sub-epoch. If it returns within a minute, the model
@@ -180,7 +180,7 @@ def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
 
 
-def test_a_retried_model_goes_on_from_where_it_failed() -> None:
+def test_a_retried_model_continues_with_the_failed_sub_epoch() -> None:
     """Completed sub-epochs stay, and attempts count from zero."""
     is_broken = [True]
 
@@ -220,7 +220,7 @@ moments = st.lists(
     times=st.randoms(use_true_random=False),
     devices=device_counts,
 )
-def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-untyped-def]
+def test_invariants_hold_under_any_commands_at_any_time(  # type: ignore[no-untyped-def]
     commands, shape, outages, faults, times, devices
 ) -> None:
     """Models visit each partition once per epoch on one worker at a time, the dispatch state is correct, the
@@ -246,7 +246,7 @@ def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-un
     assert simulation.store.queue() == ()
 
 
-def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
+def test_a_steered_run_survives_a_crash_around_any_write() -> None:
     """Crash before and after each write while models stop, resume and retry."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -272,7 +272,7 @@ def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
         assert_exclusive(simulation)
 
 
-def test_what_a_user_has_just_resumed_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_a_just_resumed_model_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command arrives between the decision to finish the run and its write, which is then refused."""
     simulation = Steered(Scenario(replicas=own_partition(2)), [(0.5, stop("m01"))])
     decide = simulation.store.decide
@@ -300,7 +300,7 @@ def test_what_a_user_has_just_resumed_is_not_ended(monkeypatch: pytest.MonkeyPat
     ]
 )
 @given(outages=st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 20), st.floats(0.1, 60)), max_size=3))
-def test_a_queued_sub_epoch_is_not_taken_back_for_who_cannot_have_it(
+def test_an_idle_worker_without_the_savepoint_revokes_no_queued_sub_epoch(
     outages: list[tuple[int, float, float]],
 ) -> None:
     """The model must wait for the holder of its savepoint, so an idle worker without it must not claim it."""

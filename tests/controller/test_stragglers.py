@@ -38,7 +38,7 @@ def took(*factors: float, sub_epochs: int = 9) -> dict[str, tuple[float, int]]:
     return {f"worker-{number}": (math.log(factor), sub_epochs) for number, factor in enumerate(factors)}
 
 
-def test_a_worker_on_another_machine_is_judged_by_what_it_does_there() -> None:
+def test_a_moved_worker_is_judged_by_its_new_sub_epochs() -> None:
     """Sub-epochs before the move do not count, until enough new ones have run."""
     before, moved = labelled(3.0, "node-a"), there(3, "node-b")
     assert [*label([took(3.0, 1.0, 1.0)], moved, before)] == []
@@ -74,7 +74,7 @@ def test_a_slow_worker_is_labelled_and_loses_the_label_with_its_cause() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(0.3, 6.0), min_size=2, max_size=6), st.integers(0, SUB_EPOCHS + 2))
-def test_only_who_has_shown_enough_is_labelled(factors: list[float], sub_epochs: int) -> None:
+def test_a_slow_label_needs_enough_sub_epochs(factors: list[float], sub_epochs: int) -> None:
     """The threshold is 1.5 times the median of the others, with five sub-epochs each."""
     found = list(label([took(*factors, sub_epochs=sub_epochs)], there(len(factors)), HealthAnswer()))
     if sub_epochs < SUB_EPOCHS:
@@ -90,21 +90,21 @@ def test_only_who_has_shown_enough_is_labelled(factors: list[float], sub_epochs:
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(WELL + 0.01, SLOW_FACTOR - 0.01), max_size=20), st.booleans())
-def test_between_the_borders_nothing_changes(factors: list[float], had: bool) -> None:
+def test_labels_do_not_change_between_the_thresholds(factors: list[float], had: bool) -> None:
     """Labels stay and none appear, which avoids flicker."""
     health = labelled(1.6) if had else HealthAnswer()
     for factor in factors:
         assert all(each.is_slow and had for each in label([took(factor, 1.0, 1.0)], there(3), health))
 
 
-def test_one_worker_alone_is_not_slow() -> None:
+def test_a_lone_worker_is_not_slow() -> None:
     """A label disappears when the other workers are gone. Unknown workers keep theirs."""
     assert list(label([took(9.0)], there(1), HealthAnswer())) == []
     assert list(label([took(9.0, 1.0)], there(1), labelled(9.0))) == [Paced(worker="worker-0", is_slow=False)]
     assert list(label([], there(3), labelled(9.0))) == []
 
 
-def test_a_label_is_of_the_machine_that_it_was_found_on() -> None:
+def test_a_label_does_not_follow_a_worker_to_another_node() -> None:
     """A pod on another node does not inherit the label."""
     statuses = there(1, "node-b")
     assert health_words(statuses, labelled(2.1, "node-b"), 0.0) == {

@@ -10,7 +10,7 @@ from tests.state.archived_runs import archived
 
 
 @pytest.mark.parametrize("most", [4, 10_000])
-def test_of_very_many_sub_epochs_the_newest_are_learned_from(
+def test_a_restarted_controller_learns_from_the_newest_sub_epochs(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It learns them in order of completion, as in normal operation."""

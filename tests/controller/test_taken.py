@@ -59,7 +59,7 @@ def states(simulation: Simulation) -> dict[str, ExperimentState]:
 
 @settings(deadline=None, max_examples=15)
 @given(fits=FITS)
-def test_all_that_others_had_is_told_and_nothing_else(fits: Fits) -> None:
+def test_the_log_records_exactly_the_use_by_other_runs(fits: Fits) -> None:
     """The record never overlaps the run's own use, also after crashes; no run beats its bound."""
     simulation = fits.simulated(most_open=4)
     runs = {name: (state, state.runs["fit-1"]) for name, state in states(simulation).items()}
@@ -116,7 +116,7 @@ def gap_of(events: Sequence[Event]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("models", "others"), [(4, 8), (8, 8)])
-def test_the_gap_beside_another_run_is_that_of_the_devices_it_had(models: int, others: int) -> None:
+def test_the_gap_counts_only_the_devices_that_the_run_had(models: int, others: int) -> None:
     """Without the record, half of the time would seem lost."""
     beside, alone = (shared(10.0, models=models, others=count) for count in (others, 0))
     bare = [
@@ -128,7 +128,7 @@ def test_the_gap_beside_another_run_is_that_of_the_devices_it_had(models: int, o
 
 
 @pytest.mark.parametrize("event", [RunFinished(run="fit-1", outcome="finished"), "epoch"])
-def test_a_run_is_judged_also_where_each_write_takes_long(event: ControllerEvent | str) -> None:
+def test_a_run_is_reported_once_with_slow_writes(event: ControllerEvent | str) -> None:
     """The run is reported and judged once, although more foreign use follows; other decisions do not wait."""
     story, other = Story(), Story()
     story.fit(models=2)

@@ -61,7 +61,7 @@ SOURCES: dict[type[TaskSource], Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", SOURCES, ids=lambda kind: kind.__name__)
-def test_a_source_proposes_tasks_that_can_be_assigned(
+def test_a_source_proposes_only_assignable_tasks(
     kind: type[TaskSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pending, needed, and on an alive worker's free slots without an exclusion."""

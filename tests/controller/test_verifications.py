@@ -55,7 +55,7 @@ def wrong_at(*bad: str):  # type: ignore[no-untyped-def]
     return lambda body, attempt, worker: f"wrong-{worker}" if worker in bad else "right"
 
 
-def test_a_share_of_the_sub_epochs_is_done_once_more_elsewhere_and_is_equal() -> None:
+def test_a_share_of_the_sub_epochs_is_re_executed_elsewhere_and_is_equal() -> None:
     """Another worker re-executes each drawn sub-epoch once, from its original input checkpoint."""
     given: list[VerificationTask] = []
 
@@ -104,7 +104,7 @@ def test_a_worker_that_computes_wrongly_is_found_and_quarantined() -> None:
     )
 
 
-def test_of_two_workers_nobody_is_blamed_but_both_check_their_machines() -> None:
+def test_of_two_workers_none_is_blamed_but_both_check_their_machines() -> None:
     """Without a third result, only the hardware check decides."""
     scenario = Scenario(
         replicas=everywhere(2),
@@ -126,7 +126,7 @@ def test_of_two_workers_nobody_is_blamed_but_both_check_their_machines() -> None
     assert run.state is RunState.FINISHED
 
 
-def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_verified_on() -> None:
+def test_code_that_is_not_reproducible_blames_no_worker_and_ends_verification() -> None:
     """Each execution gives another result."""
     count = iter(range(10_000))
     simulation = simulate(
@@ -146,7 +146,7 @@ def test_code_that_does_not_repeat_itself_blames_no_worker_and_is_not_verified_o
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
 
 
-def test_a_sub_epoch_that_nobody_else_could_do_is_not_verified() -> None:
+def test_a_sub_epoch_without_another_replica_holder_is_not_verified() -> None:
     """Each partition has one holder; the report says so and the run finishes normally."""
     simulation = simulate(Scenario(replicas={"worker-0": [0], "worker-1": [1]}), partitions=2)
     run = fitted(simulation)
@@ -154,7 +154,7 @@ def test_a_sub_epoch_that_nobody_else_could_do_is_not_verified() -> None:
     assert run.verifications.unverified == {"no other worker held the partition": 4 * 2 * 2}
 
 
-def test_verifications_take_no_more_than_their_share_and_delay_no_sub_epoch_for_long() -> None:
+def test_verifications_stay_within_their_share_and_delay_no_sub_epoch_for_long() -> None:
     """Verification uses a tenth of the sub-epochs; the makespan grows by less than that plus one sub-epoch."""
     without = simulate(Scenario(replicas=everywhere(3, 6)), verify=0.0, models=8, epochs=3, partitions=6)
     with_verifications = simulate(
@@ -171,7 +171,7 @@ def test_verifications_take_no_more_than_their_share_and_delay_no_sub_epoch_for_
     assert sum(event.time < last_sub_epoch for event in done) >= len(done) / 2
 
 
-def test_a_reexecution_that_fails_harms_nobody() -> None:
+def test_a_failed_reexecution_fails_neither_model_nor_run() -> None:
     """For any failure, the model and run continue, and the verification has a reason."""
     for kind in (FailureKind.USER_ERROR, FailureKind.CHECKPOINT, FailureKind.DATA, FailureKind.OUT_OF_MEMORY):
 
@@ -188,7 +188,7 @@ def test_a_reexecution_that_fails_harms_nobody() -> None:
 
 
 @pytest.mark.parametrize("is_measured", [True, False])
-def test_a_reexecution_kills_no_worker_for_memory_that_is_known_to_be_too_small(is_measured: bool) -> None:
+def test_reexecutions_avoid_workers_known_to_have_too_little_memory(is_measured: bool) -> None:
     """Two of four workers are too small for m00. With a known need or an earlier failure, no re-execution
     runs out of memory; otherwise at most one does."""
     memory = {"worker-0": 4.0, "worker-1": 16.0, "worker-2": 4.0, "worker-3": 16.0}
@@ -227,7 +227,7 @@ def test_a_reexecution_kills_no_worker_for_memory_that_is_known_to_be_too_small(
 
 
 @pytest.mark.slow
-def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
+def test_a_crash_at_any_write_does_not_change_the_verified_sub_epochs() -> None:
     """Each controller life verifies the same sub-epochs, and each re-execution is committed once."""
     expected = fitted(simulate(Scenario(replicas=everywhere(3)), verify=0.4)).verifications
     for number in range(0, 60, 3):
@@ -241,7 +241,7 @@ def test_the_controller_may_die_at_any_write_and_draws_the_same() -> None:
         assert all(name in drawn for name in expected.known) or run.verifications.unverified
 
 
-def test_checkpoints_that_a_verification_reads_stay_until_it_is_done() -> None:
+def test_checkpoints_that_a_verification_reads_stay_until_it_finishes() -> None:
     """Each assigned sub-epoch has the instruction to keep them."""
     kept: list[tuple[int, frozenset[str]]] = []
     simulation: Simulation
@@ -267,7 +267,7 @@ def test_checkpoints_that_a_verification_reads_stay_until_it_is_done() -> None:
     share=st.sampled_from([0.1, 0.5, 1.0]),
     crashes=st.frozensets(st.integers(0, 80), max_size=4),
 )
-def test_whatever_happens_verifications_change_nothing_that_is_trained(outages, bad, share, crashes) -> None:  # type: ignore[no-untyped-def]
+def test_verifications_never_change_training(outages, bad, share, crashes) -> None:  # type: ignore[no-untyped-def]
     """Each model visits each partition once per epoch, re-executions add no checkpoint, and a correct worker
     is never blamed."""
     scenario = Scenario(

@@ -39,7 +39,7 @@ def simulated(broken_s: float, failure_of_task: Callable[[TaskBody], Failure | N
 
 @pytest.mark.parametrize("failure", [AWAY, FULL, NEEDS], ids=["away", "full", "full checkpoints"])
 @pytest.mark.parametrize("broken_s", [2.0, 40.0, 400.0])
-def test_a_run_survives_a_volume_that_is_away(failure: Failure, broken_s: float) -> None:
+def test_a_run_survives_an_unavailable_volume(failure: Failure, broken_s: float) -> None:
     """Each model finishes, each sub-epoch is committed once, and the run resumes by itself."""
     made = simulated(broken_s, lambda body: failure)
     state = fold(EXPERIMENT, made.log)
@@ -55,7 +55,7 @@ def test_a_run_survives_a_volume_that_is_away(failure: Failure, broken_s: float)
     assert made.now < broken_s + 150, "it goes on within two minutes"
 
 
-def test_a_model_that_leaks_file_descriptors_is_given_up_alone() -> None:
+def test_a_model_that_leaks_file_descriptors_fails_alone() -> None:
     """Its attempts count, and the other models continue."""
     error = of_volume(OSError(errno.EMFILE, "Too many open files"), Path("/volumes/x"))
     assert error is not None
@@ -74,7 +74,7 @@ def test_a_model_that_leaks_file_descriptors_is_given_up_alone() -> None:
     assert not any(isinstance(event, RunPaused) for event in simulation.log)
 
 
-def test_a_partition_that_its_only_holder_cannot_read_pauses_the_run() -> None:
+def test_a_partition_unreadable_at_its_only_holder_pauses_the_run() -> None:
     """After a pause one attempt of each model tries the volume, so that the log stays short."""
     unread = AWAY.model_copy(update={"volume": "/volumes/x/shard-00000.arrow"})
     made = simulated(

@@ -99,7 +99,7 @@ def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:
     assert sum(task.losses + task.failures for task in tasks_done) == 0
 
 
-def test_a_worker_that_is_asked_to_end_gives_back_what_it_has() -> None:
+def test_a_worker_releases_its_tasks_before_shutdown() -> None:
     """Its tasks are released at once, it gets no others, and it returns later."""
     notice = ETL_S + 1
     scenario = Scenario(
@@ -119,7 +119,7 @@ def test_a_worker_that_is_asked_to_end_gives_back_what_it_has() -> None:
 # --- Removed workers ---
 
 
-def test_a_partition_that_only_a_removed_worker_held_is_made_anew() -> None:
+def test_a_partition_of_a_removed_worker_is_rebuilt() -> None:
     """The ETL worker of a training pod rebuilds it within the run, which finishes normally."""
     scenario = Scenario(
         replicas=own_partition(3), sub_epoch_time=at_speed(), removals={"worker-1": ETL_S + SUB_EPOCH_S + 1}
@@ -137,7 +137,7 @@ def test_a_partition_that_only_a_removed_worker_held_is_made_anew() -> None:
     assert not state.workers["worker-1"].replicas
 
 
-def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:
+def test_a_partition_that_cannot_be_rebuilt_fails_the_run_with_the_reason() -> None:
     """The run must not wait forever."""
     boom = Failure(kind=FailureKind.USER_ERROR, message="row 7: no such image")
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:
     assert "no such image" in run.error
 
 
-def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
+def test_a_test_on_training_data_rebuilds_a_lost_partition() -> None:
     """Only a run that reads the partition requests it."""
     story = Story(workers=2)
     story.etl(splits={"train": 10, "test": 4})
@@ -183,7 +183,7 @@ def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
 # --- Workers without data ---
 
 
-def test_a_worker_that_joins_without_data_gets_a_copy_and_trains() -> None:
+def test_a_worker_that_joins_without_data_gets_a_replica_and_trains() -> None:
     """It gets one useful replica after another, and the run finishes earlier."""
     replicas: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
     short = {"worker-0": [0], "worker-1": [1]}
@@ -220,7 +220,7 @@ happenings = st.lists(
     etl_s=st.sampled_from([0.5, 5.0, 40.0]),
     devices=device_counts,
 )
-def test_any_change_of_workers_every_sub_epoch_is_done_once(  # type: ignore[no-untyped-def]
+def test_every_sub_epoch_is_committed_once_with_changing_workers(  # type: ignore[no-untyped-def]
     shape, events, joined, crashes, etl_s, devices
 ) -> None:
     """Losses, preemptions, removals (except of the first pod), joins and controller crashes."""

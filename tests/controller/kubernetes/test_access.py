@@ -44,7 +44,7 @@ def test_a_pod_knows_its_server_and_its_namespace(mounted: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("missing", ["token", "ca.crt", "namespace"])
-def test_a_service_account_that_is_not_mounted_is_told(mounted: Path, missing: str) -> None:
+def test_an_unmounted_service_account_is_an_error(mounted: Path, missing: str) -> None:
     """The error names the pod setting."""
     (mounted / missing).unlink()
     with pytest.raises(ClusterError, match="set automountServiceAccountToken to true"):
@@ -59,7 +59,7 @@ def _in_pod(server: Configuration, mounted: Path) -> KubernetesOrchestrator:
 
 
 @pytest.mark.commands
-def test_a_token_that_is_replaced_on_disk_is_used(
+def test_a_replaced_token_is_reread(
     mounted: Path, tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The adapter rereads the token after a minute; the kubelet replaces it about once an hour."""
@@ -82,7 +82,7 @@ def test_a_token_that_is_replaced_on_disk_is_used(
 
 
 @pytest.mark.commands
-def test_a_server_of_another_authority_is_told_nothing(
+def test_no_request_reaches_a_server_with_an_unknown_certificate(
     mounted: Path, tmp_path: Path, emulator: Emulator
 ) -> None:
     """The client does not even send its token."""

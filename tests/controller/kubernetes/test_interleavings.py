@@ -69,7 +69,9 @@ _STEPS = st.lists(
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=_STEPS, after=_STEPS, is_settled=st.booleans())
-def test_the_view_ends_in_the_truth(before: list[_Step], after: list[_Step], is_settled: bool) -> None:
+def test_the_view_finally_equals_the_cluster(
+    before: list[_Step], after: list[_Step], is_settled: bool
+) -> None:
     """Steps happen before the first list, and while watches run, break, are refused or expire."""
     emulator = Emulator()
     emulator.scale(2)

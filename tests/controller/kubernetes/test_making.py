@@ -26,7 +26,7 @@ FIRST, SECOND = f"{SET}-0", f"{SET}-1"
         ("something that nobody has seen yet", "something"),
     ],
 )
-def test_a_refusal_is_told_with_what_to_do(problem: str, cure: str) -> None:
+def test_a_refused_pod_is_explained_with_a_fix(problem: str, cure: str) -> None:
     """The text quotes Kubernetes and names the chart value."""
     making = read_making(creation(SECOND, problem))
     assert making is not None
@@ -42,7 +42,9 @@ def test_a_refusal_is_told_with_what_to_do(problem: str, cure: str) -> None:
     ),
     st.sets(st.sampled_from([FIRST, SECOND])),
 )
-def test_the_newest_try_counts(tries: list[tuple[str, int, str]], missing: set[str]) -> None:
+def test_the_newest_attempt_explains_a_missing_pod(
+    tries: list[tuple[str, int, str]], missing: set[str]
+) -> None:
     """For each missing pod, in any event order; a successful attempt is no explanation."""
     made = [
         Making(pod=pod, time=f"2026-11-21T06:00:{second:02d}Z", problem=why) for pod, second, why in tries
@@ -62,7 +64,7 @@ _ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"lastObservedTime": 7}
         {}, optional=dict.fromkeys(("message", "series", "lastTimestamp", "metadata", "eventTime"), _ODD)
     )
 )
-def test_no_event_is_too_odd_to_be_read(fields: dict[str, Any]) -> None:
+def test_malformed_events_are_read(fields: dict[str, Any]) -> None:
     """Any field may be missing or have a wrong type."""
     made = read_making(creation(SECOND, "no") | fields)
     assert made is None or made.pod == SECOND or "message" in fields

@@ -30,7 +30,7 @@ from tests.controller.kubernetes.emulator import of_pod
         ("Pulled", "Container image is on the machine/ already", None),
     ],
 )
-def test_who_makes_nodes_says_so(reason: str, message: str, is_made: bool | None) -> None:
+def test_only_node_autoscalers_report_new_nodes(reason: str, message: str, is_made: bool | None) -> None:
     """Only the cluster autoscaler and Karpenter report new nodes; other events and existing nodes do not count."""
     news = read_news(of_pod("a", reason, message))
     assert (news and news.is_made) == is_made
@@ -39,7 +39,7 @@ def test_who_makes_nodes_says_so(reason: str, message: str, is_made: bool | None
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 59), st.booleans()), unique_by=lambda i: i[:2])
 )
-def test_the_newest_counts_of_a_pod_that_waits(told: list[tuple[str, int, bool]]) -> None:
+def test_the_newest_event_of_a_pending_pod_counts(told: list[tuple[str, int, bool]]) -> None:
     """Events may arrive in any order; those for scheduled or deleted pods are ignored."""
     pods = {"w-0": Pod(uid="a", is_pending=True), "w-1": Pod(uid="b"), "w-2": Pod(uid="c", is_pending=True)}
     news = [
@@ -56,6 +56,6 @@ _ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"uid": 7}))
 @given(
     st.fixed_dictionaries({}, optional=dict.fromkeys(("message", "reason", "involvedObject", "series"), _ODD))
 )
-def test_no_event_is_too_odd_to_be_read(fields: dict[str, Any]) -> None:
+def test_malformed_events_are_read(fields: dict[str, Any]) -> None:
     """Any field may be missing or have a wrong type."""
     read_news(of_pod("a", "TriggeredScaleUp", "so") | fields)

@@ -19,7 +19,7 @@ FIRST, SECOND = f"{SET}-0", f"{SET}-1"
 # --- Correct server ---
 
 
-def test_all_pages_of_the_pods_are_listed_and_those_of_others_left_out(emulator: Emulator) -> None:
+def test_all_pages_of_pods_are_listed_without_foreign_pods(emulator: Emulator) -> None:
     """A pod counts if the StatefulSet owns it, or if it has no owner and a name of the set."""
     other, orphan, foundling, stranger = pod(7), pod(8), pod(9), pod(10)
     other["metadata"]["ownerReferences"][0] |= {"name": "redis"}
@@ -35,7 +35,7 @@ def test_all_pages_of_the_pods_are_listed_and_those_of_others_left_out(emulator:
     assert fleet.size == 3
 
 
-def test_a_watch_that_ends_is_continued_where_it_was(watched: Watched) -> None:
+def test_a_watch_that_ends_continues_at_its_position(watched: Watched) -> None:
     """The adapter does not list again, and a bookmark advances the position."""
     watched.emulator.bookmark()
     watched.emulator.end_watches()
@@ -51,7 +51,7 @@ def test_a_watch_that_ends_is_continued_where_it_was(watched: Watched) -> None:
 QUOTA = 'pods "cerebro-worker-1" is forbidden: exceeded quota: team, requested: requests.memory=384Mi'
 
 
-def test_a_pod_that_is_not_made_is_explained_by_the_events_of_its_set(watched: Watched) -> None:
+def test_events_of_the_worker_set_explain_a_missing_pod(watched: Watched) -> None:
     """A missing pod cannot explain itself; the explanation disappears when the pod exists."""
     watched.emulator.delete("pods", SECOND)
     watched.emulator.put("events", creation(SECOND, QUOTA))
@@ -64,7 +64,7 @@ def test_a_pod_that_is_not_made_is_explained_by_the_events_of_its_set(watched: W
     watched.until(lambda fleet: fleet is not None and not fleet.unmade)
 
 
-def test_a_node_that_is_being_made_is_told_until_the_pod_has_it(watched: Watched) -> None:
+def test_a_new_node_is_reported_until_the_pod_is_scheduled(watched: Watched) -> None:
     """The events of the node autoscaler for this pod appear while it waits."""
     uid = pod(1)["metadata"]["uid"]
     nowhere = condition(
@@ -84,7 +84,7 @@ def test_a_node_that_is_being_made_is_told_until_the_pod_has_it(watched: Watched
     watched.until(lambda fleet: fleet is not None and not fleet.expected)
 
 
-def test_only_what_the_role_allows_is_asked(watched: Watched) -> None:
+def test_requests_use_exactly_the_verbs_of_the_role(watched: Watched) -> None:
     """The emulator enforces the Role, and each rule and verb is necessary."""
     watched.orchestrator.scale(3)
     allowed = {
@@ -138,7 +138,7 @@ def test_without_the_stateful_set_there_is_no_fleet(
     ],
     ids=lambda fault: f"{fault.status} {(fault.line or fault.body)[:40].decode()}",
 )
-def test_after_any_fault_of_a_watch_the_truth_is_seen_again(watched: Watched, fault: Fault) -> None:
+def test_the_view_recovers_from_any_watch_fault(watched: Watched, fault: Fault) -> None:
     """This includes changes during the fault, such as a deletion without a later event."""
     with watched.emulator.news:
         watched.emulator.fail(fault, fault, fault)
@@ -160,14 +160,14 @@ def test_after_any_fault_of_a_watch_the_truth_is_seen_again(watched: Watched, fa
     ],
     ids=lambda fault: f"{fault.status} {fault.body[:40].decode()}",
 )
-def test_a_list_that_fails_is_asked_for_again(emulator: Emulator, fault: Fault) -> None:
+def test_a_failed_list_is_repeated(emulator: Emulator, fault: Fault) -> None:
     """The adapter retries until a list is complete."""
     emulator.fail(fault, fault, fault)
     with Watched(emulator).watching() as watched:
         watched.sees_the_truth()
 
 
-def test_silence_makes_the_view_out_of_date(watched: Watched) -> None:
+def test_the_view_expires_after_silence(watched: Watched) -> None:
     """A silent connection may be dead, so the view expires; the next message restores it."""
     watched.now += WATCH_S + TIMEOUT_S
     assert watched.orchestrator.fleet() is not None
@@ -177,7 +177,7 @@ def test_silence_makes_the_view_out_of_date(watched: Watched) -> None:
     watched.sees_the_truth()
 
 
-def test_nobody_waits_for_a_server_that_is_late(emulator: Emulator) -> None:
+def test_the_view_does_not_wait_for_a_slow_server(emulator: Emulator) -> None:
     """`fleet` returns None at once."""
     arrived, answer = threading.Event(), threading.Event()
 
@@ -193,7 +193,7 @@ def test_nobody_waits_for_a_server_that_is_late(emulator: Emulator) -> None:
         watched.sees_the_truth()
 
 
-def test_what_a_watch_broke_off_is_unknown_until_it_is_listed(watched: Watched) -> None:
+def test_a_broken_watch_hides_the_view_until_the_next_list(watched: Watched) -> None:
     """An outdated view would be worse than none; lease silence then detects lost workers."""
     answer = threading.Event()
 
@@ -208,9 +208,7 @@ def test_what_a_watch_broke_off_is_unknown_until_it_is_listed(watched: Watched) 
     watched.sees_the_truth()
 
 
-def test_a_refusal_is_said_once_with_the_verb_it_lacks(
-    emulator: Emulator, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_verb_is_reported_once(emulator: Emulator, caplog: pytest.LogCaptureFixture) -> None:
     """The message appears once, and again when access is granted."""
     rules, emulator.rules = emulator.rules, ()
     with caplog.at_level(logging.INFO), Watched(emulator).watching() as watched:

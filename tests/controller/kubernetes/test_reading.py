@@ -45,7 +45,7 @@ def failed(reason: str, message: str, **status: Any) -> Json:
         ((condition("DisruptionTarget", "False", "EvictionByEvictionAPI"),), "deleted: by hand"),
     ],
 )  # fmt: skip
-def test_a_deleted_pod_is_leaving_and_was_taken_away(conditions: tuple[Json, ...], said: str) -> None:
+def test_a_deleted_pod_is_leaving_and_preempted(conditions: tuple[Json, ...], said: str) -> None:
     """For any reason, the attempt there is not charged."""
     read = read_pod(deleted(pod(), *conditions))
     assert read.leaving is not None
@@ -54,7 +54,7 @@ def test_a_deleted_pod_is_leaving_and_was_taken_away(conditions: tuple[Json, ...
     assert read.dead is None
 
 
-def test_a_node_that_does_not_answer_is_no_proof_of_death() -> None:
+def test_an_unresponsive_node_does_not_prove_that_a_pod_is_dead() -> None:
     """Its processes may still run, so only the lease decides when to stop waiting."""
     said = "Node node-a which was running pod cerebro-worker-0 is unresponsive"
     content = deleted(pod(reason="NodeLost", message=said))
@@ -94,7 +94,7 @@ def test_a_node_that_does_not_answer_is_no_proof_of_death() -> None:
         (pod(phase="Failed", containerStatuses=[]), LOST, "has ended"),
     ],
 )  # fmt: skip
-def test_an_ended_pod_is_dead_for_a_reason(content: Json, kind: FailureKind, said: str) -> None:
+def test_an_ended_pod_is_dead_with_a_reason(content: Json, kind: FailureKind, said: str) -> None:
     """The user sees the reason and a fix; the kind decides the cost for a task."""
     read = read_pod(content)
     assert read.dead is not None
@@ -119,7 +119,7 @@ def test_an_ended_pod_is_dead_for_a_reason(content: Json, kind: FailureKind, sai
     ],
 )
 @pytest.mark.parametrize("is_back", [True, False])
-def test_an_end_of_a_container_is_told(end: Json, kind: FailureKind, said: str, is_back: bool) -> None:
+def test_the_exit_of_a_container_is_reported(end: Json, kind: FailureKind, said: str, is_back: bool) -> None:
     """Before a restart the exit is in `state`, afterwards in `lastState`."""
     status = (
         container("worker", last=end, restarts=1) if is_back else container("worker", {"terminated": end})
@@ -147,7 +147,7 @@ def test_an_end_of_a_container_is_told(end: Json, kind: FailureKind, said: str, 
         (waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container"), "kubectl logs --previous"),
     ],
 )
-def test_a_container_that_waits_in_vain_says_for_what(state: Json, said: str) -> None:
+def test_a_container_that_cannot_start_has_a_reason(state: Json, said: str) -> None:
     """The text names a fix."""
     read = read_pod(pod(phase="Pending", containerStatuses=[container("etl"), container("worker", state)]))
     assert said in read.trouble
@@ -178,7 +178,7 @@ def test_a_container_that_waits_in_vain_says_for_what(state: Json, said: str) ->
         ("0/2 nodes are available: 2 node(s) had volume node affinity conflict.", "in that zone"),
     ],
 )
-def test_a_pod_that_no_node_takes_says_what_is_missing(message: str, cure: str) -> None:
+def test_an_unschedulable_pod_reports_what_is_missing(message: str, cure: str) -> None:
     """The text has the scheduler's words and the chart value."""
     unscheduled = [condition("PodScheduled", "False", "Unschedulable", message)]
     read = read_pod(pod(phase="Pending", conditions=unscheduled, containerStatuses=[]))
@@ -186,7 +186,7 @@ def test_a_pod_that_no_node_takes_says_what_is_missing(message: str, cure: str) 
     assert cure in read.trouble
 
 
-def test_gpus_are_those_of_all_containers() -> None:
+def test_gpus_of_all_containers_are_summed() -> None:
     """Both vendors count, and without a limit there are none."""
     content = pod(gpus=4)
     content["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = 1
@@ -221,7 +221,7 @@ _FULL["status"]["containerStatuses"] = [
 
 
 @given(path=st.sampled_from([path for path in _paths(_FULL) if path]), value=_JSON)
-def test_no_object_is_too_odd_to_be_read(path: tuple[Any, ...], value: Any) -> None:
+def test_malformed_pods_are_read(path: tuple[Any, ...], value: Any) -> None:
     """Any field may be missing or have a wrong type; the other fields are read."""
     content = copy.deepcopy(_FULL)
     inner: Any = content

@@ -28,7 +28,7 @@ def of(content: object, container: str) -> Memory | None:
     return read_pod(content).memory.get(container)  # type: ignore[arg-type]
 
 
-def test_one_container_of_one_pod_is_given_more(granted: Watched) -> None:
+def test_a_resize_changes_one_container_of_one_pod(granted: Watched) -> None:
     """The other container and pods stay unchanged, and the view shows the new size."""
     granted.orchestrator.resize(POD, "worker", Memory(GIB, 8 * GIB))
     pods = granted.emulator.objects["pods"]
@@ -38,7 +38,7 @@ def test_one_container_of_one_pod_is_given_more(granted: Watched) -> None:
     granted.sees_the_truth()
 
 
-def test_what_asks_for_nothing_goes_on_asking_for_nothing(granted: Watched) -> None:
+def test_a_resize_adds_no_memory_request(granted: Watched) -> None:
     """A new memory request would change the quality-of-service class, which the server refuses."""
     granted.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
     (asked,) = (request for request in granted.emulator.requests if request.verb == "patch")
@@ -47,13 +47,13 @@ def test_what_asks_for_nothing_goes_on_asking_for_nothing(granted: Watched) -> N
     }
 
 
-def test_without_the_chart_s_value_it_is_refused(watched: Watched) -> None:
+def test_a_resize_without_the_role_names_the_chart_value(watched: Watched) -> None:
     """The Role lacks the permission by default."""
     with pytest.raises(ClusterError, match=r"lacks pods/resize: `helm upgrade` with autoscaler\.resize=true"):
         watched.orchestrator.resize(POD, "worker", Memory(0, 8 * GIB))
 
 
-def test_a_server_that_knows_no_such_thing_says_so(granted: Watched) -> None:
+def test_a_server_without_pod_resize_is_an_error(granted: Watched) -> None:
     """Servers before 1.33 give the same answer as for a deleted pod."""
     granted.emulator.resizes = False
     with pytest.raises(
@@ -71,7 +71,7 @@ def test_a_server_that_knows_no_such_thing_says_so(granted: Watched) -> None:
         ([Fault(verb="patch", status=422, body=b'{"message": "Pod QOS is immutable"}')], ClusterError, "immutable"),
     ],
 )  # fmt: skip
-def test_a_failed_one_says_whether_to_ask_again(
+def test_a_failed_resize_states_whether_to_retry(
     granted: Watched, faults: list[Fault], error: type[Exception] | None, said: str
 ) -> None:
     """The exception type decides, as for scaling."""
@@ -93,14 +93,14 @@ def test_a_failed_one_says_whether_to_ask_again(
         ("2e9", 2 * 10**9), ("128974848k", 128974848000), ("1E", 10**18), ("lots", 0), ("", 0), (None, 0),
     ],
 )  # fmt: skip
-def test_quantities_of_memory_are_read(quantity: object, expected: int) -> None:
+def test_memory_quantities_are_parsed(quantity: object, expected: int) -> None:
     """Invalid quantities count as no limit."""
     content = pod()
     content["spec"]["containers"][1]["resources"] = {"limits": {"memory": quantity}}
     assert (of(content, "worker") or Memory(0, 0)).limit == expected
 
 
-def test_a_node_without_room_is_told() -> None:
+def test_a_node_without_memory_for_a_resize_is_reported() -> None:
     """The kubelet reports it in a pod condition."""
     told = condition("PodResizePending", "True", "Infeasible", "Node didn't have enough capacity: memory")
     assert read_pod(pod(conditions=[told])).unresized == "Node didn't have enough capacity: memory"

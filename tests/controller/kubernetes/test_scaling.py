@@ -9,7 +9,7 @@ from tests.controller.kubernetes.emulator import SET, Fault
 from tests.controller.kubernetes.watching import Watched
 
 
-def test_a_set_of_none_is_a_size_like_others(watched: Watched) -> None:
+def test_the_worker_set_scales_to_zero_and_back(watched: Watched) -> None:
     """All pods stop, and a later size restores them."""
     watched.orchestrator.scale(0)
     for ordinal in range(3):
@@ -34,7 +34,7 @@ def test_a_set_of_none_is_a_size_like_others(watched: Watched) -> None:
         ([Fault(verb="patch", status=422, body=b'{"message": "invalid"}')], ClusterError, "invalid"),
     ],
 )  # fmt: skip
-def test_a_failed_scaling_says_whether_to_ask_again(
+def test_a_failed_scaling_states_whether_to_retry(
     watched: Watched, faults: list[Fault], error: type[Exception], said: str
 ) -> None:
     """The exception type decides; the message quotes the server."""

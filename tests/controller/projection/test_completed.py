@@ -37,7 +37,7 @@ def test_a_restart_adds_nothing(written: Path) -> None:
     assert contents(written) == before
 
 
-def test_a_start_from_a_snapshot_goes_on_where_the_files_end(tmp_path: Path, written: Path) -> None:
+def test_a_start_from_a_snapshot_continues_the_files(tmp_path: Path, written: Path) -> None:
     """After any settled event; a repeated sub-epoch adds no data."""
     log = story().log
     for number in range(1, len(log)):
@@ -53,7 +53,7 @@ def test_a_start_from_a_snapshot_goes_on_where_the_files_end(tmp_path: Path, wri
         assert contents(folder) == contents(written), f"after event {number}"
 
 
-def test_what_is_not_written_is_not_settled(tmp_path: Path) -> None:
+def test_unwritten_events_are_not_settled(tmp_path: Path) -> None:
     """Unread entries are not settled either."""
     own, log = Once(LogStore(story().log, points()), tmp_path), story().log
     own._read_logs()
@@ -76,9 +76,7 @@ def test_a_file_torn_at_any_byte_is_completed(written: Path, of: Callable[[Path]
         assert path.read_bytes() == whole, f"cut at byte {cut}"
 
 
-def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(
-    written: Path, tmp_path: Path
-) -> None:
+def test_the_next_controller_writes_the_rest_after_a_stop_anywhere(written: Path, tmp_path: Path) -> None:
     """For each prefix of the log before the stop, the final file is the same."""
     log, whole = story().log, contents(written)
     for length in range(len(log) + 1):
@@ -88,7 +86,7 @@ def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(
         assert contents(root) == whole, f"stopped after event {length}"
 
 
-def test_a_store_that_is_away_for_a_moment_leaves_no_gap(written: Path, tmp_path: Path) -> None:
+def test_a_store_outage_leaves_no_gap(written: Path, tmp_path: Path) -> None:
     """The commit is written when the store returns; later commits wait."""
     store = LogStore(story().log, points())
     store.fail_live = 3
@@ -117,14 +115,16 @@ def test_a_full_metrics_volume_leaves_no_gap(
     assert contents(tmp_path / "again") == contents(written)
 
 
-def test_more_models_than_open_files(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_models_than_the_open_file_limit_are_written(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The projection closes and reopens files in turn."""
     monkeypatch.setattr(projection, "_MAX_OPEN", 1)
     Once(LogStore(story().log, points()), tmp_path / "again").write()
     assert contents(tmp_path / "again") == contents(written)
 
 
-def test_the_thread_writes_what_an_earlier_life_left_out(written: Path, tmp_path: Path) -> None:
+def test_the_thread_writes_events_that_an_earlier_process_missed(written: Path, tmp_path: Path) -> None:
     """A real thread with a client's types completes the files."""
     store: Any = LogStore(story().log, points())
     client: KvsClient = store

@@ -85,7 +85,7 @@ def apply_log(kind: _TensorBoard | _History, log: tuple[Event, ...], cuts: tuple
 
 @pytest.mark.parametrize("kind", [_TensorBoard, _History])
 @pytest.mark.parametrize("parts", [2, 5])
-def test_parts_of_a_log_give_the_same_data_as_the_whole(
+def test_a_log_applied_in_parts_gives_the_same_data(
     log: tuple[Event, ...], tmp_path: Path, kind: Any, parts: int
 ) -> None:
     """A new process with a restored snapshot applies each part."""
@@ -96,9 +96,7 @@ def test_parts_of_a_log_give_the_same_data_as_the_whole(
 
 
 @pytest.mark.parametrize("kind", [_TensorBoard, _History])
-def test_data_that_are_not_stored_yet_are_not_settled(
-    log: tuple[Event, ...], tmp_path: Path, kind: Any
-) -> None:
+def test_unstored_data_are_not_settled(log: tuple[Event, ...], tmp_path: Path, kind: Any) -> None:
     """A snapshot must not contain their events."""
     state = ExperimentState(name=EXPERIMENT)
     projection, settle = kind(tmp_path).process()

@@ -10,7 +10,7 @@ from cerebro.contract.events import EpochCompleted
 from tests.controller.projection.written import contents, file_of, file_of_run, records, story
 
 
-def test_sub_epochs_epochs_and_live_values_are_drawn(written: Path) -> None:
+def test_sub_epochs_epochs_and_live_metrics_are_written(written: Path) -> None:
     """Sub-epochs by number, epochs as row-weighted means and validations, live metrics by rows."""
     accumulator = EventAccumulator(str(file_of(written).parent)).Reload()
     assert accumulator.file_version == 2.0
@@ -28,7 +28,7 @@ def test_sub_epochs_epochs_and_live_values_are_drawn(written: Path) -> None:
     }
 
 
-def test_a_run_has_a_file_with_how_well_its_epochs_were_scheduled(written: Path) -> None:
+def test_a_run_has_a_file_with_the_schedule_quality_of_its_epochs(written: Path) -> None:
     """Makespan, lower bound, gap and total idle time, at the time of the epoch's completion."""
     log = story().log
     told = [event for event in log if isinstance(event, EpochCompleted)]
@@ -48,7 +48,7 @@ def test_a_run_has_a_file_with_how_well_its_epochs_were_scheduled(written: Path)
     }
 
 
-def test_a_retried_attempt_and_a_redone_sub_epoch_leave_no_duplicates(written: Path) -> None:
+def test_retried_attempts_and_redone_sub_epochs_leave_no_duplicates(written: Path) -> None:
     """One attempt failed and one sub-epoch was committed twice, but each (tag, step) is unique."""
     found = [(tag, step) for tag, step, _, _ in records(file_of(written))]
     assert len(found) == len(set(found))

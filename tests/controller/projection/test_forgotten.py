@@ -26,7 +26,7 @@ from tests.controller.projection.written import (
 from tests.waiting import HANG_S, until
 
 
-def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
+def test_a_deleted_experiment_is_written_no_more(written: Path) -> None:
     """Pending entries are dropped; a new experiment with the same name starts empty."""
     store = LogStore(story().log, points())
     own = Once(store, written)
@@ -41,7 +41,7 @@ def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
     assert contents(written) == contents(written.parent / "fresh")
 
 
-def test_what_was_read_of_a_forgotten_life_is_not_written(written: Path) -> None:
+def test_events_read_before_a_deletion_are_not_written(written: Path) -> None:
     """The experiment is deleted during a read of its log; the rest of the old log is discarded."""
 
     class Forgetful(LogStore):
@@ -65,7 +65,7 @@ def test_what_was_read_of_a_forgotten_life_is_not_written(written: Path) -> None
     assert contents(written) == before
 
 
-def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> None:
+def test_a_deleted_experiment_does_not_stop_other_writes(written: Path, tmp_path: Path) -> None:
     """Its live points are gone, but later commits of other experiments are written."""
 
     class Gone(LogStore):
@@ -78,7 +78,7 @@ def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> Non
     assert records(file_of_run(root)) == records(file_of_run(written))
 
 
-def test_what_waits_is_told(tmp_path: Path) -> None:
+def test_the_age_of_the_oldest_pending_commit_is_reported(tmp_path: Path) -> None:
     """The age of the oldest pending commit while the store does not answer; 0 when all are written."""
 
     class Unreachable(LogStore):

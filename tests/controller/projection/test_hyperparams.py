@@ -22,7 +22,7 @@ from tests.controller.projection.written import (
 from tests.state.stories import Story
 
 
-def test_hyperparameters_of_any_type_are_told(tmp_path: Path) -> None:
+def test_hyperparameters_of_any_type_are_written(tmp_path: Path) -> None:
     """Any JSON value."""
     told = Story()
     given: Hyperparameters = {"batch_size": 1, "lr": 0.5, "name": "<script>"}
@@ -39,7 +39,7 @@ def test_hyperparameters_of_any_type_are_told(tmp_path: Path) -> None:
     assert start.hparams["layers"].string_value == "[8, 4]"
 
 
-def test_only_what_has_trained_all_its_epochs_counts_as_a_success(written: Path) -> None:
+def test_only_a_model_that_trained_all_epochs_is_a_success(written: Path) -> None:
     """TensorBoard keeps the first end it reads, so a model that may continue has no end."""
     assert [what for what, _ in sessions(file_of(written))] == ["session_start_info", "session_end_info"]
     assert sessions(file_of(written))[-1][1].status == STATUS_SUCCESS

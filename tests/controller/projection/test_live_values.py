@@ -15,7 +15,7 @@ from tests.controller.projection.written import LogStore, Once, contents, file_o
 from tests.state.stories import Story, sub_epoch
 
 
-def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> None:
+def test_extremes_and_the_last_of_many_live_metrics_are_kept(tmp_path: Path) -> None:
     """A sub-epoch has its share of the model's values, and a spike survives."""
     told = Story()
     told.fit(models=1)
@@ -47,7 +47,7 @@ def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("sub_epochs", [1, 4, 125, 126, 1_600, 100_000])
-def test_live_values_of_a_model_are_bounded(sub_epochs: int) -> None:
+def test_the_number_of_live_metrics_per_model_is_bounded(sub_epochs: int) -> None:
     """About 500 values for any number of sub-epochs; the first sub-epoch has some, and more than half are used."""
     shares = [live_share(sub_epoch, sub_epochs) for sub_epoch in range(sub_epochs)]
     assert shares[0] >= FEWEST
@@ -72,7 +72,7 @@ def long_story() -> tuple[Sequence[Event], Sequence[LivePoint]]:
     return told.log, made
 
 
-def test_a_restart_holds_the_points_of_the_commit_that_it_writes(tmp_path: Path) -> None:
+def test_a_restart_holds_live_points_of_one_commit_at_a_time(tmp_path: Path) -> None:
     """The projection reads live points up to a commit and drops them once it is written."""
     log, made = long_story()
 
@@ -99,7 +99,7 @@ def test_a_restart_holds_the_points_of_the_commit_that_it_writes(tmp_path: Path)
     own.forget("one")
 
 
-def test_points_of_attempts_that_ended_in_vain_are_dropped(tmp_path: Path) -> None:
+def test_live_points_of_failed_attempts_are_dropped(tmp_path: Path) -> None:
     """Failed, revoked and re-executed attempts."""
     told = Story()
     told.fit(models=3)

@@ -13,9 +13,7 @@ from controller.projections.records import EVENTS_WITH_RECORDS, additions
 from tests.controller.projection.written import LogStore, Once, contents, file_of, records, story
 
 
-def test_what_was_shown_before_is_not_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_seen_before_are_not_processed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second reader of the log processes almost nothing."""
     log, looked = story().log, []
 
@@ -40,14 +38,14 @@ class Deaf(LogStore):
         raise AssertionError("live points of what is written already were asked for")
 
 
-def test_what_an_earlier_life_wrote_is_passed_over(written: Path) -> None:
+def test_events_written_by_an_earlier_process_are_skipped(written: Path) -> None:
     """A restart reads the end of each file, and no earlier live points."""
     before = contents(written)
     Once(Deaf(story().log), written).write()
     assert contents(written) == before
 
 
-def test_a_log_that_lost_its_end_is_written_on(written: Path) -> None:
+def test_a_log_that_lost_its_end_continues_its_files(written: Path) -> None:
     """The store was restored to an earlier state; new events follow the existing records."""
     before = records(file_of(written))
     log = story().log

@@ -23,7 +23,7 @@ from tests.controller.projection.written import (
 from tests.state.stories import Story
 
 
-def test_numbers_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
+def test_numbers_outside_the_range_of_the_file_format_are_written(tmp_path: Path) -> None:
     """An integer too large for a double becomes text; a value too large for a 32-bit float becomes the
     largest float."""
     told = Story()
@@ -39,7 +39,7 @@ def test_numbers_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
     assert value == pytest.approx(3.4028235e38)
 
 
-def test_what_cannot_be_written_holds_nobody_up(
+def test_an_unwritable_commit_does_not_block_later_commits(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The commit is dropped with a logged cause, also after a restart; later commits are written."""
@@ -68,7 +68,7 @@ def test_what_cannot_be_written_holds_nobody_up(
     assert contents(root) == before
 
 
-def test_a_log_that_cannot_be_read_leaves_the_others(tmp_path: Path, written: Path) -> None:
+def test_an_unreadable_log_does_not_block_other_experiments(tmp_path: Path, written: Path) -> None:
     """One log does not fold; the next experiment is still written."""
 
     class Two(LogStore):

@@ -103,7 +103,7 @@ def measured(simulation: Simulation) -> list[TaskAssigned]:
     ]
 
 
-def test_where_a_chain_is_long_models_are_inspected_and_a_parallel_plan_is_tried_between_sub_epochs() -> None:
+def test_a_long_chain_of_sub_epochs_leads_to_an_inspection_and_a_trial() -> None:
     """One model on two devices: the inspection uses neither, the trial uses both, and its result is stored."""
     simulation = simulate(2, models=1)
     first, second = measured(simulation)
@@ -117,7 +117,7 @@ def test_where_a_chain_is_long_models_are_inspected_and_a_parallel_plan_is_tried
     ("devices", "models", "trials"),
     [((1, 1, 1), 1, "auto"), ((2,), 4, "auto"), ((2, 2), 8, "auto"), ((2,), 1, "never")],
 )
-def test_where_there_is_no_choice_nothing_is_measured(
+def test_without_a_choice_of_plans_nothing_is_measured(
     devices: tuple[int, ...], models: int, trials: str
 ) -> None:
     """One device per worker, twice as many equal models as devices, or a user without trials."""
@@ -127,7 +127,7 @@ def test_where_there_is_no_choice_nothing_is_measured(
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=len(devices))
 
 
-def test_a_changed_model_is_not_tried_for_those_that_were_like_it() -> None:
+def test_a_changed_model_has_no_trial_for_its_former_group() -> None:
     """Another model of its group is tried; a model alone in its group has no trial."""
     changed = ModelChanged(run="fit-1", model="m00", hyperparams={"batch_size": 2})
     tried: list[str] = []
@@ -145,7 +145,7 @@ def test_a_changed_model_is_not_tried_for_those_that_were_like_it() -> None:
     ]
 
 
-def test_a_sub_epoch_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_device() -> None:
+def test_running_out_of_memory_leads_to_an_inspection_on_one_device_too() -> None:
     """Other parallel plans may need less memory."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -160,7 +160,7 @@ def test_a_sub_epoch_that_ran_out_of_memory_is_a_reason_to_inspect_also_on_one_d
 
 @pytest.mark.parametrize("kind", [InspectTask, TrialTask])
 @pytest.mark.parametrize("failure", [FailureKind.CRASH, FailureKind.HANG, FailureKind.OUT_OF_MEMORY])
-def test_what_comes_to_nothing_is_known_and_the_run_goes_on(kind: type, failure: FailureKind) -> None:
+def test_a_failed_measurement_is_recorded_and_the_run_continues(kind: type, failure: FailureKind) -> None:
     """It is not repeated, and no model fails."""
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -179,7 +179,7 @@ def test_what_comes_to_nothing_is_known_and_the_run_goes_on(kind: type, failure:
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=1)
 
 
-def test_a_trial_whose_worker_is_lost_is_done_by_another_one() -> None:
+def test_another_worker_repeats_a_lost_trial() -> None:
     """The result is stored once."""
     simulation = simulate(
         2,
@@ -193,7 +193,7 @@ def test_a_trial_whose_worker_is_lost_is_done_by_another_one() -> None:
     assert run_of(simulation).trials["g00", "ddp-2"].is_usable
 
 
-def test_the_end_of_a_run_waits_for_no_trial() -> None:
+def test_the_run_end_does_not_wait_for_trials() -> None:
     """After the last sub-epoch, open measurements are revoked."""
     simulation = simulate(2, models=1, epochs=2, sub_epoch_time=seconds(inspect=1000.0))
     run = run_of(simulation)
@@ -202,7 +202,7 @@ def test_the_end_of_a_run_waits_for_no_trial() -> None:
     assert run.find("fit-1/inspect").state is TaskState.PENDING
 
 
-def test_trials_of_several_groups_are_on_different_workers_at_once() -> None:
+def test_trials_of_several_groups_run_on_different_workers_at_once() -> None:
     """One trial at a time on each worker."""
     simulation = simulate(
         2,
@@ -229,9 +229,7 @@ def by(parallel_plan: float, single: float) -> SubEpochTime:
 
 
 @pytest.mark.parametrize(("batch_s", "is_used"), [(0.3, True), (0.7, False)])
-def test_what_a_trial_has_shown_decides_by_which_parallel_plan_sub_epochs_run(
-    batch_s: float, is_used: bool
-) -> None:
+def test_a_trial_decides_the_parallel_plan_of_later_sub_epochs(batch_s: float, is_used: bool) -> None:
     """A model alone on two devices uses both after the trial if that is faster."""
     simulation = simulate(
         2,
@@ -250,7 +248,7 @@ def test_what_a_trial_has_shown_decides_by_which_parallel_plan_sub_epochs_run(
 @pytest.mark.parametrize(
     ("is_verified", "is_named", "is_known"), [(True, False, True), (False, False, False), (False, True, True)]
 )
-def test_unverified_parallel_plans_are_not_planned_with_but_for_those_that_the_user_has_named(
+def test_unverified_parallel_plans_are_used_only_if_the_user_named_them(
     is_verified: bool, is_named: bool, is_known: bool
 ) -> None:
     """This includes alternatives for memory shortage; a new controller decides the same."""

@@ -74,9 +74,7 @@ def wanted(given: Situation) -> list[tuple[str, str]]:
 
 
 @given(models=st.integers(1, 60), devices=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=6))
-def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
-    models: int, devices: list[int]
-) -> None:
+def test_twice_as_many_equal_models_as_devices_need_no_trial(models: int, devices: list[int]) -> None:
     """Each chain is at most half of the load; with fewer models than devices it is longer."""
     is_many = models >= 2 * sum(devices)
     given = situation([models], devices=devices)
@@ -88,7 +86,7 @@ def test_with_twice_as_many_like_models_as_devices_there_is_nothing_to_try(
         assert wanted(given)
 
 
-def test_numbers_of_devices_are_tried_as_they_double_and_no_further_than_it_pays() -> None:
+def test_trials_double_the_number_of_devices_while_it_pays() -> None:
     """First two devices, then four after a speed-up. Without one, eight remain possible, but four are tried first."""
     alone = situation([1])
     assert wanted(alone) == [("g00", "ddp-2")]
@@ -100,14 +98,14 @@ def test_numbers_of_devices_are_tried_as_they_double_and_no_further_than_it_pays
     assert wanted(situation([1], outcomes=last)) == []
 
 
-def test_a_parallel_plan_whose_gradient_was_found_wrong_is_not_tried_on_more_devices() -> None:
+def test_a_plan_with_a_wrong_gradient_is_not_tried_on_more_devices() -> None:
     """The same applies to inapplicable plans; a crash may be specific to two devices."""
     for cause, left in (("gradient", []), ("not_applicable", []), ("failure", [("g00", "ddp-4")])):
         struck = TrialOutcome.model_validate({"reason": "no", "cause": cause})
         assert wanted(situation([1], outcomes={("g00", "ddp-2"): struck})) == left
 
 
-def test_whether_a_parallel_plan_fits_is_found_out_by_sub_epochs_and_not_by_trials() -> None:
+def test_sub_epochs_not_trials_find_out_whether_a_parallel_plan_fits() -> None:
     """A model that ran out of memory has no trial until a sub-epoch finds a plan that fits. Then trials look
     for faster plans."""
     parallel_plans = (*PARALLEL_PLANS[:2], parallel_plan("offload", 1), *PARALLEL_PLANS[2:])
@@ -118,9 +116,7 @@ def test_whether_a_parallel_plan_fits_is_found_out_by_sub_epochs_and_not_by_tria
     assert wanted(replace(found, devices={0: (1,)})) == []
 
 
-def test_parallel_plans_that_the_user_has_not_named_are_not_tried_and_those_that_change_numbers_only_if_named() -> (
-    None
-):
+def test_only_named_or_automatic_techniques_have_trials() -> None:
     """`wanted` names techniques."""
     float8 = parallel_plan("fsdp", 2).model_copy(update={"is_automatic": False})
     given = situation([1], parallel_plans=(parallel_plan("single", 1), float8, parallel_plan("ddp", 2)))
@@ -178,7 +174,7 @@ class TrueModel:
     memory=st.integers(1, 400 * GIB),
     tried=st.sets(st.integers(0, 7)),
 )
-def test_no_parallel_plan_that_would_fit_is_left_out_for_its_memory(
+def test_no_parallel_plan_that_fits_is_excluded_for_memory(
     truth: TrueModel, memory: int, tried: set[int]
 ) -> None:
     """For any models, limits and trials, conclusions from bounds and peaks are true."""
@@ -207,7 +203,7 @@ def test_no_parallel_plan_that_would_fit_is_left_out_for_its_memory(
     left=st.lists(st.floats(0.1, 100), min_size=1, max_size=8),
     devices=st.integers(1, 8),
 )
-def test_the_least_makespan_of_one_parallel_plan_each_is_the_chain_or_the_load(
+def test_the_bound_with_one_plan_each_is_the_longest_chain_or_the_load(
     left: list[float], devices: int
 ) -> None:
     """The longer one counts; an additional plan never increases it."""
@@ -222,7 +218,7 @@ def test_the_least_makespan_of_one_parallel_plan_each_is_the_chain_or_the_load(
     ("batches", "batch_s", "is_tried"),
     [(99, None, False), (100, None, True), (1e6, 1e-5, False), (100, 1.0, True)],
 )
-def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
+def test_with_little_training_left_there_is_no_trial(
     batches: float, batch_s: float | None, is_tried: bool
 ) -> None:
     """Fewer batches than a trial uses, or less time than process start-up."""
@@ -240,7 +236,7 @@ def test_where_little_is_left_to_train_a_trial_costs_more_than_it_gains(
     ),
     devices=st.integers(1, 12),
 )
-def test_the_bound_is_the_least_limit_that_is_enough(
+def test_the_bound_is_the_smallest_sufficient_limit(
     parallel_plans: dict[str, list[tuple[int, float]]], devices: int
 ) -> None:
     """A slightly smaller limit is not enough."""

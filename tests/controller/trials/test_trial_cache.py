@@ -75,7 +75,7 @@ def inspected(outcome: TrialOutcome | None = None) -> Story:
     return story
 
 
-def test_what_a_run_has_measured_another_one_takes_over_without_a_trial() -> None:
+def test_a_run_reuses_trial_results_of_another_run() -> None:
     """Its log records the reuse once."""
     store = Memory()
     TrialCache(store).keep("one", inspected(OUTCOME).run)
@@ -99,7 +99,7 @@ def test_what_a_run_has_measured_another_one_takes_over_without_a_trial() -> Non
         ("failure", False),
     ],
 )
-def test_why_a_parallel_plan_was_ruled_out_is_kept_if_it_would_be_so_again(cause: str, is_kept: bool) -> None:
+def test_only_a_reproducible_reason_for_ruling_out_is_stored(cause: str, is_kept: bool) -> None:
     """A crash, or memory used by other programs, may not happen again."""
     store = Memory()
     struck = TrialOutcome.model_validate({"reason": "no", "cause": cause})
@@ -107,7 +107,7 @@ def test_why_a_parallel_plan_was_ruled_out_is_kept_if_it_would_be_so_again(cause
     assert bool(store.records) is is_kept
 
 
-def test_a_record_of_another_version_of_torch_is_not_taken_over() -> None:
+def test_a_trial_record_of_another_torch_version_is_not_reused() -> None:
     """The key should already differ."""
     store = Memory()
     store.records[KEYS["ddp-2"]] = TrialRecord(key=KEYS["ddp-2"], outcome=OUTCOME, torch="1.0")
@@ -115,7 +115,7 @@ def test_a_record_of_another_version_of_torch_is_not_taken_over() -> None:
     assert event == TrialsRecalled(run="fit-1")
 
 
-def test_a_store_that_refuses_is_done_without() -> None:
+def test_trials_work_without_a_trial_store() -> None:
     """Trials then run again."""
     cache = TrialCache(Memory(is_older=True))
     assert cache.recalled(inspected().run) == TrialsRecalled(run="fit-1")
