@@ -1,4 +1,4 @@
-"""Actions on a cluster: create, delete, pause, resume, status.
+"""Actions of ``cerebro cluster``: create, delete, pause, resume, status. Each is one function that takes a `Site`.
 
 No plan is stored. Each command reads the cluster's state and runs the steps, and each step makes what is missing. So a
 command can be interrupted or fail at any point, and the next one continues. A dry run runs the same steps and shows
@@ -68,7 +68,7 @@ def _take_steps(site: Site, world: World) -> World:
 
 
 def _show_access(site: Site, world: World) -> None:
-    """Show how to reach the cluster, and its costs."""
+    """Show how to reach the cluster, and that it is billed."""
     for name in sorted(set(world.groups) - set(site.file.counts)):
         removal = f"--cluster {site.file.name} --region {site.file.region} --name {name}"
         site.show(f"Node group {name} is not in the file; it stays, and is billed. To remove it:")

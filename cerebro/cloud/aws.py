@@ -1,4 +1,4 @@
-"""Reads and waits through boto3; changes are made by the ``aws`` command line (`runner`).
+"""AWS reads and waits through boto3, for `world`, `preflight` and `site`. Changes are made by executables (`runner`).
 
 botocore handles retries, pages and waiters. Every error becomes an `AwsError`.
 """

@@ -1,4 +1,6 @@
-"""The cluster file: fields and checks that need only the file. Each mistake is reported with its line.
+"""The cluster file of ``cerebro cluster`` (YAML): its fields, and checks that need only the file.
+
+`cerebro.cloud.site` reads it. Each mistake is reported with its line.
 
 Unknown fields, wrong types and repeated keys are mistakes. `cerebro.cloud.preflight` checks what AWS knows: instance
 types and their GPUs, regions, versions, zones, quotas.
@@ -129,7 +131,7 @@ class ClusterFile(Part):
 
     @property
     def nodes(self) -> dict[str, WorkerGroup]:
-        """Field -> node group; the first is the control plane's."""
+        """Node groups by their field in the file, such as ``workers[0]``; the control plane's first."""
         kind, root_gib = self.controller.instance_type, self.controller.root_gib
         control = WorkerGroup(name=CONTROL_GROUP, instance_type=kind, count=1, root_gib=root_gib)
         return {

@@ -1,4 +1,6 @@
-"""Input of eksctl, CloudFormation, kubectl and helm: templates from ``data`` and the cluster file. Pure.
+"""Input of eksctl, CloudFormation, kubectl and helm: templates from ``data``, filled from the cluster file. Pure.
+
+`steps` writes the results to files and runs the tools with them.
 
 The stack, storage classes and releases carry a fingerprint of their input, so a later run sees in the cluster whether
 they match the file.

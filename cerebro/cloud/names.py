@@ -1,4 +1,4 @@
-"""Names, tags and labels of a cluster's resources. Other modules never build such a name."""
+"""Names, tags and labels of a cluster's resources on AWS and in Kubernetes. Other modules never build such a name."""
 
 from __future__ import annotations
 

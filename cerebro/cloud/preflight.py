@@ -1,6 +1,7 @@
-"""Checks before a creation, all reported at once: mistakes that would cost an hour or money.
+"""Checks before ``cerebro cluster create``, all reported at once: mistakes that would cost an hour or money.
 
-Mistakes that eksctl or AWS refuses within a minute are not checked.
+`actions.create` runs them and creates nothing if one fails. They read AWS and the versions of tools, and choose the
+zones; nothing is changed. Mistakes that eksctl or AWS refuses within a minute are not checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Executables (eksctl, kubectl, helm, aws) and the log of their use.
+"""`Runner` starts executables (eksctl, kubectl, helm, aws) one at a time, and logs their use.
+
+All changes to a cluster go through it (`Site.change`, `steps`).
 
 No shell is used. The output of changing commands is shown as it comes and kept in the log. The output of reading
 commands is not shown. A dry run shows changing commands and does not run them.
@@ -23,6 +25,7 @@ _END_TIMEOUT_S = 30.0
 """Seconds for an executable to end after Ctrl-C before it is killed."""
 _READ_TIMEOUT_S = 120.0
 NOT_RUN = 127
+"""Exit status of a command that is not on PATH or did not answer in time."""
 
 
 class CommandError(ProvisionError):

@@ -1,6 +1,7 @@
-"""One cluster and the means to change it: its file, AWS, executables, and a folder for generated files.
+"""`Site`: one cluster with its file, AWS connection, executables, and a folder for generated files, kubeconfig and log.
 
-Only this module reads the environment of the process.
+`cerebro.cli.administration.aws` opens it; `actions`, `steps` and `preflight` take it. It decides nothing about the
+cluster. Only this module reads the environment of the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Steps that create and remove a cluster. Each reads the state, does what remains, and can be repeated.
+"""Steps that create and remove a cluster. Each reads the state, makes the missing parts, and can be repeated.
+
+`actions` runs them in order and reports failures.
 
 eksctl makes control plane, addons and node groups, with one command each, so a repeated step makes what a failed
 command did not. One CloudFormation stack has the other AWS resources. Before each step `Site.settled` waits for AWS's
@@ -196,7 +198,7 @@ def make_release(wanted: manifests.Wanted, site: Site, world: World) -> None:
 def removal() -> dict[str, Step]:
     """Return name -> step of a removal, in order."""
     return {
-        "what is inside the cluster": _empty,
+        "contents of the cluster": _empty,
         "load balancers": _remover("load balancer", "classic load balancer"),
         "file system and roles": _delete_own_stacks,
         "security groups of load balancers": _remover("security group of load balancers"),

@@ -1,4 +1,7 @@
-"""State of a cluster on AWS. No record of earlier commands is kept.
+"""`World`: the state of a cluster on AWS, read with boto3, and its conflicts with the cluster file.
+
+`Site.observe` reads it at the start of a command and after each change. No record of earlier commands is kept, and
+nothing is changed here.
 
 Stacks are recognized by their tags, because the prefix ``eksctl-demo-`` also matches stacks of a cluster ``demo-two``.
 Billed resources (``data/inventory.yaml``) are listed by each service, whether or not the cluster exists: AWS's index

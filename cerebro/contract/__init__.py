@@ -1,9 +1,10 @@
-"""What services say to each other: records, tasks and events, typed once and shared by client and server.
+"""Types that services exchange and store: events, records, tasks, requests and answers, shared by client and server.
 
-Nothing here does I/O. Every model is frozen, refuses unknown fields and carries the schema version of the store.
+Nothing here does I/O. Every model is frozen, refuses unknown fields and belongs to one schema version of the store.
+The meaning of a log is computed in `cerebro.state`; calls over HTTP are in `cerebro.runtime.kvs`.
 """
 
 from typing import Final
 
 SCHEMA_VERSION: Final = 2
-"""Version of every record in the store; a client and a server that differ refuse each other by name."""
+"""Version of every record in the store; a client refuses a server with another version."""

@@ -1,10 +1,11 @@
-"""Events of the logs, in order. All state is a fold over them.
+"""Events of the logs. All state is a fold over them (`cerebro.state`); this module only defines their fields.
 
 An experiment's log records its runs and tasks; the cluster log records workers and their replicas. A reader
 of an experiment's log receives both, in the order of writing (`kvs_api.logs.cluster_log`).
 
-Names are in the past tense. Clients request, steer and stop, each event with its author. The controller
-plans, assigns, revokes and ends, and records workers. Workers start, commit and fail under a lease.
+Clients append requests, commands and stops, each with its author (`ClientEvent`). The controller appends plans,
+decisions and ends of runs (`ControllerEvent`), assignments and revocations (`cerebro.contract.steps`), and workers
+(`ClusterEvent`). Workers append starts, savepoints, commits and failures under a lease.
 
 The store assigns `seq`, dense from 1 for each reader, in the atomic step that changes the state. `time` is
 the time of that step by the clock of the store's machine, for people; it never decreases within a log. Leases
@@ -33,7 +34,7 @@ class _Event(Contract):
 
 
 class RunRequested(_Event):
-    """A client asked for a run; `run` is its id."""
+    """A client requested a run; `run` is its id."""
 
     type: Literal["RunRequested"] = "RunRequested"
     run: Name
@@ -41,7 +42,7 @@ class RunRequested(_Event):
     author: str = ""
     priority: Priority = NORMAL
     project: Project = ""
-    """Runs of one project share the cluster as one."""
+    """Project of the run. Fair share divides the cluster between projects first."""
 
 
 class RunStarted(_Event):
@@ -76,11 +77,11 @@ class RunResumed(_Event):
     can_reopen: bool = False
     """True to reopen an ended run while other runs are open, if no obstacle exists."""
     procedure: OwnProcedure | None = Field(None, exclude_if=lambda value: value is None)
-    """New code of the search's own procedure. `None`: it keeps its code."""
+    """New code of the search's own procedure. `None` keeps the code."""
 
 
 class RunStopRequested(_Event):
-    """A user wants the run to end; committed work stays."""
+    """A user stops the run. Committed work remains."""
 
     type: Literal["RunStopRequested"] = "RunStopRequested"
     run: Name
@@ -136,13 +137,13 @@ class PriorityChanged(_Event):
     type: Literal["PriorityChanged"] = "PriorityChanged"
     run: Name
     model: str = Field("", exclude_if=lambda model: not model)
-    """Empty: of the run."""
+    """The model; empty for the priority of the run."""
     priority: Priority
     by: str = ""
 
 
 class ModelsAdded(_Event):
-    """A user wants a run to train more models. A run that has ended is open again, for these."""
+    """A user adds models to a run. Reopens an ended run for these models."""
 
     type: Literal["ModelsAdded"] = "ModelsAdded"
     run: Name
@@ -185,7 +186,7 @@ class SearchStopRequested(_Event):
 
 
 class ExperimentArchived(_Event):
-    """A user takes the experiment out of the list that is shown at first, or puts it back. Nothing else changes."""
+    """A user hides the experiment from the default list, or shows it again. Nothing else changes."""
 
     type: Literal["ExperimentArchived"] = "ExperimentArchived"
     is_archived: bool
@@ -193,28 +194,30 @@ class ExperimentArchived(_Event):
 
 
 class LocatorsChanged(_Event):
-    """A user gave the experiment other dataset locators, because no data set could be made with those it had.
+    """A user replaced the experiment's dataset locators, before any data set exists.
 
-    Its record is replaced in the same step.
+    The store replaces the experiment's record in the same step.
     """
 
     type: Literal["LocatorsChanged"] = "LocatorsChanged"
     locators: Locators
     after: int = Field(ge=0)
-    """Number of the newest event that the user's client had read: it counts only if nothing has happened since."""
+    """Number of the newest event that the client had read. The store refuses the event if the log has a newer one."""
     by: str = ""
 
 
 class DeletionRequested(_Event):
-    """A user wants the experiment gone, with all that only it needs on the volumes. Nothing may be open, nothing may be
-    requested after it; the log itself goes last."""
+    """A user deletes the experiment and its files on the volumes.
+
+    No run may be open, and the store refuses later events. The log itself is removed last.
+    """
 
     type: Literal["DeletionRequested"] = "DeletionRequested"
     by: str = ""
 
 
 class RunFinished(_Event):
-    """A run has ended. It stays so unless a user resumes it, or one of its models."""
+    """A run has ended. Only a user's command on it or one of its models opens it again."""
 
     type: Literal["RunFinished"] = "RunFinished"
     run: Name
@@ -223,22 +226,24 @@ class RunFinished(_Event):
 
 
 class EpochCompleted(_Event):
-    """Every model that has not failed has trained `epoch`: how well its sub-epochs were scheduled.
+    """Every model that has not failed has trained `epoch`. Reports how well sub-epochs were scheduled so far.
 
-    Epochs of different models overlap, there is no barrier; so makespan and bound are of all that had run by then,
-    counted from the start of the run, and can be compared: the gap is ``makespan_s / lower_bound_s - 1``.
+    Epochs of different models overlap without a barrier. So makespan and bound cover all sub-epochs since the start of
+    the run, and can be compared: the gap is ``makespan_s / lower_bound_s - 1``.
     """
 
     type: Literal["EpochCompleted"] = "EpochCompleted"
     run: Name
     epoch: int = Field(ge=1)
     makespan_s: float
-    """From when the first sub-epoch's own work began to the last commit of a sub-epoch of an epoch up to this one."""
+    """Seconds from the start of the first sub-epoch's work to the last commit of an epoch up to this one."""
     lower_bound_s: float
-    """The larger of the longest model's and the busiest worker's training time until then, as sub-epochs took in truth;
-    the worker's shared by its devices."""
+    """The larger of the longest model's and the busiest worker's measured training time, in seconds.
+
+    A worker's training time is divided by its number of devices.
+    """
     idle_s: dict[Name, float]
-    """Worker -> device-seconds without a task since the end of the epoch before."""
+    """Worker -> device-seconds without a task since the end of the previous epoch."""
     start_s: float = 0.0
     """Device-seconds in which tasks waited for process start and imports, since the previous report.
 
@@ -259,14 +264,14 @@ class SchedulePlanned(_Event):
     source: str
     """Source of the order, such as ``planner/cyclic`` or ``cp-sat``."""
     order: tuple[PlannedSubEpoch, ...]
-    """In the order of their planned starts, which is each worker's order and each model's."""
+    """Sub-epochs by planned start, which is also the order of each worker and of each model."""
     makespan_s: float
     """Makespan of the remaining sub-epochs, simulated with the measured noise of their times."""
     dispatch_s: float
     """Simulated makespan of dispatch, which this order replaces."""
     lower_bound_s: float
     seconds: float
-    """Time spent looking."""
+    """Seconds that the planner searched."""
     parallel_plans: dict[Name, dict[Name, ParallelPlan]] = Field(
         default_factory=dict, exclude_if=lambda parallel_plans: not parallel_plans
     )
@@ -284,11 +289,11 @@ class ForecastMade(_Event):
     workers: int = Field(ge=1)
     """Number of workers that train."""
     ends: tuple[ForecastEnd, ...]
-    """By the number of workers, ascending; that of `workers` is among them."""
+    """Forecasts by the number of workers, ascending; includes `workers`."""
     advised: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
-    """Workers that would be better, by the run's goal. Absent: as many as there are."""
+    """Number of workers that suits the run's goal better. Absent: the present number."""
     allowed: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
-    """Most that it may have; set where its goal cannot be kept with them."""
+    """Maximum number of workers of the run; set if its goal cannot be met with them."""
     asked_for: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
     """Workers that the controller requested from the cluster manager. Absent: it only advises."""
 
@@ -300,7 +305,7 @@ class ForecastMade(_Event):
 
     @property
     def end(self) -> ForecastEnd:
-        """With the workers that are there."""
+        """Forecast for the present number of workers."""
         return next(each for each in self.ends if each.workers == self.workers)
 
 
@@ -318,7 +323,7 @@ class DevicesTaken(_Event):
 
 
 class ParallelPlansRuledOut(_Event):
-    """These parallel plans cannot train a model: no worker with its data has the devices."""
+    """These parallel plans cannot train a model: no worker with its data has enough devices."""
 
     type: Literal["ParallelPlansRuledOut"] = "ParallelPlansRuledOut"
     run: Name
@@ -328,8 +333,10 @@ class ParallelPlansRuledOut(_Event):
 
 
 class TrialsRecalled(_Event):
-    """Outcomes of earlier runs' trials that hold for this run, too: their trials need not be done. Told once, after the
-    run's models were inspected; there may be none."""
+    """Outcomes of earlier runs' trials that hold for this run too, so that they are not repeated.
+
+    Written once, after the run's models were inspected; may be empty.
+    """
 
     type: Literal["TrialsRecalled"] = "TrialsRecalled"
     run: Name
@@ -402,11 +409,11 @@ class WorkerJoined(_Event):
     kinds: tuple[str, ...]
     replicas: tuple[Replica, ...] = ()
     volume: Name | None = None
-    """The shard volume, where workers share one, as in `WorkerRecord`."""
+    """Shared shard volume, as in `WorkerRecord`; `None` if the worker has its own."""
     devices: int = Field(default=1, ge=1)
     """Number of devices, numbered from 0."""
     device: DeviceKind | None = Field(None, exclude_if=lambda value: value is None)
-    """Kind of the devices. `None`: they are not alike."""
+    """Kind of the devices; `None` if they differ."""
 
 
 class WorkerLost(_Event):
@@ -422,7 +429,7 @@ class WorkerLost(_Event):
 
 
 class WorkerRemoved(_Event):
-    """A worker and its volume are gone for good. It may join again as a new worker."""
+    """A worker and its volume were removed permanently. It may join again as a new worker."""
 
     type: Literal["WorkerRemoved"] = "WorkerRemoved"
     worker: Name
@@ -430,7 +437,7 @@ class WorkerRemoved(_Event):
 
 
 class ReplicasChanged(_Event):
-    """A shard volume holds other partitions than was known."""
+    """The partitions on a shard volume have changed."""
 
     type: Literal["ReplicasChanged"] = "ReplicasChanged"
     volume: Name
@@ -447,9 +454,9 @@ class TaskAssigned(_Event):
     attempt: int
     worker: Name
     devices: Devices = (0,)
-    """Devices of the attempt; ETL takes no device. (In older versions a worker had one device.)"""
+    """Devices of the attempt; ETL takes no device."""
     parallel_plan: ParallelPlan | None = Field(None, exclude_if=lambda parallel_plan: parallel_plan is None)
-    """How it uses the devices. Absent: one device, as user code is written."""
+    """Parallel plan of the attempt. Absent: one device, as user code is written."""
     other_members: tuple[Member, ...] = Field((), exclude_if=lambda members: not members)
     """Other workers of the gang, by ascending partition; `worker` leads and reads the first partition."""
     terms: int = Field(0, ge=0, exclude_if=lambda value: not value)
@@ -467,7 +474,7 @@ class TaskStarted(_Event):
 
 
 class TaskCommitted(_Event):
-    """The attempt's result is durable and accepted: exactly one commit counts for a task."""
+    """The attempt's result is durable and accepted. The store accepts exactly one commit of a task."""
 
     type: Literal["TaskCommitted"] = "TaskCommitted"
     task: str
@@ -495,7 +502,7 @@ class TaskRevoked(_Event):
     worker: Name
     reason: str
     loss: FailureKind | None = None
-    """How the worker was lost, if it was, as in `Revoke`."""
+    """How the worker was lost, as in `Revoke`; `None` if it was not lost."""
     limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """The worker's own memory after `OUT_OF_MEMORY`, in bytes. 0 (absent): unknown."""
 
@@ -509,7 +516,7 @@ class TaskGivenUp(_Event):
     type: Literal["TaskGivenUp"] = "TaskGivenUp"
     task: str
     attempt: int
-    """The newest, which has ended."""
+    """The newest attempt, which has ended."""
     reason: str
     """Message for people: the memory needed, the largest memory available, and the setting to raise."""
 
@@ -600,8 +607,7 @@ ControllerEvent = Annotated[
 ]
 """Events that the controller writes into an experiment's log and that change no attempt.
 
-Worker events are for workers that the cluster log has never named, as older versions wrote them. Users also
-write `ModelRetried`.
+Users can also write `RunResumed` and `ModelRetried`.
 """
 
 ClusterEvent = Annotated[

@@ -1,4 +1,6 @@
-"""Failure rules: patterns in the log of a failed attempt, and their consequences.
+"""Failure rules: patterns in the log of a failed attempt, and their consequences. Types and validation.
+
+The worker's agent matches them (`cerebro.worker.health.failure_rules`); the result is a part of the task's `Failure`.
 
 The first match counts: first the cluster's rules (`worker.failureRules` of the chart), then the run's, then
 built-in rules.

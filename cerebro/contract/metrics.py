@@ -1,4 +1,4 @@
-"""Merge metrics: sub-epochs into an epoch, partitions into a split. Pure.
+"""Merge metrics: sub-epochs into an epoch, partitions into a split. Pure; for workers and the fold.
 
 A ratio merges by adding both terms; a number by a mean weighted by rows.
 """
@@ -59,7 +59,7 @@ def merged(parts: Sequence[Part], *, of_no_rows: float = math.nan) -> dict[str, 
 
 
 MOST = 1e300
-"""The largest term that a worker lets pass: sums of as many as there ever are stay finite."""
+"""Largest term that a worker accepts, so that sums of many terms stay finite."""
 
 
 def total(ratios: Sequence[tuple[float, float]]) -> Ratio:
@@ -83,10 +83,10 @@ def _added(ratios: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def mixed(here: Mapping[str, bool], there: Mapping[str, bool]) -> str | None:
-    """The first metric that two parts have as a ratio and as a number, so that it cannot be put together.
+    """Return the first metric that is a ratio in one part and a number in the other, so that it cannot be merged.
 
     Args:
-        here, there: of each part, name -> whether it is a ratio.
+        here, there: `Part.kinds` of the two parts.
     """
     return min((name for name in here.keys() & there.keys() if here[name] != there[name]), default=None)
 
@@ -95,4 +95,4 @@ ADVICE = (
     "return it always as a number or always as cerebro.Ratio(numerator, denominator); where there is nothing to count, "
     "that is cerebro.Ratio(0, 0)"
 )
-"""What to do about a metric that is mixed or missing."""
+"""Advice for error messages about a mixed or missing metric."""

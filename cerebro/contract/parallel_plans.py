@@ -1,6 +1,7 @@
-"""Parallel plans: a technique with its parameters on a number of devices.
+"""Parallel plans: a technique with its parameters on a number of devices. Types only.
 
-This module names and serializes them. `cerebro.techniques` implements the techniques.
+`cerebro.commands.planning` lists a run's plans, trials measure them, the planner and dispatch choose one for each
+sub-epoch. `cerebro.techniques` implements the techniques.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from cerebro.contract.records import MAX_DEVICES
 TechniqueName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,48}$")]
 
 Params = dict[str, JsonValue]
-"""Of a technique, by name; anything JSON can say."""
+"""Parameters of a technique, by name; any JSON values."""
 
 
 Processes = Literal["ranks", "one"]
 
 MAX_GANG_SIZE = 64
-"""More workers than ever train one sub-epoch together."""
+"""Maximum number of workers that train one sub-epoch together."""
 
 
 class TechniqueChoice(Contract):
     """A technique that a user names for a run.
 
     Attributes:
-        name: of a built-in technique, or of the user's own.
-        version: of the technique: another one may need other memory or time.
-        params: that the user has fixed; all others are the technique's to vary.
-        code: of the user's own technique, encoded like a spec; `None`: it is built in.
-        least, most: numbers of devices that it can use.
+        name: name of a built-in technique or of the user's own.
+        version: version of the technique; other versions may need other memory or time.
+        params: parameters that the user has fixed; the technique may vary the others.
+        code: hash of the user's own technique, encoded like a spec; `None` if built in.
+        least, most: minimum and maximum number of devices.
         processes: as in `ParallelPlan`.
     """
 
@@ -53,7 +54,7 @@ class ParallelPlan(Contract):
         version: version of the technique.
         params: its parameters.
         size: number of devices per worker.
-        workers: number of workers in a gang. Absent if 1, so older versions can read it.
+        workers: number of workers in a gang; absent in JSON if 1.
         processes: ``"ranks"``: one process per device; ``"one"``: one process for all devices. The technique
             decides; stored here because the worker's agent does not open techniques.
         code: hash of a user's technique; `None` if built in.
@@ -84,8 +85,10 @@ class ParallelPlan(Contract):
 
     @property
     def label(self) -> str:
-        """For people and as a key: ``fsdp-2``, ``fsdp(reshard=False)-4``, ``ddp-2x4`` on two workers with four devices
-        each; a single device is not named."""
+        """Name for people and as a key: ``fsdp-2``, ``fsdp(reshard=False)-4``, ``ddp-2x4``, ``single``.
+
+        ``ddp-2x4`` runs on two workers with four devices each.
+        """
         params = ", ".join(f"{name}={value!r}" for name, value in sorted(self.params.items()))
         name = f"{self.technique}({params})" if params else self.technique
         if self.workers > 1:
@@ -97,4 +100,4 @@ SINGLE = ParallelPlan(technique="single", processes="one")
 """One process on one device, as user code is written. The default."""
 
 MemoryPlace = Literal["device", "host"]
-"""Whose memory ran out."""
+"""Memory that ran out."""

@@ -1,6 +1,7 @@
-"""Priority: which of several go first, runs that share a cluster and models of a run alike. One number for both.
+"""Priorities of runs in the cluster and of models in their run: one number for both, and its name and weight.
 
-Decision 47 has the rule. Logs and answers hold the name of a number that has one.
+Among runs it weights fair share (`controller.sharing`); among models the higher priority goes first. Decision 47 has
+the rule. Logs and answers contain the name of a number that has one.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ LOW, NORMAL, HIGH = -1, 0, 1
 NAMES = {"low": LOW, "normal": NORMAL, "high": HIGH}
 """Named priorities, ascending."""
 MOST = 9
-"""Users choose numbers from ``-MOST`` to ``MOST``. A search numbers as many as it has brackets."""
+"""Users choose numbers from ``-MOST`` to ``MOST``. A search uses one number for each of its brackets."""
 
 _NAME_OF = {number: name for name, number in NAMES.items()}
 _FACTOR = 4.0
 _DIGITS = 20
-"""Of a number as a text: int() refuses more than some thousands."""
+"""Maximum digits of a priority as text: int() refuses more than some thousands."""
 
 
 def shown(priority: int) -> str:
-    """As people read it: its name, or the number."""
+    """Return the name of a priority, or else its number as text."""
     return _NAME_OF.get(priority, str(priority))
 
 
@@ -34,10 +35,10 @@ def weight(priority: int) -> float:
 
 
 def parse(value: object) -> int:
-    """A priority as a name, a number, or its digits.
+    """Parse a priority given as a name, a number, or digits.
 
     Raises:
-        BadRequestError: it is none, or beyond what users choose.
+        BadRequestError: it is no priority, or outside ``-MOST`` to ``MOST``.
     """
     number = value
     if isinstance(value, str):
@@ -61,4 +62,4 @@ def _stored(priority: int) -> int | str:
 
 
 Priority = Annotated[int, BeforeValidator(_number), PlainSerializer(_stored)]
-"""In events and answers: the number here, its name there if it has one."""
+"""A number in Python; its name in JSON if it has one."""

@@ -1,4 +1,8 @@
-"""Records that are not events: experiments, workers, code. Written once, or by one owner."""
+"""Records in the store that are not events: experiments, workers, code, sizes and their reports. Types only.
+
+Each has one writer: the client creates experiments and code, a worker registers itself, the controller writes troubles.
+The keys in Redis are in `kvs_api.store.keys`; more stored records are in `cerebro.contract.stored`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.values import require_finite
 
 Hyperparameters = dict[str, Annotated[JsonValue, AfterValidator(require_finite)]]
-"""One training configuration: anything JSON can say."""
+"""One training configuration: any JSON values, without NaN and infinity."""
 
 
 def drops_last(hyperparams: Hyperparameters) -> bool:
@@ -63,7 +67,7 @@ class Locators(Contract):
         return self
 
     def splits(self) -> dict[Split, Locator]:
-        """The splits that are present, in the fixed order train, valid, test, predict."""
+        """Return the present splits, in the fixed order train, valid, test, predict."""
         pairs = (("train", self.train), ("valid", self.valid), ("test", self.test), ("predict", self.predict))
         return {name: locator for name, locator in pairs if locator is not None}
 
@@ -92,7 +96,7 @@ class Unreadable(Contract):
     """Number of the first unreadable event; 0 for the experiment's record."""
     reason: str
     by: str = ""
-    """Who could not read it, with the version."""
+    """Name and version of the reader that failed."""
     time: float = 0.0
     """Time of detection, in seconds since the epoch."""
 
@@ -109,7 +113,7 @@ class ExperimentSummary(Contract):
     is_archived: bool = False
     is_deleting: bool = False
     unreadable: Unreadable | None = None
-    """Set while it is quarantined. Of a record that cannot be read, `experiment` has but its name."""
+    """Set while it is quarantined. If its record is unreadable, `experiment` has only its name and creation time."""
 
 
 class Replica(Contract):
@@ -143,7 +147,7 @@ class Device(Contract):
 
 
 MAX_DEVICES = 256
-"""More devices than any worker has."""
+"""Maximum number of devices of a worker."""
 
 QUEUE_DEPTH = 2
 """Open attempts per device: one runs while the next loads its model. The same limit holds without a device.
@@ -151,7 +155,10 @@ QUEUE_DEPTH = 2
 
 
 COMPUTES = "computes:"
-"""Prefix in `WorkerRecord.kinds`: processors with an equal rest compute the same bits with as many threads."""
+"""Prefix of an entry in `WorkerRecord.kinds` that names the processor's kind.
+
+Processors of one kind compute the same bits with the same number of threads.
+"""
 
 
 class WorkerRecord(Contract):
@@ -164,22 +171,21 @@ class WorkerRecord(Contract):
     worker: Name
     incarnation: str = Field(min_length=1)
     weight: float = Field(gt=0)
-    """Share of the data it gets: its number of GPUs, or 1."""
+    """Relative share of the data: its number of GPUs, or 1."""
     cores: int = Field(ge=1)
     """Threads it computes with."""
     machine_cores: int = Field(default=0, ge=0)
-    """Cores that it shares with all other workers of its `host`; 0: not known."""
+    """Cores of its machine, shared with the other workers of its `host`; 0 if unknown."""
     gpus: tuple[str, ...] = ()
     devices: tuple[Device, ...] = Field(default=(), max_length=MAX_DEVICES)
-    """Device slots for training sub-epochs. Older versions register none and run one sub-epoch at a time."""
+    """Device slots for training sub-epochs. A worker without any runs one sub-epoch at a time."""
     memory_bytes: int | None = Field(None, ge=0, exclude_if=lambda value: value is None)
-    """Limit of its container, or the memory of its machine, in bytes. `None`: not known."""
+    """Limit of its container, or the memory of its machine, in bytes; `None` if unknown."""
     kinds: tuple[str, ...]
     """Task kinds it has handlers for, and its processor's kind after `COMPUTES`."""
     replicas: tuple[Replica, ...] = ()
     volume: Name | None = None
-    """Shared shard volume: its workers hold the same training partitions. `None`: its own volume, with its
-    name."""
+    """Shared shard volume, whose workers hold the same training partitions; `None` if it has a volume of its own."""
     pod: PodRef | None = None
     """Pod of the worker, if a cluster manager runs it."""
     host: str = ""
@@ -190,11 +196,11 @@ class WorkerRecord(Contract):
 
 
 class GpuUsage(Contract):
-    """One GPU of a worker, as its driver tells."""
+    """One GPU of a worker, as its driver reports it."""
 
     name: str
     used_share: float | None = None
-    """Of the time since the driver last looked, 0 to 1; `None` where the driver does not say."""
+    """Busy share of the driver's last measuring period, 0 to 1; `None` if the driver does not report it."""
     memory_bytes: int = Field(ge=0)
     memory_total_bytes: int = Field(ge=0)
 
@@ -203,7 +209,7 @@ class WorkerUsage(Contract):
     """Resource usage of a worker. `None` means not measured, not 0."""
 
     cores_used: float | None = None
-    """Processor seconds per second, of its process and all below it."""
+    """Processor seconds per second of its process and all descendants."""
     cores: int = Field(ge=1)
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
@@ -221,7 +227,7 @@ class UsageSample(Contract):
 
 
 TASKS_BETWEEN = ", "
-"""Stands between the tasks of a worker that runs several."""
+"""Separator of tasks in `WorkerStatus.running`."""
 
 SILENT_S = 20.0
 """Seconds without a report before pages show a worker as lost."""
@@ -237,9 +243,9 @@ class WorkerStatus(Contract):
     running: str | None = None
     """Tasks that it reported as running; see `tasks`."""
     leaving: str = ""
-    """Why its process ends, if it does."""
+    """Reason why its process is ending; empty otherwise."""
     usage: WorkerUsage | None = None
-    """As it last said; `None` before."""
+    """Its last reported usage; `None` before the first report."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -253,7 +259,7 @@ class WorkerStatus(Contract):
 
 
 class AuditEntry(Contract):
-    """Something that was done to the cluster and that no experiment's log can tell; for people."""
+    """An action on the cluster that no experiment's log records."""
 
     time: float
     """Seconds since the epoch, the store's clock."""
@@ -283,7 +289,7 @@ class SizeRequest(Contract):
     by: str = ""
     """Author, for people; ``autoscaler``: the controller itself."""
     reason: str = Field("", exclude_if=lambda text: not text)
-    """Why, for people. Absent: it is not said."""
+    """Reason, for people; may be empty."""
     problem: str = ""
     """Reason for a refusal."""
 
@@ -309,7 +315,7 @@ class Troubles(Contract):
 
     schema_version: Literal[2] = SCHEMA_VERSION
     pods: dict[str, str] = Field(default_factory=dict)
-    """Name of the pod -> what keeps it from running."""
+    """Pod -> reason why it does not run."""
     note: str = Field("", exclude_if=lambda text: not text)
     """Message about the number of workers: missing workers, or that the cluster is scaled to zero."""
     before_rest: int = Field(0, ge=0, exclude_if=lambda number: number == 0)

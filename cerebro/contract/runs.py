@@ -1,4 +1,7 @@
-"""Requests by clients to start runs, and plans that the controller makes for them. Events carry both."""
+"""Requests of runs, which clients send in `RunRequested`, and their plans, which the controller writes in `RunStarted`.
+
+Types only. `cerebro.commands.planning` computes fit and evaluation plans, `controller.preparation` ETL plans.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import SearchRequest
 
 Project = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?$")]
-"""A name, or empty."""
+"""Name of a project, or empty."""
 
 # --- requests ---------------------------------------------------------------------------------------
 
@@ -45,7 +48,7 @@ class Goal(Contract):
     )
     """Budget in worker-hours of training workers. The run pauses at the limit."""
     workers: tuple[int, int] | None = Field(None, exclude_if=lambda value: value is None)
-    """Fewest and most that it may have."""
+    """Minimum and maximum number of workers."""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Goal:
@@ -73,7 +76,7 @@ class FitRequest(Contract):
     """True if a planner may replace the dispatch of ``lrptw`` by a better order."""
     hang_timeout_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     max_attempts: int = Field(default=3, ge=1)
-    """Attempts a sub-epoch gets when its process crashes; user errors get one."""
+    """Maximum attempts of a sub-epoch whose process crashes; an error in user code is not retried."""
     techniques: tuple[TechniqueChoice, ...] | None = Field(None, exclude_if=lambda value: value is None)
     """Techniques that sub-epochs may use, tried in order until measured. Absent: chosen by the platform."""
     gpus: tuple[int, ...] = Field((), exclude_if=lambda value: not value)
@@ -105,15 +108,15 @@ class Origin(Contract):
 
     model: str
     at: Literal["last", "best"] | Annotated[int, Field(ge=1)] = "last"
-    """Its newest sub-epoch; the end of its best epoch by the run's metric; or the end of an epoch."""
+    """``"last"``: its newest sub-epoch; ``"best"``: its best epoch by the run's metric; or the number of an epoch."""
 
 
 class NewModel(Contract):
-    """A model that is added to a run. Its id is given by the fold, in the order of the log."""
+    """A model that is added to a run. The fold assigns its id, in the order of the log."""
 
     hyperparams: Hyperparameters
     epochs: int = Field(ge=1)
-    """Its resource: the number of epochs it may train in all."""
+    """Number of epochs in all."""
     origin: Origin | None = None
     """Parent checkpoint and sub-epochs that it starts from. Absent: new weights."""
     parent: str = ""
@@ -146,8 +149,10 @@ class PartitionPlan(Contract):
 
 
 class EtlPlan(Contract):
-    """`splits[split]` lists its partitions. `dataset` is a fingerprint of code, locators, metadata, seed and fraction:
-    the same call finds the same data set again."""
+    """Partitions of each split. `dataset` is a fingerprint of code, locators, metadata, seed and fraction.
+
+    So the same call finds the same data set again.
+    """
 
     kind: Literal["etl"] = "etl"
     dataset: str
@@ -169,7 +174,7 @@ class FitPlan(Contract):
 
 
 class EvaluatePlan(Contract):
-    """Which (model, epoch) meet which partitions."""
+    """Models with their epochs, and the partitions to evaluate them on."""
 
     kind: Literal["test", "predict"]
     dataset: str
@@ -178,9 +183,10 @@ class EvaluatePlan(Contract):
     """Model id -> epoch whose checkpoint is used."""
     partitions: dict[int, int]
     is_whole: bool = False
-    """Whether each model meets all partitions in one task, as it does in validation: `SubEpochSpec.test` sees the whole
-    split, so its metrics may be of any kind. Else there is a task per partition: of predictions; of training data,
-    which lies on the workers' own volumes; and of all runs planned before there was this field."""
+    """True if each model reads all partitions in one task, so that `SubEpochSpec.test` sees the whole split.
+
+    False for one task per partition: for predictions, and for training data, which is on the workers' own volumes.
+    """
 
 
 Plan = Annotated[EtlPlan | FitPlan | EvaluatePlan, Field(discriminator="kind")]
@@ -202,13 +208,13 @@ class ForecastEnd(NamedTuple):
 
     workers: int
     p50_s: float
-    """Seconds from the time of the event, by one half of the simulations."""
+    """Seconds after the event by which half of the simulations ended."""
     p90_s: float
-    """By nine of ten."""
+    """Seconds after the event by which nine of ten simulations ended."""
 
 
 class TakenSpan(NamedTuple):
-    """When a device had tasks of other runs: the store's clock, seconds."""
+    """Time range in which a device had tasks of other runs, in seconds since the epoch."""
 
     worker: str
     device: int

@@ -1,4 +1,8 @@
-"""Searches: the space, the sampler, the procedure and the stop rules of a fit, as users write and events store them."""
+"""Searches of a fit: space, sampler, procedure and stop rules, as users write them and events store them. Types only.
+
+Users create most classes directly (`cerebro.ASHA`, `cerebro.TPE`, ...); `cerebro.client.search` builds the request.
+`cerebro.search` implements procedures, rules and samplers.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class RandInt(Contract):
 
 
 class ChoiceOf(Contract):
-    """One of `values`; of one value: it is fixed."""
+    """One of `values`; a single value is fixed."""
 
     kind: Literal["choice"] = "choice"
     values: tuple[Annotated[JsonValue, AfterValidator(require_finite)], ...] = Field(min_length=1)
@@ -61,7 +65,7 @@ _Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Written(Contract):
-    """A part of a search that users write: a wrong argument is a `SearchError`."""
+    """Base of classes that users create: a wrong argument raises `SearchError`."""
 
     def __init__(self, **values: Any) -> None:
         try:

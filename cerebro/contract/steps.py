@@ -1,4 +1,6 @@
-"""Steps: decisions of the controller and reports of workers that change the store.
+"""Steps: decisions of the controller (`Decision`) and reports of workers (`Report`) that change the store. Types only.
+
+`KvsClient.decide` and `report` send them; `kvs_api.store.steps` and the script apply them.
 
 A step is one compare-and-set on ``(task, attempt)`` with its event. The store applies a list of steps
 atomically. For each it answers `done`, `already` (applied before, so a retry is harmless) or `refused` with a
@@ -28,8 +30,10 @@ class AssignedMember(Contract):
 
 
 class Assign(LateContract):
-    """Controller: put `attempt` of a task into the inbox of a worker's present incarnation. Refused if one of the
-    devices does not exist or has `depth` open attempts already."""
+    """Controller: put `attempt` of a task into the inbox of a worker's present incarnation.
+
+    Refused if one of the devices does not exist or has `depth` open attempts already.
+    """
 
     op: Literal["assign"] = "assign"
     task: str
@@ -46,8 +50,7 @@ class Assign(LateContract):
 
     @property
     def depth(self) -> int:
-        """Open attempts that each of the devices may have, with this one. A gang begins at once at all of its workers,
-        or is not given to them."""
+        """Maximum number of open attempts per device, including this one; 1 for a gang, which starts at once."""
         return 1 if self.other_members else QUEUE_DEPTH
 
     @property
@@ -66,8 +69,11 @@ class Revoke(Contract):
     reason: str
     force: bool = False
     loss: FailureKind | None = None
-    """How the worker was lost, if it was. If the attempt was running, it may be the reason itself: `OUT_OF_MEMORY`
-    counts as a failed attempt of that kind, `PREEMPTED` for nothing, anything else as a lost worker."""
+    """How the worker was lost; `None` if it was not lost.
+
+    For a running attempt, `OUT_OF_MEMORY` counts as a failed attempt of that kind, `PREEMPTED` does not count, and
+    other kinds count as a lost worker.
+    """
     limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """As in `TaskRevoked`."""
 
@@ -83,8 +89,7 @@ class Preempt(Contract):
 
 
 class Dequeue(Contract):
-    """Controller: take a run out of the queue that the log does not have open, as after a command that came too
-    late."""
+    """Controller: remove a run from the queue that is not open in the log, as after a command that came too late."""
 
     op: Literal["dequeue"] = "dequeue"
     run: Name

@@ -1,7 +1,7 @@
-"""Groups of similar models, their parallel plans, and measurements of these plans.
+"""Groups of similar models (`Inspection`), their parallel plans, and measurements (`TrialOutcome`). Types only.
 
-`trial_runner` makes them in workers, because only workers open user code. The run's log records them, so
-every reader folds the same facts.
+`trial_runner` makes them in workers, because only workers open user code. The run's log records them, so every reader
+folds the same facts. `controller.sources.trials` decides what to measure.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ModelGroup(Contract):
     problem: Reason = ""
 
     def parallel_plan(self, identity: str) -> KnownParallelPlan | None:
-        """The way of that id."""
+        """Return the parallel plan with this id, or `None`."""
         return next((known for known in self.parallel_plans if known.id == identity), None)
 
 
@@ -141,11 +141,11 @@ class Inspection(Contract):
     problem: Reason = ""
 
     def group(self, identity: str) -> ModelGroup | None:
-        """The group of that id."""
+        """Return the group with this id, or `None`."""
         return next((group for group in self.groups if group.id == identity), None)
 
     def group_of(self, model: str) -> ModelGroup | None:
-        """The group that a model is in."""
+        """Return the group of a model, or `None`."""
         return next((group for group in self.groups if model in group.models), None)
 
 
@@ -196,7 +196,7 @@ class TrialOutcome(Contract):
 
 
 class TrialRecord(LateContract):
-    """The outcome of a trial, kept for other runs under all that it depends on (`KnownParallelPlan.cache_key`)."""
+    """The outcome of a trial, stored for other runs under `KnownParallelPlan.cache_key`."""
 
     key: Sha256
     outcome: TrialOutcome

@@ -1,4 +1,4 @@
-"""Convert hyperparameters to JSON values that mean the same in Python, in the log and in a browser.
+"""Convert hyperparameters to JSON values that mean the same in Python, in the log and in a browser. Pure.
 
 Lists, arrays and scalars of NumPy, torch and pandas become lists and plain numbers. `carried` refuses a value that JSON
 would change, such as a dict with integer keys, a masked element or an integer beyond 2**53.

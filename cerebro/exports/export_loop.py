@@ -1,4 +1,9 @@
-"""Read experiment logs and pass new rows to an exporter."""
+"""Read experiment logs and pass new rows to an exporter, once (`ExperimentExport`) or until stopped (`ExportLoop`).
+
+``cerebro export`` runs it, in a user's process or the chart's export pod. The exporter (`MlflowExport`, `WandbExport`)
+talks to the tracker and remembers the last event sent; nothing is written to the cluster. An unreachable tracker is
+retried every 5 s; an experiment that fails otherwise is skipped until its log grows.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ class Store(Protocol):
         ...
 
     def experiment(self, name: str) -> ExperimentRecord:
-        """Return one experiment."""
+        """Return the record of one experiment."""
         ...
 
     def events(self, experiment: str, after: int = 0) -> Sequence[Event]:
@@ -39,7 +44,7 @@ class Export(Protocol):
     """A tracker that receives the rows; sending a row twice has no effect."""
 
     def cursor(self, page_key: PageKey) -> int:
-        """Return the number of the last event whose rows the page has."""
+        """Return the number of the last event whose rows the tracker has for a page."""
         ...
 
     def send(self, rows: Mapping[PageKey, Sequence[Row]]) -> None:

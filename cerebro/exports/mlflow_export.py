@@ -1,4 +1,4 @@
-"""Export of an experiment's pages to MLflow runs, each row once.
+"""`MlflowExport`: writes an experiment's pages to MLflow as runs, each row once. `export_loop` calls it.
 
 A run is created in one request with its tag `ID`, so a later export finds it. The tag `CURSOR` holds the number of the
 last event whose rows the run has; the request that sends rows also sets it. MLflow may have applied part of a request

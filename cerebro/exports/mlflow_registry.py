@@ -1,4 +1,4 @@
-"""Export of registered models to MLflow's model registry, each version once.
+"""`RegistryExport`: copies registered models to MLflow's model registry, each version once, for ``cerebro export``.
 
 A version is created in one request with its stable tag `ID`. After a failed request the export searches for that tag
 before it tries again. MLflow numbers the versions itself, because others register versions too. Each version refers to

@@ -1,4 +1,4 @@
-"""MLflow tracking server over its REST API: requests, size limits, retries.
+"""`MlflowServer`: calls of an MLflow tracking server's REST API, with size limits and retries. Knows no experiment.
 
 An export needs few JSON calls, so it does without MLflow's package. Sources: "MLflow REST API"; the limits are from
 ``mlflow/utils/validation.py``. An answer can be lost after the request took effect, so a retried call knows that it
@@ -27,7 +27,7 @@ MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000
 _TIMEOUT_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 _TOO_MANY, _SUCCESS, _SERVER_ERROR = 429, 300, 500
-_REFUSED = {401: "asks for a sign-in", 403: "refuses what the export does"}
+_REFUSED = {401: "asks for a sign-in", 403: "refuses the export's requests"}
 _NOT_FOUND = 404
 
 Done = TypeVar("Done")

@@ -1,4 +1,6 @@
-"""Pages and rows of an experiment for a tracker, computed from its log. Pure.
+"""`Projection`: an experiment's pages and rows for a tracker, computed from its log event by event. Pure.
+
+`export_loop` feeds it; the exporters read pages and send rows.
 
 A *page* becomes one run of the tracker. Each fit has a page, and each of its models has a page below it. Rows are
 added when sub-epochs commit. A sub-epoch that is repeated because its checkpoint was lost adds no rows.

@@ -1,4 +1,4 @@
-"""Values of a registered model in MLflow's registry: ids, tags, parameters, alias changes. Pure."""
+"""Values of a registered model in MLflow: ids, tags, parameters, alias changes. Pure; for `mlflow_registry`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export of an experiment's pages to Weights & Biases runs, with its package.
+"""`WandbExport`: writes an experiment's pages to Weights & Biases as runs. `export_loop` calls it.
 
 Only this module imports `wandb`. W&B has no public API for metrics. Its package takes each value with a *step* and
 drops values whose step is not above the last one. The step of a value is the number of its event, so a repeated send

@@ -1,6 +1,7 @@
-"""Supervisor program: ``python -m cerebro.local --home DIR --workers N ...``. Wiring only.
+"""Supervisor program of a local cluster: ``python -m cerebro.local --home DIR --workers N ...``.
 
-``cerebro up`` runs it. With ``--announce FD`` it writes one `Announcement` line about its start to that
+`cerebro.local.cluster.start` and ``cerebro up --foreground`` run it. It takes the home's lock, reserves ports and hands
+the list of services to `Supervisor`. With ``--announce FD`` it writes one `Announcement` line about its start to that
 descriptor.
 """
 

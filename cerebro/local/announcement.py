@@ -1,4 +1,4 @@
-"""Message from a new supervisor to its launcher, over a pipe.
+"""Message from a new supervisor to its launcher (`cerebro.local.cluster`), over a pipe: recorded, busy or refused.
 
 The launcher blocks on the pipe instead of polling files. A supervisor that dies silently also closes the
 pipe.
@@ -12,12 +12,12 @@ from enum import StrEnum
 
 
 class Announcement(StrEnum):
-    """How far a start has come."""
+    """Outcome of a supervisor's start."""
 
-    RECORDED = "recorded"  # the cluster's record is on disk; what follows stands there
+    RECORDED = "recorded"  # the cluster's record is on disk; it shows the further progress
     BUSY = "busy"  # another supervisor runs, starts or cleans this home
     REFUSED = "refused"  # it cannot start; the message says why
-    SILENT = "silent"  # the supervisor ended, or did not speak in time
+    SILENT = "silent"  # the supervisor ended or sent no message in time
 
 
 def announce(descriptor: int, what: Announcement, message: str = "") -> None:
@@ -32,7 +32,7 @@ def announce(descriptor: int, what: Announcement, message: str = "") -> None:
 
 
 def hear(descriptor: int, timeout_s: float) -> tuple[Announcement, str]:
-    """Wait for the supervisor's message. The caller has closed its copy of the writing end."""
+    """Wait for the supervisor's message; return it and its text. The caller has closed its copy of the writing end."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     if not poller.poll(max(timeout_s, 0.0) * 1000):

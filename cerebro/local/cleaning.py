@@ -1,7 +1,8 @@
-"""Remove remains of an unclean end.
+"""Remove remains of an unclean end: processes, sockets and scratch files of an earlier cluster at a home.
 
-A killed supervisor takes its services with it (`parent_death`), so this usually finds nothing. It is for
-programs that user code started in other sessions, and for power loss.
+Called at each start and stop of a cluster, and by ``cerebro doctor``, which only lists processes. A killed supervisor
+takes its services with it (`parent_death`), so this usually finds nothing. It is for programs that user code started
+in other sessions, and for power loss. Experiments and volumes are never touched.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _GRACE_S = 2.0
 
 
 def leftovers(home: ClusterHome) -> tuple[ProcessId, ...]:
-    """Processes of the cluster at `home`, by the last record and by the mark in their environment."""
+    """Return running processes of the cluster at `home`, by the last record and the mark in their environment."""
     info = home.read()
     recorded = {service.process for service in info.services if service.process} if info else set()
     return tuple({*filter(processes.is_alive, recorded), *processes.marked(home.path)})
 
 
 def clean(home: ClusterHome) -> tuple[ProcessId, ...]:
-    """End leftover processes, remove stale sockets and scratch files; returns the processes.
+    """End leftover processes, remove stale sockets and scratch files; return the processes.
 
     The caller holds the home's lock.
 

@@ -1,7 +1,8 @@
 """Start, join and stop the local cluster from any process: command line, notebook or test.
 
-Owns no process and no thread. Every function is safe to call twice, and from several processes at once: the
-supervisor with the home's lock is the cluster, and other processes join it.
+`start` launches the supervisor (`cerebro.local.__main__`) in its own session; `scale` and `stop` signal it. This module
+keeps no process and no thread. Every function is safe to call twice, and from several processes at once: the
+supervisor with the home's lock is the cluster, and other processes join it. Not for clusters on Kubernetes.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from cerebro.runtime.usage.gpus import Gpu, Gpus
 DEFAULT_WORKERS = 2
 _SUPERVISOR = ("-P", "-m", "cerebro.local")
 _STAGES = 3
+"""Number of stages of services; each may use its grace period at the end."""
 _LOOK_AGAIN_S = 0.03
+"""Seconds between two reads of the cluster's record."""
 _LOG_LINES = 15
 
 
 def version() -> str:
-    """The version of Cerebro that is installed."""
+    """Return the installed version of Cerebro."""
     try:
         return importlib.metadata.version("cerebro-platform")
     except importlib.metadata.PackageNotFoundError:  # run from a source tree through PYTHONPATH
@@ -115,7 +118,7 @@ def start(
                     return info if is_there else _with_notebook(place, info, timeout_s)
                 processes.wait_gone(info.supervisor, _LOOK_AGAIN_S)
         raise _too_slow(place, timeout_s)
-    except BaseException:  # Ctrl-C included: who gives up a start that is theirs leaves nothing half-made
+    except BaseException:  # Ctrl-C included: an interrupted start must leave no half-started cluster
         if is_ours:
             stop(place.path)
         raise
@@ -184,7 +187,7 @@ def _signalled(info: ClusterInfo, is_done: Callable[[ClusterInfo], bool], timeou
 
 
 def worker_options(workers: int | None, devices: int | None) -> list[str]:
-    """What tells the supervisor of the workers that a user wants; `None`: nothing is said.
+    """Return the supervisor's arguments for the number of workers and devices; `None` uses the defaults.
 
     Raises:
         ClusterError: this machine does not have as many devices, or a service would refuse a variable of the
@@ -194,25 +197,25 @@ def worker_options(workers: int | None, devices: int | None) -> list[str]:
     cluster_rules(os.environ)
     number = workers or DEFAULT_WORKERS
     options = ["--workers", str(number)]
-    said, name = ("" if devices is None else str(devices)), "devices"
+    text, name = ("" if devices is None else str(devices)), "devices"
     if devices is None:
-        said, name = os.environ.get("CEREBRO_DEVICES", ""), "CEREBRO_DEVICES"
-    if not said:
+        text, name = os.environ.get("CEREBRO_DEVICES", ""), "CEREBRO_DEVICES"
+    if not text:
         return options
-    if not said.isdecimal() or int(said) < 1:
-        raise ClusterError(f"{name} is {said!r}, expected a number of devices for each worker, from 1")
+    if not text.isdecimal() or int(text) < 1:
+        raise ClusterError(f"{name} is {text!r}, expected a number of devices for each worker, from 1")
     gpus = len(_gpus())
     most = max(1, gpus // number) if gpus else cores.available()
-    if int(said) > most:
+    if int(text) > most:
         there = f"{gpus} GPU(s) for {number} worker(s)" if gpus else f"{most} processor core(s)"
         raise ClusterError(
-            f"{name} is {said}, but this machine has {there}: a worker may have at most {most}"
+            f"{name} is {text}, but this machine has {there}: a worker may have at most {most}"
         )
-    return [*options, "--devices", said]
+    return [*options, "--devices", text]
 
 
 def gpu_options() -> list[str]:
-    """What tells the supervisor of the GPUs: it is small, and has no driver in memory."""
+    """Return the supervisor's arguments for this machine's GPUs. It does not load the GPU driver itself."""
     found = ",".join(gpu.uuid for gpu in _gpus())
     return ["--gpus", found] if found else []
 
@@ -253,13 +256,13 @@ def stop(home: Path | str | None = None, *, timeout_s: float = GRACE_S * (_STAGE
 
 def _end(supervisor: ProcessId, timeout_s: float) -> None:
     for signum, limit_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, GRACE_S)):
-        # If it takes SIGKILL, its services end as well: they are tied to it.
+        # SIGKILL ends its services too: they are tied to it (`parent_death`).
         if not processes.send(supervisor, signum) or processes.wait_gone(supervisor, limit_s):
             return
 
 
 def _launch(place: ClusterHome, arguments: Sequence[str], deadline: float) -> bool:
-    """Start a supervisor; true if it holds the home, false if another one does."""
+    """Start a supervisor. Return True if it holds the home's lock, False if another one does."""
     read, write = os.pipe()
     options = ["--home", str(place.path), "--background", "--announce", str(write), "--version", version()]
     log = logs.open_log(place.log("supervisor"))
@@ -272,27 +275,27 @@ def _launch(place: ClusterHome, arguments: Sequence[str], deadline: float) -> bo
             stdout=log,
             stderr=subprocess.STDOUT,
             pass_fds=(write,),
-            start_new_session=True,  # what ends the caller's terminal or kernel must not end the cluster
+            start_new_session=True,  # the end of the caller's terminal or kernel must not end the cluster
             check=False,  # a problem is announced, or shows in the log
         )
         os.close(write)
         write = -1
-        said, message = hear(read, deadline - time.monotonic())
+        outcome, message = hear(read, deadline - time.monotonic())
     finally:
         for descriptor in (read, write, log):
             if descriptor >= 0:
                 os.close(descriptor)
-    if said is Announcement.REFUSED:
+    if outcome is Announcement.REFUSED:
         raise ClusterError(message)
-    if said is Announcement.SILENT:
+    if outcome is Announcement.SILENT:
         raise ClusterError(
             f"the supervisor of the local cluster did not start: {message}{_tail(place, 'supervisor')}"
         )
-    return said is Announcement.RECORDED
+    return outcome is Announcement.RECORDED
 
 
 def _environment() -> dict[str, str]:
-    """The caller's, with search paths that keep their meaning in another working folder."""
+    """Return the caller's environment with absolute module search paths: the supervisor has another working folder."""
     environment = dict(os.environ)
     if found := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = os.pathsep.join(

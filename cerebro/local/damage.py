@@ -1,4 +1,8 @@
-"""Explain a damaged append-only file of the database to the user."""
+"""Explain a damaged append-only file of the database to the user, with the command that repairs it.
+
+The supervisor calls `explained` when the database ends before it is ready (`Service.explain`). It reads the log;
+nothing is repaired.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from cerebro.local.database import find_server
 
 _SAID = re.compile(r"([^\n]*\bappend only file (\S+?)(?::|\s)[^\n]*)")
 _TAIL = 4 << 10
+"""Bytes of the log's end that are searched."""
 
 
 def explained(store: Path, log: Path) -> str:
@@ -35,12 +40,14 @@ def explained(store: Path, log: Path) -> str:
 
 
 def mend_command(file: Path) -> str:
-    """What cuts a file at its last whole record, for a shell. Of the file itself: of a manifest, some versions of the
-    program do not know their own base file."""
+    """Return the shell command that cuts a file at its last complete record.
+
+    It names the file, not the manifest: some versions of the program do not find their base file through a manifest.
+    """
     server = find_server()
     if server is None:
         return f"valkey-check-aof --fix {shlex.quote(str(file))}"
-    # The program of all names is one, which looks at the name that it is started by.
+    # One program serves all names and acts by the name it is started with.
     name = server.name.replace("-server", "-check-aof")
     checker = server.with_name(name)
     if os.access(checker, os.X_OK):
@@ -59,5 +66,5 @@ def _last_start(log: Path) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    # Of the newest line alone: an earlier start may have said it.
+    # The last line only: earlier lines may be of an earlier start.
     return text.rstrip().rpartition("\n")[2]

@@ -1,4 +1,8 @@
-"""The server behind kvs_api: where its program is found and how it is started. Not its protocol."""
+"""The Redis or Valkey server of a local cluster: where its program is found, and its command line.
+
+`services` starts it, and ``cerebro doctor`` checks the program. Only kvs_api connects to it; keys and protocol are in
+`kvs_api.store`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment variables passed from the cluster's launcher to a service. Only named variables are passed.
+"""Environment variables passed from the cluster's launcher to a service (`services`). Only named variables are passed.
 
 A shell's environment contains secrets, and settings that differ between terminals. Object-store credentials
 go only to services that read objects, the token only to clients of the store.
@@ -39,23 +39,23 @@ _SECRET = re.compile(r"CEREBRO_(?:[A-Z]+_)?TOKEN")
 
 
 def control_plane(environment: Mapping[str, str]) -> dict[str, str]:
-    """For services that neither read objects nor compute."""
+    """Return the variables for services that neither read objects nor compute."""
     return {
         **_chosen(environment, (*_MACHINE, *_SETTINGS)),
         "PYTHONUNBUFFERED": "1",
-        # Threads that mostly wait: more arenas or computing threads would cost memory and bring nothing.
+        # Their threads mostly wait: more memory arenas or computing threads would only cost memory.
         "MALLOC_ARENA_MAX": environment.get("MALLOC_ARENA_MAX", "2"),
         "OMP_NUM_THREADS": "1",
     }
 
 
 def reader(environment: Mapping[str, str]) -> dict[str, str]:
-    """For controller and dispatcher, which also read metadata from object stores."""
+    """Return the variables for controller and dispatcher, which also read metadata from object stores."""
     return {**control_plane(environment), **_chosen(environment, (*_NETWORK, *_OBJECTS))}
 
 
 def worker(environment: Mapping[str, str], cores: int) -> dict[str, str]:
-    """For workers, which read objects, compute, and install the requirements of user code."""
+    """Return the variables for workers, which read objects, compute, and install requirements of user code."""
     return {
         **_chosen(environment, (*_MACHINE, *_SETTINGS, *_NETWORK, *_OBJECTS, *_COMPUTING)),
         "PYTHONUNBUFFERED": "1",
@@ -64,7 +64,7 @@ def worker(environment: Mapping[str, str], cores: int) -> dict[str, str]:
 
 
 def bare(environment: Mapping[str, str]) -> dict[str, str]:
-    """For programs that are not ours: no settings, no secrets."""
+    """Return the variables for other projects' programs: no settings, no secrets."""
     return {**_chosen(environment, _MACHINE), "PYTHONUNBUFFERED": "1"}
 
 

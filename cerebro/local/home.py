@@ -1,11 +1,12 @@
-"""Home folder of a local cluster, and the record of its services.
+"""Home folder of a local cluster (`ClusterHome`), and the record of its services (`ClusterInfo`).
 
-Owns the layout, the token and ``run/cluster.json``. One supervisor writes that file atomically; any process
-may read it. It outlives the cluster, so that the next start can keep the ports.
+Defines the layout, the token and ``run/cluster.json``. One supervisor writes that file atomically; command line,
+client and notebooks read it to find the cluster. It outlives the cluster, so that the next start can keep the ports.
+Starting and stopping is in `cluster`.
 
     home/store                  append-only file of Redis or Valkey
     home/volumes/...            shared, checkpoints, metrics, code, and shards/worker-N: see `cerebro.runtime.volumes`
-    home/notebooks              what JupyterLab shows, if it runs
+    home/notebooks              root folder of JupyterLab, if it runs
     home/logs                   output of services and of tasks
     home/run                    cluster.json, token, lock, size, redis.sock, tmp: for this user only
 """
@@ -92,19 +93,19 @@ class ClusterInfo:
         return None if port is None else f"http://127.0.0.1:{port}"
 
     def token(self) -> str:
-        """The bearer token of this cluster."""
+        """Return the bearer token of this cluster."""
         return ClusterHome(self.home).token()
 
     def to_json(self) -> str:
-        """The text of ``cluster.json``."""
+        """Return the text of ``cluster.json``."""
         return json.dumps(asdict(self), indent=1, default=str)
 
     @classmethod
     def from_json(cls, text: str) -> ClusterInfo:
-        """The record in a ``cluster.json``.
+        """Parse the text of a ``cluster.json``.
 
         Raises:
-            ValueError: it is cut short, or was written by a version with other fields.
+            ValueError: the text is incomplete, or a version with other fields wrote it.
         """
         try:
             fields = json.loads(text)
@@ -120,7 +121,7 @@ class ClusterInfo:
 
 
 class ClusterHome:
-    """Paths in the home of a local cluster. Making one changes nothing on disk.
+    """Paths in the home of a local cluster. Creating the object changes nothing on disk.
 
     Args:
         path: the folder; by default ``$CEREBRO_HOME``, or ``~/.cerebro``.
@@ -155,11 +156,11 @@ class ClusterHome:
         return f"{zlib.crc32(os.fsencode(self.path)):08x}"
 
     def log(self, service: str) -> Path:
-        """Output of one service, or of the ``supervisor``."""
+        """Return the path of the output of a service, or of the ``supervisor``."""
         return self.logs / f"{service}.log"
 
     def shards(self, worker: str) -> Path:
-        """The shard volume of one worker."""
+        """Return the shard volume of one worker."""
         return self.volumes / "shards" / worker
 
     def create(self) -> None:
@@ -190,7 +191,7 @@ class ClusterHome:
             )
 
     def _close(self) -> None:
-        """What users train on and with is in here: other users of the machine have no business in it."""
+        """Remove other users' access to the cluster's folders, which hold data, code and tokens."""
         own_folders = (self.store, self.volumes, self.logs, self.notebooks, self.run)
         for folder in (self.store, self.volumes, self.logs, self.run, self.scratch):
             folder.mkdir(exist_ok=True, mode=_PRIVATE)
@@ -212,7 +213,7 @@ class ClusterHome:
             )
 
     def token(self) -> str:
-        """The bearer token of this home's cluster, made at the first call. Two first calls at once agree."""
+        """Return the bearer token of this home's cluster; create it at the first call. Concurrent first calls agree."""
         if not self.token_file.exists():
             import secrets
 
@@ -230,7 +231,7 @@ class ClusterHome:
         return self.token_file.read_text().strip()
 
     def service_token(self, role: str) -> str:
-        """Token of one service in users mode, derived from `token`, which it does not reveal."""
+        """Return the token of one service in users mode. It is derived from `token` but does not reveal it."""
         import hashlib
         import hmac
 
@@ -240,7 +241,7 @@ class ClusterHome:
 
     @property
     def socket(self) -> Path:
-        """Where the database listens: in the run folder, or in a short one if that path would be too long."""
+        """The database's socket: in the run folder, or in a temporary folder if that path would be too long."""
         path = self.run / "redis.sock"
         if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
             return path

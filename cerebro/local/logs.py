@@ -1,4 +1,8 @@
-"""Output files of services: opened for appending, kept small, read from the end."""
+"""Output files of a local cluster's services: opened for appending, kept small, read from the end.
+
+`ServiceProcess` opens them; ``cerebro logs`` and error messages read them. Logs of tasks are in folders beside them and
+are written by workers.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ START_MARK = "--- started "
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends to the log, with a line that says that a process starts here.
+    """Open a log for appending, write a line that marks the start of a process, and return the descriptor.
 
-    A log that grew over 10 MB becomes ``NAME.1`` first, replacing an older one.
+    A log of more than 10 MB is renamed to ``NAME.1`` first, which replaces an older one.
     """
     if path.exists() and path.stat().st_size > _LARGEST_BYTES:
         path.replace(path.with_name(path.name + ".1"))
@@ -36,7 +40,7 @@ def tail(path: Path, lines: int, *, last_start: bool = False) -> list[str]:
     """
     try:
         finished = subprocess.run(["tail", "-n", str(lines), str(path)], capture_output=True, check=False)
-    except OSError:  # without that program the log must still explain a failed start
+    except OSError:  # the program `tail` is missing; an error message must still be possible
         return []
     found = finished.stdout.decode(errors="replace").splitlines()
     if last_start:

@@ -1,4 +1,4 @@
-"""Private network namespace for this process and its children, unreachable from outside.
+"""Private network namespace for this process and its children, unreachable from outside. TensorBoard uses it.
 
 Uses Linux user and network namespaces (user_namespaces(7), network_namespaces(7)). Many systems allow them to
 every user; containers and some distributions do not, so callers need a fallback.
@@ -51,7 +51,7 @@ def _enter() -> None:
 
 
 def _is_allowed() -> bool:
-    """Try it in a child, because a process cannot leave a namespace if a later step fails."""
+    """Return True if a child can enter: a process cannot leave a namespace if a later step fails."""
     child = os.fork()
     if child == 0:
         status = 1

@@ -1,4 +1,7 @@
-"""JupyterLab of a local cluster: detect it, and install Cerebro's notebooks."""
+"""JupyterLab of a local cluster: check that it is installed, and copy Cerebro's notebooks into the home.
+
+The supervisor starts JupyterLab (`services`). On Kubernetes, the image contains the notebooks instead.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def place(folder: Path) -> None:
 
 
 def _shipped() -> Iterator[Path]:
-    """Of the source tree, else of the installation."""
+    """Yield the notebooks of the source tree, or else of the installation."""
     tree = Path(__file__).resolve().parents[2] / "notebooks"
     installed = Path(sys.prefix) / "share" / "cerebro" / "notebooks"
     yield from sorted((tree if tree.is_dir() else installed).glob("*.ipynb"))

@@ -1,4 +1,6 @@
-"""TensorBoard behind a sign-in: ``python -m cerebro.local.tensorboard --logdir ... --port ...``.
+"""TensorBoard of a local cluster behind a sign-in: ``python -m cerebro.local.tensorboard --logdir ... --port ...``.
+
+`services` starts it as a process of its own; it reads the event files that the controller writes.
 
 TensorBoard itself answers every client of its port, under any host name: other users of the machine, and web
 pages in a local browser (DNS rebinding). The guard redirects a browser without a pass to the cluster's page,
@@ -99,23 +101,23 @@ def _say(start: StartResponse, status: str, text: str, *headers: tuple[str, str]
 
 
 class _Server:
-    """What TensorBoard calls to serve; it ends with the process."""
+    """TensorBoard's server interface, on our web server. It ends with the process."""
 
     def __init__(self, app: Wsgi, listener: socket.socket) -> None:
         self._app, self._listener = app, listener
 
     def get_url(self) -> str:
-        """The address."""
+        """Return the address."""
         host, port = self._listener.getsockname()[:2]
         return f"http://{host}:{port}/"
 
     def print_serving_message(self) -> None:
-        """Into the log."""
+        """Write the address into the log."""
         sys.stderr.write(f"TensorBoard at {self.get_url()}\n")
 
     def serve_forever(self) -> None:
-        """Answer, within the limits of the other services."""
-        # The list of services imports this module and serves nothing.
+        """Serve requests with the connection limits of the other services."""
+        # Imported here: the list of services imports this module and must stay small.
         from cerebro.runtime.web.serving import Threads, WebServer
         from cerebro.runtime.web.wsgi import WsgiOnAsgi
 

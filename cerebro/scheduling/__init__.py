@@ -1,8 +1,8 @@
 """Scheduling of models on workers: problems, policies, plans, exact solvers and a validator of schedules.
 
-Pure computation. Only the exact solvers need more than the standard library. It has no knowledge of
-experiments, tasks or the store. Notebooks import these names; importing the package loads none of its
-modules.
+Pure computation. The controller dispatches with `policies` and plans with `planning`, in its planner process; notebooks
+and research import the names below. Only the exact solvers need more than the standard library. It has no knowledge
+of experiments, tasks or the store. Importing the package loads none of its modules.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Load of each worker if replicas share sub-epochs evenly, and the effect of another replica. Pure.
 
+The controller decides with it where another replica of a partition helps, now and in forecasts with more workers.
+
 A fluid limit: sub-epochs are divisible and need no order. The loads are lower bounds for dispatch on the same
 replicas and cost microseconds instead of a simulation. A worker's pace is the time it needs for a second of
 work of an average worker. `Balance` divides one partition after the other among its holders, least loaded

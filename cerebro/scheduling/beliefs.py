@@ -1,4 +1,6 @@
-"""Corrections of estimated sub-epoch times that few sub-epochs support. Pure.
+"""Corrections of estimated sub-epoch times that few sub-epochs support, for forecasts of the autoscaler. Pure.
+
+`Estimates.shown` gives the input.
 
 An estimate follows completed sub-epochs. With few, it has two errors. Sub-epochs vary, so a model that seems
 costly probably had slow sub-epochs; if the variation is as large as the difference between models, its true

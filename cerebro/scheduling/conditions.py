@@ -1,4 +1,4 @@
-"""Deviations from a plan: real durations of sub-epochs, and absences of workers.
+"""Simulated deviations from a plan: real durations of sub-epochs, slow workers, and absences. For `dispatch`.
 
 The same seed gives every policy the same real durations, because they are drawn per sub-epoch, independently
 of the order. Policies can therefore be compared with each other and with the clairvoyant bound.

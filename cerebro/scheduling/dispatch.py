@@ -1,8 +1,9 @@
 """Simulation of a policy on a problem in virtual time: a discrete-event engine over `DispatchState`.
 
-The planner runs it hundreds of times before an epoch; policy studies use it as well. Like the controller, it
-decides again at every event, and the policy sees only the dispatch state. A sub-epoch lost with its worker
-reopens at once (seed paper, section 5.6); lost attempts do not appear in the schedule.
+The planner process compares a plan with dispatch by it, the autoscaler forecasts with it, and research studies
+policies. The controller's real decisions do not use it (`controller.decisions`). Like the controller, it decides again
+at every event, and the policy sees only the dispatch state. A sub-epoch lost with its worker reopens at once
+(seed paper, section 5.6); lost attempts do not appear in the schedule.
 """
 
 from __future__ import annotations

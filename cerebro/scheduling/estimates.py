@@ -1,4 +1,6 @@
-"""Estimates of sub-epoch times, learned from completed sub-epochs.
+"""Estimates of sub-epoch times by model and worker, learned from completed sub-epochs, trials and earlier runs.
+
+`controller.projections.sub_epoch_times` keeps one for each run; dispatch, planner and forecasts use its times.
 
 A sub-epoch's time is modeled as the product of its model's cost per row, its worker's slowness and its rows,
 as in the simulations of the seed paper (section 5.4). Each model must run on a few workers to fit it.

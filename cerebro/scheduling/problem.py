@@ -1,4 +1,6 @@
-"""The scheduling problem: models, partitions, workers, replicas and sub-epoch times.
+"""`Problem`: models, partitions, workers, replicas and sub-epoch times, the input of planner, solvers and simulations.
+
+`controller.planning` builds one from a run's state; `open_shop` and `multi_gpu` build the papers' problems.
 
 A *sub-epoch* is one model on one partition in one epoch. It runs on a worker with a replica of the partition,
 by one of the model's parallel plans there (GPUs, technique, seconds). The papers' problems are special cases. In

@@ -12,7 +12,8 @@ from typing import NamedTuple
 class Placement(NamedTuple):
     """One model on one partition at a worker: chosen, running, or part of a plan or schedule.
 
-    Indices as in `Problem`. A policy sets only the first three fields, and for a gang also `gpus` and `others`.
+    Indices as in `Problem`. A policy sets only the first three fields; for a gang the caller also sets `gpus` and
+    `other_members`.
     `DispatchState.start` adds `epoch`, `start` and `gpus`; the other fields keep their defaults. A named tuple,
     because simulations create millions of placements.
 

@@ -1,4 +1,4 @@
-"""Checks schedules of every policy, plan and simulation against the invariants.
+"""Checks schedules against the invariants, for tests, benchmarks and notebooks. The controller does not call it.
 
 It reads only the problem and the sub-epochs, and shares no code with the producers of schedules, so that it
 does not repeat their mistakes. The invariants (seed paper, section 5.1; thesis, section 4.3): each model on

@@ -1,6 +1,8 @@
 """The ASGI application: authentication, routing of requests to views, errors as answers.
 
-Views and the store block, so each view runs in a thread. A request that waits for news holds no thread
+`App` is created by `kvs_api.__main__` and called by its web server. It checks token and scope for each route of the
+table `STORE` and limits bodies to `Settings.max_body_bytes`, 64 KiB before the token is checked. Views
+(`kvs_api.api.views`) do the work. They block, so each runs in a thread; a request that waits for news holds no thread
 (`kvs_api.api.long_polls`).
 """
 

@@ -1,6 +1,7 @@
 """Requests that wait for news without a thread.
 
-A view that finds no news calls `LongPoll.begin` and returns an empty answer. Before the deadline the application
+`App` owns the waiting requests; `kvs_api.store.news` wakes them. A read of the store that finds no news
+(`Database._block`) marks the `LongPoll` as waiting, and the view returns an empty answer. Before the deadline the app
 discards this answer, waits in the event loop for `wake` or the deadline, and calls the view again. So a waiting request
 holds only a connection, and the token is checked again before the answer. If the caller leaves, nothing is answered.
 """

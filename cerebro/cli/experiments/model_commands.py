@@ -1,4 +1,4 @@
-"""``cerebro add``, ``clone``, ``change``, ``extend``, ``prioritize``, ``stop-search``: a fit's models.
+"""``cerebro add``, ``clone``, ``change``, ``extend``, ``prioritize``, ``stop-search``: change a fit and its models.
 
 Hyperparameters are words such as ``lr=0.001`` (`cerebro.commands.values`). Each command waits for its outcome and
 prints the ids of new models, or why it came too late.

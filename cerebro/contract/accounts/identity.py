@@ -1,4 +1,4 @@
-"""Roles, scopes and tokens of the store's callers. Types and pure rules.
+"""Roles, scopes and tokens of kvs_api's callers: types and pure rules, for `kvs_api`, the dispatcher and the client.
 
 `kvs_api` enforces the rules; pages use them to hide refused actions. A role has scopes, and a route needs one
 scope (`cerebro.contract.rest.routes`). An object in a project also needs a caller who is a member of the project.
@@ -105,11 +105,11 @@ class Owned(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name."""
 
     @property
     def project(self) -> str:
-        """Empty: in none."""
+        """Its project; empty without a project."""
 
     @property
     def author(self) -> str:
@@ -117,7 +117,7 @@ class Owned(Protocol):
 
     @property
     def owner(self) -> str:
-        """`Principal.identity` of who made it. Empty: from before there were users."""
+        """`Principal.identity` of its author; empty if it was created on a cluster without users."""
 
 
 class Principal(Contract):
@@ -143,7 +143,7 @@ class Principal(Contract):
 
     @property
     def identity(self) -> str:
-        """Name its records by this: the id, or the name if an admin gave it."""
+        """Key of the caller in records: the id, or the name if an admin gave it."""
         return self.id or self.name
 
     def may(self, scope: Scope) -> bool:
@@ -162,7 +162,7 @@ class Principal(Contract):
         return self.may(Scope.STEER) and self.is_in(record)
 
     def lacks(self, scope: Scope) -> str:
-        """Why it is refused what needs the scope: for people."""
+        """Return the message for a caller without the scope."""
         roles = " or ".join(role for role, scopes in SCOPES.items() if scope in scopes) or "nobody"
         if scope in SCOPES[self.role]:
             return (
@@ -171,7 +171,7 @@ class Principal(Contract):
         return f"{self.name} is {self.role}, and this needs the scope {scope.value!r}, which {roles} has"
 
     def is_out_of(self, record: Owned) -> str:
-        """Why it may not steer the experiment: for people."""
+        """Return the message for a caller who may not steer the experiment."""
         if record.project:
             return (
                 f"experiment {record.name!r} is in project {record.project!r}, and {self.name} is not: an admin says "
@@ -210,7 +210,7 @@ MAX_TOKENS = 50
 """Maximum number of unexpired tokens per person."""
 
 TOKEN = re.compile(r"ck_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
-"""``ck_ID_SECRET``: by the id it is found, and named in lists; the secret is never stored."""
+"""``ck_ID_SECRET``. The id finds the token and names it in lists; the secret is never stored."""
 
 TokenId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
@@ -244,14 +244,14 @@ class TokenRecord(Contract):
 
 
 class MadeToken(Contract):
-    """A new token: the only time that it is shown."""
+    """A new token with its secret, which is shown only in this answer."""
 
     token: str
     record: TokenRecord
 
 
 SHORTEST_TOKEN = 20
-"""Least characters of a cluster's token: 20 random hexadecimal digits have 80 bits, too many to guess by requests."""
+"""Minimum length of a cluster's token: 20 random hexadecimal digits have 80 bits, too many to guess by requests."""
 
 
 def warning_of(token: str) -> str:

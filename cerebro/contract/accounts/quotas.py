@@ -1,4 +1,4 @@
-"""Quotas of projects, and their usage."""
+"""Types of quotas of projects, and of their usage. The store enforces them (`kvs_api.accounts.quotas`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cerebro.contract.base import Contract
 DEFAULT = "default"
 """Default quota, of projects and owners without a quota."""
 DAYS = 30
-"""Over which hours are counted."""
+"""Days over which worker-hours are counted."""
 
 
 class Quota(Contract):

@@ -1,4 +1,6 @@
-"""Reserved names: people cannot have them, because logs and rules mean the platform. Pure.
+"""Reserved names: people and tokens cannot have them, because in logs and rules they mean the platform. Pure.
+
+kvs_api checks them for tokens, the dispatcher for people who sign in.
 
 `reason` compares skeletons: case, accents, width, punctuation, and letters of other scripts that look like Latin ones
 make no difference. Spaces do: "B. Rain" is a person. The look-alikes follow Unicode Technical Standard 39, for the

@@ -1,5 +1,7 @@
-"""Requests and answers of kvs_api: shared by its server, its client and its OpenAPI document. The steps that they carry
-are in `cerebro.contract.steps`, and named here as well.
+"""Requests, answers and headers of kvs_api's REST API: shared by its server, its client and its OpenAPI document.
+
+`cerebro.contract.rest.routes` lists the routes. Types only. The steps that requests carry are defined in
+`cerebro.contract.steps` and exported here as well.
 """
 
 from __future__ import annotations
@@ -49,18 +51,18 @@ from cerebro.contract.trials import TrialRecord
 MAX_LEASE_S = 86_400.0
 """Maximum duration of a lease or of the leadership."""
 YIELD_S = 30.0
-"""Seconds for a worker to release a preempted attempt; then it may be revoked."""
+"""Seconds for a worker to release a preempted attempt; afterwards the controller revokes it."""
 MAX_WAIT_S = 30.0
-"""Longest a blocking read may wait, in seconds."""
+"""Maximum seconds that a request may wait for news."""
 
 MAX_SEQ = 2**53
 """Numbers of events beyond this are refused: the store's script counts in floating point."""
 
 TERM = "Cerebro-Term"
-"""Header of a controller's write: the term that it believes to lead in. The store refuses the write in any other."""
+"""Header of a controller's write: its leadership term. The store refuses the write if another term leads."""
 
 ONCE = "Idempotency-Key"
-"""Header of a client's append: calls with the same identity append one event, also long after the first one."""
+"""Header of a client's append: calls with the same key append one event, also long after the first call."""
 
 Cursor = Annotated[int, Field(ge=0, le=MAX_SEQ)]
 
@@ -74,7 +76,7 @@ class Health(Contract):
 
 
 class Problem(Contract):
-    """Body of every answer that is not a success."""
+    """Body of every answer with an error status."""
 
     error: str
     """Name of the class in `cerebro.errors`."""
@@ -82,7 +84,7 @@ class Problem(Contract):
 
 
 class DecideRequest(LateContract):
-    """The controller's steps for one experiment; `term` is its leadership (a fencing token), `after` its log cursor."""
+    """The controller's steps for one experiment; `term`: its leadership term (a fencing token), `after`: its cursor."""
 
     term: int
     after: Cursor
@@ -97,7 +99,7 @@ class DecideAnswer(LateContract):
 
 
 class ClusterLogRequest(LateContract):
-    """The controller's events of the cluster: written if `term` leads and nothing follows `after` yet."""
+    """Events for the cluster log: written if `term` leads and no event follows `after`."""
 
     term: int
     after: Cursor
@@ -108,7 +110,7 @@ class ClusterLogAnswer(LateContract):
     """The cluster's log after a cursor, oldest first."""
 
     is_written: bool = False
-    """Whether the request's events are in it now. If not, another request was there first."""
+    """True if the request's events were written. False if another request wrote first."""
     events: tuple[ClusterEvent, ...]
 
 
@@ -125,7 +127,7 @@ class ReportRequest(Contract):
     replicas: tuple[Replica, ...] | None = None
     """Partitions on its volume, if changed since the last report."""
     leaving: str = ""
-    """Why its process is ending. It finishes or releases its tasks and receives no more."""
+    """Reason why its process is ending; empty otherwise. It finishes or releases its tasks and receives no more."""
     usage: WorkerUsage | None = None
     """Usage, if measured since the last report."""
 
@@ -165,14 +167,14 @@ class InboxAnswer(LateContract):
 
 
 MAX_STACKS = 20_000
-"""Characters of stacks that are kept."""
+"""Maximum characters of a stack trace."""
 
 Question = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-"""Number of a question, which its asker draws: by it a repetition is known, and the answer found."""
+"""Random id of a stack trace request, drawn by the client. It detects repeated calls and finds the answer."""
 
 
 class StacksRequest(Contract):
-    """Where the process of a task is, is asked of the worker that runs it."""
+    """Request for the stack trace of a task's process, to the worker that runs it."""
 
     task: str = Field(max_length=200)
     question: Question
@@ -186,7 +188,7 @@ class StacksRequested(Contract):
 
 
 class StacksReport(Contract):
-    """A worker's answer. Empty: the process does not say."""
+    """A worker's answer; empty text if the process gave no stack trace."""
 
     experiment: Name
     question: Question
@@ -200,23 +202,23 @@ class StacksAnswer(Contract):
 
 
 class QuarantineRequest(Contract):
-    """The controller's: an experiment cannot be read; `term` is its leadership."""
+    """The controller quarantines an unreadable experiment; `term` is its leadership term."""
 
     term: int
     problem: Unreadable
 
 
 class WatchRequest(Contract):
-    """Block until any of the logs has something after its cursor: experiment name -> seq."""
+    """Wait until a log has an event after its cursor, or the cluster a notification. `cursors`: experiment -> seq."""
 
     cursors: dict[str, Cursor]
     cluster: Cursor
-    """Version of the cluster (grows when a worker registers or is removed, or a client asks for something)."""
+    """Number of the last notification read. Workers that come or go, and clients' requests, cause notifications."""
     wait_s: float = Field(ge=0, le=MAX_WAIT_S)
 
 
 class WatchAnswer(LateContract):
-    """Events per experiment (only those with news) and the cluster's version."""
+    """Events of each experiment with news, and the number of the newest notification."""
 
     events: dict[str, tuple[Event, ...]]
     cluster: int
@@ -241,7 +243,7 @@ class AttendedRun(Contract):
     without_device: int = Field(default=0, ge=0)
     """Number of workers with a task of the run that takes no device."""
     could_use_more: bool = False
-    """Whether it could use more than it has. Not asked of a run that is alone."""
+    """True if it could use more devices. Always false for a run that is alone."""
     kept_s: float = Field(default=0.0, ge=0, exclude_if=lambda seconds: not seconds)
     """Remaining seconds of minimum hold time, if it holds all devices that the run could use."""
 
@@ -252,7 +254,7 @@ class Attended(Contract):
     runs: tuple[AttendedRun, ...] = ()
     devices: int = Field(default=0, ge=0)
     most_workers: int = Field(default=0, ge=0, exclude_if=lambda number: not number)
-    """That the controller may ask for by itself. Absent: it is not said."""
+    """Maximum number of workers that the controller may request by itself. Absent: unknown."""
     waiting: tuple[QueueEntry, ...] = ()
     """Runs that wait for another run of their experiment, in the logs read so far. They have no queue
     position."""
@@ -266,11 +268,11 @@ class QueueAnswer(Contract):
     open_runs: int = 1
     """Maximum number of attended runs, from the leading controller."""
     attended: Attended = Attended()
-    """As the controller that leads, or was the last to lead, said up to two seconds ago."""
+    """Attended runs as the leading controller, or the last one, reported; up to two seconds old."""
 
 
 class LeaderRequest(Contract):
-    """Ask for, or keep, the controller's leadership."""
+    """Take or renew the controller's leadership."""
 
     holder: str = Field(min_length=1)
     """Name of the controller, for people."""
@@ -385,7 +387,7 @@ class ExperimentsAnswer(Contract):
 
 
 class AppendAnswer(Contract):
-    """Seq of the appended event (of the first one, when the same event was appended before)."""
+    """Number of the appended event; for a repeated call the number of the first one."""
 
     seq: int
 

@@ -1,6 +1,7 @@
-"""Build OpenAPI documents from tables of operations and their types.
+"""Build OpenAPI documents from a table of operations (`Operation`) and their types. Pure.
 
-The document therefore always matches the program. Pure.
+kvs_api (`routes.STORE`) and the dispatcher (`dispatcher.api.routes`) serve the result. Both route requests by the same
+tables, so the documents match the programs.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ SVG = "image/svg+xml"
 _MEANING = {
     200: "Done.",
     204: "Done.",
-    304: "Nothing has changed since the answer whose tag was sent.",
-    400: "A parameter or the body cannot be understood: the message says which.",
+    304: "Unchanged since the answer whose tag was sent.",
+    400: "A parameter or the body is invalid: the message says which.",
     401: "The token is missing or wrong.",
-    403: "The caller is known and may not; or another site's page asks in the name of who is signed in.",
-    404: "There is no such thing.",
-    409: "It does not fit what is.",
+    403: "The caller lacks the permission, or the request came from another site's page.",
+    404: "The object does not exist.",
+    409: "The request conflicts with the present state.",
     413: "The body is too large.",
     429: "Too many wrong tokens came from this address.",
-    503: "The store does not answer, or too much is asked at once.",
+    503: "The store does not answer, or there are too many requests.",
 }
 
 

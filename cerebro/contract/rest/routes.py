@@ -1,6 +1,7 @@
-"""Routes of kvs_api with the types of their requests and answers.
+"""Table of kvs_api's routes (`STORE`): path, scope, and the types of requests and answers.
 
-The server, its OpenAPI document and the dispatcher, which forwards some routes, share this table.
+`kvs_api.api.app` routes by it, and the view's method in `kvs_api.api.views.Views` has the operation's name. The OpenAPI
+document and the dispatcher, which forwards some routes, use the same table. `KvsClient` names the paths itself.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ STORE: dict[str, Operation] = {
         name="live",
         scope=Scope.OPEN,
         is_open=True,
-        summary="Whether the process works, whatever its store does; needs no token.",
+        summary="Whether the process answers, independently of Redis; needs no token.",
     ),
     "GET /openapi.json": Operation(
         name="openapi", scope=Scope.READ, summary="This document.", answer=dict[str, Any]
@@ -109,7 +110,7 @@ STORE: dict[str, Operation] = {
     "POST /v1/leader": Operation(
         name="lead",
         scope=Scope.CONTROL,
-        summary="Take or keep the leadership.",
+        summary="For the controller: take or renew the leadership.",
         body=api.LeaderRequest,
         answer=api.LeaderAnswer,
     ),
@@ -122,7 +123,7 @@ STORE: dict[str, Operation] = {
     "PUT /v1/experiments/{name}": Operation(
         name="create_experiment",
         scope=Scope.CREATE,
-        summary="Create an experiment, or find the same one.",
+        summary="Create an experiment, or return the existing one with the same content.",
         body=ExperimentRecord,
         answer=ExperimentRecord,
         statuses=(200, 409),
@@ -137,14 +138,14 @@ STORE: dict[str, Operation] = {
     "DELETE /v1/experiments/{name}": Operation(
         name="delete_experiment",
         scope=Scope.CONTROL,
-        summary="The controller's: forget an experiment that a user asked to delete and whose files are gone.",
+        summary="For the controller: remove an experiment after a user's request, once its files are removed.",
         query=_Term,
         statuses=(204, 404, 409),
     ),
     "POST /v1/experiments/{name}/events": Operation(
         name="append",
         scope=Scope.STEER,
-        summary="Append a client's event; calls with the same identity append one.",
+        summary="Append a client's event; calls with the same idempotency key append one.",
         body=ClientEvent,
         answer=api.AppendAnswer,
         query=_Append,
@@ -162,14 +163,14 @@ STORE: dict[str, Operation] = {
     "GET /v1/experiments/{name}/segments": Operation(
         name="segments",
         scope=Scope.READ,
-        summary="What of a log is in files, and in the database no more.",
+        summary="The files that hold the older part of a log.",
         answer=SegmentsAnswer,
         statuses=(200, 404),
     ),
     "POST /v1/experiments/{name}/segments": Operation(
         name="cut",
         scope=Scope.CONTROL,
-        summary="The controller's: move the older part of a log into a file.",
+        summary="For the controller: move the older part of a log into a file.",
         body=SegmentRequest,
         answer=SegmentAnswer,
         statuses=(200, 404, 409),
@@ -177,7 +178,7 @@ STORE: dict[str, Operation] = {
     "GET /v1/experiments/{name}/snapshot": Operation(
         name="snapshot",
         scope=Scope.READ,
-        summary="The newest fold of a log of a format (bytes).",
+        summary="The newest snapshot of a log in a format (bytes).",
         answer=bytes,
         answer_kind=BYTES,
         query=_Format,
@@ -186,7 +187,7 @@ STORE: dict[str, Operation] = {
     "PUT /v1/experiments/{name}/snapshot": Operation(
         name="keep_snapshot",
         scope=Scope.CONTROL,
-        summary="The controller's: keep the fold of a log (bytes).",
+        summary="For the controller: store a snapshot of a log (bytes).",
         body=bytes,
         body_kind=BYTES,
         answer=Snapshot,
@@ -196,14 +197,14 @@ STORE: dict[str, Operation] = {
     "PUT /v1/experiments/{name}/quarantine": Operation(
         name="quarantine",
         scope=Scope.CONTROL,
-        summary="The controller's: quarantine an experiment that cannot be read, so that others go on.",
+        summary="For the controller: quarantine an unreadable experiment, so that others continue.",
         body=api.QuarantineRequest,
         statuses=(204, 404, 409),
     ),
     "DELETE /v1/experiments/{name}/quarantine": Operation(
         name="restore",
         scope=Scope.ADMINISTER,
-        summary="Put an experiment back that was quarantined: it is read anew.",
+        summary="Release an experiment from quarantine; its log is read again.",
         statuses=(204, 404, 409),
     ),
     "GET /v1/experiments/{name}/live": Operation(
@@ -217,7 +218,7 @@ STORE: dict[str, Operation] = {
     "POST /v1/experiments/{name}/stacks": Operation(
         name="request_stacks",
         scope=Scope.STEER,
-        summary="Ask the worker that runs a task where its process is.",
+        summary="Request the stack trace of a running task from its worker.",
         body=api.StacksRequest,
         answer=api.StacksRequested,
         statuses=(200, 404, 409),
@@ -225,7 +226,7 @@ STORE: dict[str, Operation] = {
     "GET /v1/experiments/{name}/stacks": Operation(
         name="stacks",
         scope=Scope.READ,
-        summary="What the worker has answered; kept for five minutes.",
+        summary="The worker's answer to a stack trace request; kept for five minutes.",
         answer=api.StacksAnswer,
         query=_Question,
         statuses=(200, 404),
@@ -233,7 +234,7 @@ STORE: dict[str, Operation] = {
     "POST /v1/experiments/{name}/decisions": Operation(
         name="decide",
         scope=Scope.CONTROL,
-        summary="Apply the controller's steps.",
+        summary="For the controller: apply its steps and return the log after its cursor.",
         body=api.DecideRequest,
         answer=api.DecideAnswer,
         statuses=(200, 404, 409),
@@ -241,7 +242,7 @@ STORE: dict[str, Operation] = {
     "POST /v1/watch": Operation(
         name="watch",
         scope=Scope.READ,
-        summary="Block until a log has news.",
+        summary="Wait for news in several logs or the cluster.",
         body=api.WatchRequest,
         answer=api.WatchAnswer,
         statuses=(200, 409),
@@ -249,14 +250,14 @@ STORE: dict[str, Operation] = {
     "GET /v1/cluster/log": Operation(
         name="cluster_log",
         scope=Scope.READ,
-        summary="The cluster's log after a cursor: workers that came and went, and what they hold.",
+        summary="The cluster log after a cursor: workers and their replicas.",
         answer=api.ClusterLogAnswer,
         query=_Cursor,
     ),
     "POST /v1/cluster/log": Operation(
         name="write_cluster_log",
         scope=Scope.CONTROL,
-        summary="The controller's: append to the cluster's log, if nothing was appended meanwhile.",
+        summary="For the controller: append to the cluster log, if no event follows its cursor.",
         body=api.ClusterLogRequest,
         answer=api.ClusterLogAnswer,
         statuses=(200, 409),
@@ -264,13 +265,13 @@ STORE: dict[str, Operation] = {
     "GET /v1/cluster/log/segments": Operation(
         name="cluster_log_segments",
         scope=Scope.READ,
-        summary="What of the cluster's log is in files, and in the database no more.",
+        summary="The files that hold the older part of the cluster log.",
         answer=SegmentsAnswer,
     ),
     "POST /v1/cluster/log/segments": Operation(
         name="cut_cluster_log",
         scope=Scope.CONTROL,
-        summary="The controller's: move the older part of the cluster's log into a file.",
+        summary="For the controller: move the older part of the cluster log into a file.",
         body=SegmentRequest,
         answer=SegmentAnswer,
         statuses=(200, 409),
@@ -278,7 +279,7 @@ STORE: dict[str, Operation] = {
     "GET /v1/cluster/log/snapshot": Operation(
         name="cluster_log_snapshot",
         scope=Scope.READ,
-        summary="The newest fold of the cluster's log of a format (bytes).",
+        summary="The newest snapshot of the cluster log in a format (bytes).",
         answer=bytes,
         answer_kind=BYTES,
         query=_Format,
@@ -287,7 +288,7 @@ STORE: dict[str, Operation] = {
     "PUT /v1/cluster/log/snapshot": Operation(
         name="keep_cluster_log_snapshot",
         scope=Scope.CONTROL,
-        summary="The controller's: keep the fold of the cluster's log (bytes).",
+        summary="For the controller: store a snapshot of the cluster log (bytes).",
         body=bytes,
         body_kind=BYTES,
         answer=Snapshot,
@@ -297,40 +298,40 @@ STORE: dict[str, Operation] = {
     "GET /v1/queue": Operation(
         name="queue",
         scope=Scope.READ,
-        summary="Open runs, oldest first, and experiments that are to be deleted.",
+        summary="Open runs, oldest first, and experiments to delete.",
         answer=api.QueueAnswer,
         statuses=(200, 409),
     ),
     "GET /v1/audit": Operation(
         name="audit",
         scope=Scope.READ,
-        summary="What was done that no experiment's log can tell, oldest first.",
+        summary="The newest entries of the audit list, oldest first.",
         answer=api.AuditAnswer,
         query=_Last,
     ),
     "POST /v1/audit": Operation(
         name="note_audit",
         scope=Scope.ACT,
-        summary="The dispatcher's: note what somebody did there, such as a sign-in or a download.",
+        summary="For the dispatcher: add a user's action to the audit list, such as a sign-in or a download.",
         body=api.AuditRequest,
         statuses=(204,),
     ),
     "GET /v1/sessions/{name}": Operation(
         name="session",
         scope=Scope.ACT,
-        summary="The dispatcher's: whether somebody has signed out of a session.",
+        summary="For the dispatcher: whether a sign-in session has ended.",
         answer=api.SessionAnswer,
     ),
     "DELETE /v1/sessions/{name}": Operation(
         name="end_session",
         scope=Scope.ACT,
-        summary="The dispatcher's: somebody has signed out of a session, which has ended for good.",
+        summary="For the dispatcher: end a sign-in session.",
         statuses=(204,),
     ),
     "GET /v1/reclaim": Operation(
         name="reclaim",
         scope=Scope.FETCH,
-        summary="Data sets that no experiment uses any more.",
+        summary="Data sets that no experiment uses.",
         answer=Reclaim,
     ),
     "GET /v1/workers": Operation(
@@ -346,7 +347,7 @@ STORE: dict[str, Operation] = {
     "DELETE /v1/workers/{name}": Operation(
         name="remove_worker",
         scope=Scope.CLUSTER,
-        summary="Forget a worker that is gone for good.",
+        summary="Remove a worker permanently.",
         query=_Incarnation,
         statuses=(204, 404, 409),
     ),
@@ -359,7 +360,7 @@ STORE: dict[str, Operation] = {
     "PUT /v1/cluster/size": Operation(
         name="request_size",
         scope=Scope.CLUSTER,
-        summary="Ask for a number of workers, or answer a request with a problem.",
+        summary="Request a number of workers, or refuse the pending request with a problem.",
         body=SizeRequest,
         answer=SizeRequest,
         statuses=(200, 409),
@@ -367,7 +368,7 @@ STORE: dict[str, Operation] = {
     "DELETE /v1/cluster/size": Operation(
         name="withdraw_size_request",
         scope=Scope.CLUSTER,
-        summary="Withdraw a request.",
+        summary="Withdraw the pending request for a number of workers.",
         query=_Size,
         statuses=(204, 409),
     ),
@@ -377,48 +378,48 @@ STORE: dict[str, Operation] = {
     "PUT /v1/cluster/troubles": Operation(
         name="set_troubles",
         scope=Scope.CONTROL,
-        summary="Tell why workers do not start.",
+        summary="For the controller: replace the reasons why workers do not start.",
         body=Troubles,
         answer=Troubles,
     ),
     "GET /v1/workers/{name}/usage": Operation(
         name="usage",
         scope=Scope.READ,
-        summary="What a worker used over the last day.",
+        summary="A worker's usage over the last day.",
         answer=api.UsageAnswer,
         statuses=(200, 404),
     ),
     "POST /v1/workers/{name}/reports": Operation(
         name="report",
         scope=Scope.WORK,
-        summary="Apply a worker's steps.",
+        summary="For workers: apply steps, store live points, and renew leases.",
         body=api.ReportRequest,
         answer=api.ReportAnswer,
     ),
     "POST /v1/workers/{name}/stacks": Operation(
         name="report_stacks",
         scope=Scope.WORK,
-        summary="A worker's: where the process of a task is, as it was asked.",
+        summary="For workers: answer a stack trace request.",
         body=api.StacksReport,
         statuses=(204,),
     ),
     "GET /v1/cluster/health": Operation(
         name="workers_health",
         scope=Scope.READ,
-        summary="What is known of workers' machines: checks, quarantine, incidents.",
+        summary="Health of workers' machines: checks, quarantine, incidents.",
         answer=health.HealthAnswer,
     ),
     "POST /v1/cluster/health": Operation(
         name="report_incident",
         scope=Scope.CONTROL,
-        summary="The controller's: something that people are to know of a worker's machine.",
+        summary="For the controller: record an incident of a worker's machine.",
         body=health.IncidentRequest,
         statuses=(204, 409),
     ),
     "PUT /v1/workers/{name}/quarantine": Operation(
         name="quarantine_worker",
         scope=Scope.CLUSTER,
-        summary="Give a worker nothing more; what it holds is made elsewhere.",
+        summary="Quarantine a worker: it gets no tasks, and its data is prepared elsewhere.",
         body=health.QuarantineWorkerRequest,
         answer=health.WorkerHealth,
         statuses=(200, 404, 409),
@@ -426,7 +427,7 @@ STORE: dict[str, Operation] = {
     "POST /v1/workers/{name}/release": Operation(
         name="release_worker",
         scope=Scope.CLUSTER,
-        summary="Give a worker tasks again.",
+        summary="Release a worker from quarantine.",
         body=health.ReleaseRequest,
         answer=health.WorkerHealth,
         statuses=(200, 404, 409),
@@ -434,7 +435,7 @@ STORE: dict[str, Operation] = {
     "POST /v1/workers/{name}/check": Operation(
         name="request_check",
         scope=Scope.CLUSTER,
-        summary="Have a worker check its machine.",
+        summary="Request a check of a worker's machine.",
         body=health.CheckRequest,
         answer=health.WorkerHealth,
         statuses=(200, 404, 409),
@@ -442,14 +443,14 @@ STORE: dict[str, Operation] = {
     "PUT /v1/workers/{name}/check": Operation(
         name="report_check",
         scope=Scope.WORK,
-        summary="A worker's: what it found of its machine.",
+        summary="For workers: report the result of a check.",
         body=health.CheckResult,
         statuses=(204, 404),
     ),
     "PUT /v1/workers/{name}/pace": Operation(
         name="report_pace",
         scope=Scope.CONTROL,
-        summary="The controller's: how long a worker's sub-epochs take, against the others'.",
+        summary="For the controller: record a worker's pace relative to the others.",
         body=health.PaceRequest,
         statuses=(204, 404, 409),
     ),
@@ -463,21 +464,21 @@ STORE: dict[str, Operation] = {
     "GET /v1/whoami": Operation(
         name="whoami",
         scope=Scope.KNOWN,
-        summary="Who the caller is, and what it may; 404 where there are no users.",
+        summary="The caller with its role and projects; 404 on a cluster without users.",
         answer=Principal,
         statuses=(200, 404),
     ),
     "GET /v1/tokens": Operation(
         name="tokens",
         scope=Scope.TOKENS,
-        summary="The caller's tokens, newest first; an admin's: all.",
+        summary="The caller's tokens, newest first; all tokens for an admin.",
         answer=api.TokensAnswer,
         statuses=(200, 404),
     ),
     "POST /v1/tokens": Operation(
         name="make_token",
         scope=Scope.TOKENS,
-        summary="Make a token. Its secret is in this answer and nowhere else.",
+        summary="Make a token. Only this answer contains its secret.",
         body=TokenRequest,
         answer=MadeToken,
         statuses=(200, 403, 404, 409),
@@ -485,19 +486,19 @@ STORE: dict[str, Operation] = {
     "DELETE /v1/tokens/{token}": Operation(
         name="revoke_token",
         scope=Scope.TOKENS,
-        summary="Revoke a token, and those that were made with it.",
+        summary="Revoke a token and all tokens made with it.",
         statuses=(204, 404),
     ),
     "GET /v1/quotas": Operation(
         name="quotas",
         scope=Scope.READ,
-        summary="Quotas of projects, and what they use.",
+        summary="Quotas of projects, and their usage.",
         answer=api.QuotasAnswer,
     ),
     "PUT /v1/quotas/{name}": Operation(
         name="set_quota",
         scope=Scope.ADMINISTER,
-        summary="What a project may have, or `default` for all that have no quota of their own.",
+        summary="Set the quota of a project, or of `default` for all without one.",
         body=Quota,
         answer=Quota,
         statuses=(200, 404),
@@ -505,41 +506,41 @@ STORE: dict[str, Operation] = {
     "POST /v1/bytes": Operation(
         name="note_bytes",
         scope=Scope.CONTROL,
-        summary="The controller's: bytes of experiments on volumes, as it measured them. For quotas.",
+        summary="For the controller: record the measured bytes of experiments on volumes, for quotas.",
         body=api.BytesRequest,
         answer=api.BytesAnswer,
     ),
     "POST /v1/trials": Operation(
         name="trials",
         scope=Scope.READ,
-        summary="Outcomes of earlier trials, by what they depend on.",
+        summary="Outcomes of earlier trials, by their cache keys.",
         body=api.TrialsRequest,
         answer=api.TrialsAnswer,
     ),
     "PUT /v1/trials": Operation(
         name="keep_trial",
         scope=Scope.CONTROL,
-        summary="Keep the outcome of a trial for 90 days.",
+        summary="For the controller: store the outcome of a trial for 90 days.",
         body=TrialRecord,
         answer=TrialRecord,
     ),
     "POST /v1/trials/forget": Operation(
         name="forget_trials",
         scope=Scope.ADMINISTER,
-        summary="Remove outcomes: they are measured anew when they are needed.",
+        summary="Remove outcomes of trials, so that later runs measure again.",
         body=api.TrialsRequest,
         answer=api.ForgottenAnswer,
     ),
     "GET /v1/history": Operation(
         name="history",
         scope=Scope.READ,
-        summary="What sub-epochs have shown over all runs.",
+        summary="Statistics of sub-epochs over all runs.",
         answer=History,
     ),
     "POST /v1/history": Operation(
         name="count_history",
         scope=Scope.CONTROL,
-        summary="The controller's: what events of a log have shown, to be counted once.",
+        summary="For the controller: add statistics of a log's events, each event once.",
         body=HistoryRequest,
         answer=HistoryAnswer,
         statuses=(200, 404, 409),
@@ -547,7 +548,7 @@ STORE: dict[str, Operation] = {
     "DELETE /v1/history": Operation(
         name="forget_history",
         scope=Scope.ADMINISTER,
-        summary="Forget what sub-epochs have shown; what was counted is not counted anew.",
+        summary="Remove all statistics of sub-epochs. Counted events do not count again.",
         answer=api.ForgottenAnswer,
     ),
     "GET /v1/registry": Operation(
@@ -560,14 +561,14 @@ STORE: dict[str, Operation] = {
     "GET /v1/registry/{name}": Operation(
         name="registered_model",
         scope=Scope.READ,
-        summary="One of them.",
+        summary="One registered model.",
         answer=RegisteredModel,
         statuses=(200, 404),
     ),
     "POST /v1/registry/{name}": Operation(
         name="register_model",
         scope=Scope.STEER,
-        summary="Register a model of an experiment as a new version; calls with the same identity make one.",
+        summary="Register a model as a new version; calls with the same idempotency key make one.",
         body=Registration,
         answer=ModelVersion,
         headers=(api.ONCE,),
@@ -576,7 +577,7 @@ STORE: dict[str, Operation] = {
     "PUT /v1/registry/{name}": Operation(
         name="settle_version",
         scope=Scope.CONTROL,
-        summary="The controller's: the files of a version were copied, or cannot be.",
+        summary="For the controller: record the outcome of copying a version's files.",
         body=VersionOutcome,
         answer=ModelVersion,
         statuses=(200, 404),
@@ -584,7 +585,7 @@ STORE: dict[str, Operation] = {
     "POST /v1/registry/{name}/aliases": Operation(
         name="move_alias",
         scope=Scope.STEER,
-        summary="Have an alias mean another version, or none.",
+        summary="Point an alias to another version, or remove it.",
         body=AliasRequest,
         answer=RegisteredModel,
         statuses=(200, 403, 404, 409),
@@ -612,4 +613,4 @@ STORE: dict[str, Operation] = {
         statuses=(200, 404),
     ),
 }
-"""Operations by method and path. Each is named after its method of `kvs_api.api.views.Views`."""
+"""Operations by method and path. Each has the name of its method in `kvs_api.api.views.Views`."""

@@ -1,4 +1,7 @@
-"""Health of workers: node checks, slow workers and quarantine."""
+"""Health of workers' machines: checks, quarantine, slow labels and incidents, with their requests. Types only.
+
+The rules are in `cerebro.state.worker_quarantine`, the store's methods in `kvs_api.store.health`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from cerebro.contract.base import Contract, Name
 from cerebro.contract.tasks import text_of
 
 CONTROLLER = "controller"
-"""Who acts by the rule; anybody else is a person."""
+"""Author of the controller's own actions; every other author is a person."""
 
 MAX_REASON = 500
 Reason = Annotated[str, text_of(MAX_REASON), Field(min_length=1)]
-"""For people."""
+"""Reason for people, of 1 to 500 characters."""
 
 By = Annotated[str, text_of(100)]
 
@@ -59,7 +62,7 @@ class CheckResult(Contract):
 
     @property
     def rate(self) -> float | None:
-        """The least of its devices'; `None`: it was not measured."""
+        """Smallest rate of its devices; `None` if not measured."""
         return min((probe.rate for probe in self.probes if probe.rate is not None), default=None)
 
 
@@ -155,7 +158,7 @@ class HealthAnswer(Contract):
         return self.workers.get(worker) or WorkerHealth()
 
     def quarantined(self) -> set[str]:
-        """Workers that are given nothing."""
+        """Return the quarantined workers."""
         return {name for name, each in self.workers.items() if each.is_quarantined}
 
 
@@ -168,14 +171,14 @@ class QuarantineWorkerRequest(Contract):
 
 
 class ReleaseRequest(Contract):
-    """Give a worker tasks again. `term` as of `QuarantineWorkerRequest`."""
+    """Release a worker from quarantine. `term`: as in `QuarantineWorkerRequest`."""
 
     by: By = ""
     term: int | None = None
 
 
 class CheckRequest(Contract):
-    """Have a worker check its machine. `term` as of `QuarantineWorkerRequest`."""
+    """Request a check of a worker's machine. `term`: as in `QuarantineWorkerRequest`."""
 
     reason: Reason
     by: By = ""
@@ -197,8 +200,10 @@ class PaceRequest(Contract):
 
 
 class IncidentRequest(Contract):
-    """The controller's: something that people are to know, although nothing is done about it. Told once until another
-    one of the same worker is."""
+    """The controller reports an incident for people, without a consequence.
+
+    The store ignores a repetition of the newest incident of the same worker.
+    """
 
     worker: Name
     what: Reason

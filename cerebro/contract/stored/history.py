@@ -1,4 +1,7 @@
-"""Statistics of sub-epochs over all runs, in a limited number of rows.
+"""Statistics of sub-epochs over all runs: rows, keys, and how rows merge.
+
+The controller adds rows and estimates new runs from them (`controller.projections`); `kvs_api.store.history` stores at
+most 10,000.
 
 Hyperparameters and other parts of a key are hashed, so a reader of the history learns no values.
 """
@@ -18,13 +21,13 @@ from cerebro.contract.base import Contract, LateContract, Name
 from cerebro.contract.trials import DeviceKind
 
 MOST_ROWS = 10_000
-"""Beyond that the ones go whose newest observation is the oldest."""
+"""Maximum number of rows. The least recently updated rows are removed."""
 
 FADES = 100
 """Maximum weight of a row, in sub-epochs. Newer ones weigh more, because machines and libraries change."""
 
 _HEX = 16
-"""Digits that are kept of a hash: of 10,000 rows two are alike once in 10^11 times."""
+"""Hexadecimal digits of a hash. Two of 10,000 rows collide with a probability of about 10^-11."""
 
 Key = Annotated[str, StringConstraints(pattern=rf"^[0-9a-f]{{{_HEX}}}(-[0-9a-f]{{{_HEX}}}){{3}}$")]
 
@@ -33,14 +36,14 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class SubEpochKey(NamedTuple):
-    """What sub-epochs are alike by; each part is a hash."""
+    """Key of similar sub-epochs; each part is a hash."""
 
     code: str
     """Fingerprint of the spec."""
     dataset: str
     hyperparams: str
     device: str
-    """Kind of the device that they run on, and how they use it."""
+    """Kind of the device, and the parallel plan."""
 
     @classmethod
     def of(
@@ -65,7 +68,7 @@ class SubEpochKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SubEpochKey:
-        """The reverse of `str`."""
+        """Parse the text of `str`."""
         return cls(*text.split("-"))
 
     def __str__(self) -> str:
@@ -120,7 +123,7 @@ class SubEpochHistory(Contract):
 
 
 class History(LateContract):
-    """All rows that can be read."""
+    """All readable rows."""
 
     sub_epochs: dict[Key, SubEpochHistory] = Field(default_factory=dict)
     unreadable: int = 0

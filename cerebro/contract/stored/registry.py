@@ -16,7 +16,7 @@ from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, FittedRef
 
 Alias = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,48}[a-z0-9])?$")]
-"""Begins with a letter, so that it is never taken for a version."""
+"""Name of an alias. It starts with a letter, so it cannot be mistaken for a version."""
 
 
 class Registration(Contract):
@@ -56,20 +56,20 @@ class ModelVersion(Contract):
     version: int = Field(ge=1)
     state: Literal["copying", "ready", "failed"] = "copying"
     error: str = ""
-    """Why it cannot be had, if it failed."""
+    """Reason of a failed copy; empty otherwise."""
     created: float
     """Seconds since the epoch, by the store's clock."""
     source: Registration
     experiment: ExperimentRecord
     """Record of the experiment at registration: its code archive and miscellaneous files restore the spec."""
     checkpoint: CheckpointRef | None = None
-    """The copy, on the checkpoint volume; of a ready one."""
+    """The copy on the checkpoint volume; set once the version is ready."""
     fitted: CheckpointRef | None = None
     """Copy of `source.fitted`, next to the checkpoint."""
 
 
 class VersionOutcome(Contract):
-    """What became of a version's copying."""
+    """Outcome of copying a version's files."""
 
     version: int = Field(ge=1)
     error: str = Field("", max_length=2000)

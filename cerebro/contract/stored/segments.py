@@ -1,4 +1,7 @@
-"""Segments and snapshots of a log, as files."""
+"""Segments and snapshots: files with a log's older events and with its fold, and requests for them. Types only.
+
+The controller requests them (`controller.loop.log_keeper`); `kvs_api.logs` writes and reads the files.
+"""
 
 from __future__ import annotations
 

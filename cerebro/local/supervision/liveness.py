@@ -1,8 +1,8 @@
-"""Liveness probes of services, as in Kubernetes: a service that hangs is restarted.
+"""Liveness probes of services, as in Kubernetes: `ServiceProcess` kills a service that hangs, and restarts it.
 
 A process can hang without ending: stopped by a signal, or in a deadlock. The supervisor sends a probe over
-the service's own interface every few seconds. `Watch.look` does not wait for the answer, so hanging services
-delay neither each other nor a stop.
+the service's own interface every 3 s. `Watch.check` does not wait for the answer, so hanging services
+delay neither each other nor a stop. After six probes without an answer the service counts as hung.
 
 Only consecutive probes that were sent on time count. If the supervisor itself could not run (suspended
 laptop, no memory), the services could not either, so they get their full time again. Plain sockets: see
@@ -20,8 +20,7 @@ from cerebro.local.supervision.ports import HOST
 
 EVERY_S = 3.0
 MAX_MISSED_PROBES = 6
-"""Unanswered consecutive probes before a service counts as hung: 18 seconds. Answers take milliseconds, or
-two seconds under heavy load."""
+"""Unanswered consecutive probes before a service counts as hung: 18 s. Answers take milliseconds, or 2 s under load."""
 
 _LATE_S = 2 * EVERY_S
 _CONNECT_S = 0.2
@@ -44,7 +43,7 @@ class Probe:
 
 
 def http(port: int) -> Probe:
-    """A GET of /live is answered with status 200 (see `cerebro.runtime.web.health`)."""
+    """Return a probe that expects status 200 for GET /live (see `cerebro.runtime.web.health`)."""
     words = f"GET /live HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode()
     return Probe(
         address=(HOST, port), words=words, is_well=lambda answer: answer.split(b" ")[1:2] == [b"200"]
@@ -52,37 +51,36 @@ def http(port: int) -> Probe:
 
 
 def redis(path: Path) -> Probe:
-    """Probe a database. Any answer counts, because a busy database must not be killed."""
+    """Return a probe of a database. Any answer counts, because a busy database must not be killed."""
     return Probe(address=str(path), words=b"PING\r\n", is_well=bool)
 
 
 class Watch:
-    """One process of a service, looked at every `EVERY_S`. Owns a connection; `close` it."""
+    """Probes one process of a service; call `check` every `EVERY_S`. Owns a connection; `close` it."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._connection: socket.socket | None = None
-        self._looked: float | None = None
+        self._checked: float | None = None
         self._silent = 0
-        """Looks in a row without a good answer."""
+        """Checks in a row without a good answer."""
 
     def check(self, now: float) -> bool:
-        """Read the answer and send the next probe. Return True if the process hangs. `now`: monotonic
-        seconds."""
-        previous, self._looked = self._looked, now
+        """Read the answer and send the next probe. Return True if the process hangs. `now`: monotonic seconds."""
+        previous, self._checked = self._checked, now
         if previous is None or now - previous > _LATE_S:
             self._silent = 0
         else:
             answer = self._answer()
             self._silent = 0 if answer and self._probe.is_well(answer) else self._silent + 1
-            if answer is None:  # the probe stands: a late answer is an answer, too
+            if answer is None:  # keep the connection: a late answer counts too
                 return self._silent >= MAX_MISSED_PROBES
         self.close()
         self._send_probe()
         return self._silent >= MAX_MISSED_PROBES
 
     def close(self) -> None:
-        """Wait for no answer. Twice is safe."""
+        """Close the connection and wait for no answer. Safe to call twice."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -90,7 +88,7 @@ class Watch:
     def _send_probe(self) -> None:
         address = self._probe.address
         connection = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
-        # The kernel takes connections for a process that is stopped, at once: no more time is needed.
+        # The kernel accepts connections even for a stopped process, so a short timeout suffices.
         connection.settimeout(_CONNECT_S)
         try:
             connection.connect(address)

@@ -1,4 +1,7 @@
-"""Loopback ports that services keep when they or the cluster restart."""
+"""Loopback ports of a local cluster's services, which stay the same when services or the cluster restart.
+
+`cerebro.local.__main__` reserves them at the start and for added workers; the record in the home keeps the numbers.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def is_free(number: int) -> bool:
 
 
 def _candidates(seed: int) -> Iterator[int]:
-    """Ports below the kernel's ephemeral range, in an order that depends on the seed."""
+    """Yield ports below the kernel's ephemeral range, in an order that depends on the seed."""
     top = _first_ephemeral()
     if top <= _LOWEST + 1:
         top = _DEFAULT_EPHEMERAL

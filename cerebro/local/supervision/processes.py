@@ -1,8 +1,8 @@
-"""Processes of this machine, named so that a recycled pid is never mistaken for the process that had it
-before.
+"""Find, signal and end processes of this machine by `ProcessId`, which a later process with the same pid never equals.
 
-Owns the reading of ``/proc`` and the sending of signals to processes that are not our children. Linux only
-(5.3 or newer, for pidfds): the supervisor's promise to leave nothing behind rests on it.
+Used by the supervisor, the launcher and the command line, for processes that need not be their children. It reads
+``/proc`` and sends signals through pidfds. Linux 5.3 or newer only: the supervisor's promise to leave nothing behind
+rests on it. Starting processes is in `service_process`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _stat(pid: int) -> list[str]:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return []
-    return stat.rpartition(")")[2].split()  # the name before it may hold anything, brackets included
+    return stat.rpartition(")")[2].split()  # the process name before it may contain brackets and spaces
 
 
 def is_alive(process: ProcessId) -> bool:
@@ -77,7 +77,7 @@ def send(process: ProcessId, signum: signal.Signals) -> bool:
 
 
 def wait_gone(process: ProcessId, timeout_s: float) -> bool:
-    """Block until the process has ended, at most `timeout_s` seconds; whether it has."""
+    """Block until the process has ended, at most `timeout_s` seconds. Return True if it has ended."""
     descriptor = _open(process)
     if descriptor is None:
         return True
@@ -90,7 +90,7 @@ def wait_gone(process: ProcessId, timeout_s: float) -> bool:
 
 
 def _open(process: ProcessId) -> int | None:
-    """A descriptor of this very process: checked once it is open and the pid can no longer change hands."""
+    """Return a pidfd of this very process. It is checked after opening, when the pid can no longer be reused."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -113,7 +113,7 @@ def end(processes: Iterable[ProcessId], *, grace_s: float) -> tuple[ProcessId, .
 
 
 def marked(home: Path) -> tuple[ProcessId, ...]:
-    """Every process of this user that was started, directly or not, as part of the cluster at `home`."""
+    """Return all processes of this user that the cluster at `home` started, directly or indirectly."""
     needle = f"\0{MARKER}={home}\0".encode()
     found = []
     for entry in _PROC.iterdir():
@@ -131,12 +131,12 @@ def marked(home: Path) -> tuple[ProcessId, ...]:
 
 
 def orphans(home: Path, supervisor: int) -> tuple[ProcessId, ...]:
-    """Processes of the cluster at `home` that no longer descend from the process `supervisor`."""
+    """Return processes of the cluster at `home` that no longer descend from the process `supervisor`."""
     return tuple(process for process in marked(home) if not _descends(process.pid, supervisor))
 
 
 def resident_bytes(pids: Iterable[int]) -> dict[int, int]:
-    """Memory of each process together with all that it has started; shared pages count every time."""
+    """Return the resident bytes of each process and its descendants; shared pages count several times."""
     parents: dict[int, int] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):

@@ -1,7 +1,7 @@
-"""Whether a service does its work yet: one question per kind, asked over its own interface.
+"""Readiness probes: does a starting service answer yet? One probe for the database, one for HTTP services.
 
-Written on plain sockets. An HTTP library would add a third to the supervisor's memory, for requests of three
-lines to servers that we start ourselves.
+`ServiceProcess` calls them until the first success; `liveness` watches afterwards. ``cerebro doctor`` calls them too.
+Written on plain sockets: an HTTP library would add a third to the supervisor's memory, for requests of three lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TIMEOUT_S = 1.0
 
 
 def redis(path: Path) -> Probe:
-    """The database answers; while it still reads its append-only file it says LOADING instead."""
+    """Return a probe that expects PONG; while the database reads its append-only file it answers LOADING instead."""
 
     def probe() -> bool:
         try:
@@ -35,7 +35,7 @@ def redis(path: Path) -> Probe:
 
 
 def http(port: int, path: str = "/health") -> Probe:
-    """A GET is answered with status 200."""
+    """Return a probe that expects status 200 for a GET."""
 
     def probe() -> bool:
         try:

@@ -1,7 +1,8 @@
-"""One service over all its restarts: its process, its state and the time of its next check.
+"""One service over all its restarts: its process, its state, its probes and the backoff before the next start.
 
-Owns the process and its group; knows neither other services nor the reasons for starts and stops. Callers
-pass the time (monotonic seconds), so only the supervisor waits.
+`Supervisor` decides when services start and stop, and calls `act` and `reap`; this class starts, probes, kills and
+restarts the process and its group. It knows no other service. Callers pass the time (monotonic seconds), so only
+the supervisor waits.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 10.0
+"""Seconds before a restart. The pause doubles with each process that ended before it was stable."""
 STABLE_S = 5.0
 """Seconds of readiness before the end of a process no longer counts as a failed start."""
 FIRST_PROBE_S = 0.02
@@ -51,16 +53,16 @@ class ServiceProcess:
         """Processes in a row that ended before they were ready."""
         self.problem = ""
         self.due: float | None = None
-        """When `act` has something to do next; None: only an exit or an order changes anything."""
+        """Monotonic time of the next action; `None` if only an exit or a stop changes anything."""
         self._log, self._folder = log, folder
         self._process: subprocess.Popen[bytes] | None = None
         self._id: ProcessId | None = None
         self._since = 0.0
         self._started = self._ready = self._pause_s = 0.0
         self._watch: Watch | None = None
-        """Whether the process that is ready still answers."""
+        """Liveness probe of the current process."""
         self._is_hung = False
-        """Whether the process was killed because it did not."""
+        """True if the process was killed because it did not answer."""
         self._brief = 0
         """Processes in a row that ended before they were stable."""
 
@@ -78,11 +80,11 @@ class ServiceProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # its own process group: Ctrl-C is the supervisor's to handle
+                    start_new_session=True,  # its own process group, so Ctrl-C reaches only the supervisor
                 )
             finally:
                 os.close(log)
-        except OSError as cause:  # no memory, no process to be had, or a full disk
+        except OSError as cause:  # no memory, no free pid, or a full disk
             self._ended(now, f"could not be started: {cause}")
             return
         self._id = identify(self._process.pid)
@@ -109,19 +111,19 @@ class ServiceProcess:
                 self._check_liveness(now)
 
     def _check_liveness(self, now: float) -> None:
-        """Kill the process if it hangs, else say when to look again."""
+        """Kill the process if it hangs; otherwise set the time of the next check."""
         if self.service.live is None or self._process is None:
             return
         self._watch = self._watch or Watch(self.service.live)
         if self._watch.check(now):
-            # Not asked to end: what hangs does not hear. Its children are tied to it, and end as well.
+            # No SIGTERM: a hung process does not handle it. Its children are tied to it and end too.
             self._is_hung, self.due = True, None
             self._kill_group(self._process.pid)
         else:
             self.due = now + EVERY_S
 
     def reap(self, now: float) -> bool:
-        """Note the end of the process, if it has ended; whether it has. Its group is killed."""
+        """Record the end of the process and kill its group. Return True if the process has ended."""
         if self._process is None:
             return False
         pid = self._process.pid
@@ -160,20 +162,20 @@ class ServiceProcess:
         return self._process is not None
 
     def renew(self, service: Service) -> None:
-        """Run it by another description: its process ends in its own time, and the next one is that."""
+        """Replace the service's description. The present process gets SIGTERM; the next one uses the new one."""
         self.service = service
         if self._process is not None:
             self.state, self.due = ProcessState.RESTARTING, None
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Ask the process to end, and start no other. Its end is noted by `reap`."""
+        """Send SIGTERM to the process, and start no other. `reap` records its end."""
         self.state, self.due = ProcessState.STOPPED, None
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the process and all of its group at once. Its end is noted by `reap`."""
+        """Kill the process and its group. `reap` records its end."""
         self.state, self.due = ProcessState.STOPPED, None
         if self._process is not None:
             self._kill_group(self._process.pid)
@@ -185,7 +187,7 @@ class ServiceProcess:
             pass  # no process remains, or only programs that changed their user
 
     def info(self) -> ServiceInfo:
-        """State of the service, for people."""
+        """Return the state of the service, for the cluster's record."""
         return ServiceInfo(
             name=self.service.name,
             state=str(self.state),

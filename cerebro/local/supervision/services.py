@@ -1,6 +1,7 @@
-"""Services of a local cluster: command, environment, start stage and readiness of each.
+"""List of a local cluster's services: command, environment, start stage and probes of each.
 
-Only data, for `supervisor`, which knows no services. Services read their settings from the environment:
+`services` returns data; `cerebro.local.__main__` calls it and `Supervisor` runs the result. No process starts here.
+Services read their settings from the environment:
 
     CEREBRO_TOKEN               bearer token of kvs_api             all but redis and tensorboard
     CEREBRO_..._TOKEN           the other services' tokens          kvs_api, in users mode
@@ -8,11 +9,11 @@ Only data, for `supervisor`, which knows no services. Services read their settin
     CEREBRO_BIND                host:port to listen on              kvs_api, dispatcher
     CEREBRO_REDIS_URL           the database's socket               kvs_api
     CEREBRO_VOLUMES             folder with a folder per volume     kvs_api, controller, dispatcher, workers
-    CEREBRO_VOLUME_LOGS         where logs go instead               kvs_api, controller, dispatcher, workers
+    CEREBRO_VOLUME_LOGS         folder of logs                      kvs_api, controller, dispatcher, workers
     CEREBRO_VOLUME_SHARDS       the worker's own volume             workers
     CEREBRO_WORKER              name                                workers
     CEREBRO_CORES               processor cores to use              workers (OMP_NUM_THREADS says the same)
-    CEREBRO_DEVICES             sub-epochs to train side by side         workers, if the user says so
+    CEREBRO_DEVICES             sub-epochs to train at the same time    workers, if the user sets it
     CUDA_VISIBLE_DEVICES        GPUs to use                         workers, on a machine with GPUs
     CEREBRO_GRACE_S             time for the task at hand at SIGTERM   workers
     CEREBRO_LINK_TENSORBOARD, CEREBRO_LINK_NOTEBOOK   addresses to show   dispatcher
@@ -44,11 +45,12 @@ from cerebro.runtime.web import tickets
 
 _DATABASE, _STORE, _REST = range(3)
 _TENSORBOARD = 5
-"""Its niceness, a third of an ordinary process's share of a busy core: with less it would take minutes to start."""
+"""Niceness of TensorBoard: a third of the usual share of a busy core. With less it would take minutes to start."""
 _HANDLERS = ("etl_worker", "cerebro.worker.searches", "model_hopper", "trial_runner")
-"""Of a worker: all that there are."""
+"""Task handlers of each worker: all of them."""
 
 _WITH_PAGE = ("dispatcher", "kvs_api")
+"""Services with a port of their own, where they also serve metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,7 @@ class ServiceOptions:
 
     @property
     def worker_names(self) -> tuple[str, ...]:
-        """In their order."""
+        """Names of the workers, in the order of their numbers."""
         return tuple(f"worker-{number}" for number in range(self.workers))
 
     @property
@@ -125,7 +127,7 @@ class ServiceOptions:
         return max(self.devices or 1, equal if self.share is None else min(equal, self.share))
 
     def gpus_of(self, worker: int) -> tuple[str, ...]:
-        """An equal share, so that no two workers have one, unless there are fewer GPUs than workers."""
+        """Return an equal share of the GPUs. Workers share a GPU only if there are fewer GPUs than workers."""
         if len(self.gpus) < self.workers:
             return self.gpus[worker % len(self.gpus) :][:1] if self.gpus else ()
         return self.gpus[worker :: self.workers]
@@ -159,14 +161,14 @@ def services(
     tokens = _service_tokens(home, inherited)
 
     def client(role: str) -> dict[str, str]:
-        """How a service of this role reaches the store."""
+        """Return the variables by which a service of this role connects to kvs_api."""
         return {"CEREBRO_TOKEN": tokens[role], "CEREBRO_SERVER": f"http://{HOST}:{ports['kvs_api']}"}
 
     marker = {MARKER: str(home.path)}
     threads = options.cores
 
     def ours(name: str, *command: str, variables: Mapping[str, str], **more: Any) -> Service:
-        """A service of Cerebro's, which answers probes."""
+        """Return one of Cerebro's own services, which answer probes."""
         health = {"CEREBRO_HEALTH_BIND": f"{HOST}:{ports[health_port(name)]}"}
         if name in _WITH_PAGE:  # they serve metrics there, with the token
             health["CEREBRO_HEALTH_METRICS"] = "0"
@@ -231,7 +233,7 @@ def services(
         ours("controller", variables=environment.reader(inherited) | client("controller")),
         ours(
             "dispatcher",
-            # The start page looks at what locators name, as the controller does later.
+            # The start page previews the files of locators, so it needs the variables for object stores.
             variables=environment.reader(inherited) | client("dispatcher") | page,
             ready=readiness.http(ports["dispatcher"]),
             renewed=True,  # its page links other services, and it reloads its state
@@ -243,7 +245,7 @@ def services(
 
 
 def _service_tokens(home: ClusterHome, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Token of each service by role: the cluster's, or in users mode one per role."""
+    """Return the token of each service by role: the cluster's, or in users mode one per role."""
     has_users = inherited.get("CEREBRO_AUTH_MODE", "") == "users"
     return {
         role: home.service_token(role) if has_users else home.token()
@@ -256,7 +258,7 @@ def _tensorboard(home: ClusterHome, ports: Mapping[str, int], inherited: Mapping
     variables = {
         tensorboard.KEY: tickets.key_of(_service_tokens(home, inherited)["dispatcher"]).hex(),
         tensorboard.PAGE: f"http://{HOST}:{ports['dispatcher']}",
-        # It notes its address in the temporary folder; a killed one would mislead other programs for ever.
+        # It writes its address into the temporary folder; the file of a killed process would mislead other programs.
         "TMPDIR": str(home.scratch),
         MARKER: str(home.path),
     }

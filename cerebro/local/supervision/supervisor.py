@@ -1,8 +1,10 @@
-"""Keep a list of services running: start them in order, restart ended ones, and end them all.
+"""Supervisor of a local cluster: start services in order, restart ended ones, and end them all.
 
-The list is data (`services`); the supervisor knows only processes. One thread sleeps until a signal (a child
-ended, or stop) or the next due action. It must be one thread: the kernel sends the signal of `parent_death`
-when the thread that started a child ends.
+`cerebro.local.__main__` runs it in the main thread. The list of services is data (`services`), one service is a
+`ServiceProcess`. It writes the cluster's record, which other processes read, and obeys signals: SIGTERM, SIGINT and
+SIGHUP stop the cluster, SIGUSR1 changes the number of workers. One thread sleeps until a signal (a child ended, or
+stop) or the next due action. It must be one thread: the kernel sends the signal of `parent_death` when the thread that
+started a child ends.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 GRACE_S = 5.0
 """Seconds for a service to end by itself."""
 FRUITLESS_STARTS = 3
-"""Failed starts of one service that make the start of a cluster fail."""
+"""Failed starts in a row of one required service that make the start of a cluster fail."""
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _RECORD_AGAIN_S = 1.0
 
@@ -80,22 +82,22 @@ class Supervisor:
             self._child(service) for service in sorted(services, key=lambda service: service.stage)
         ]
         self._leaving: dict[ServiceProcess, float] = {}
-        """Services that are too many -> when they are killed."""
+        """Excess services -> monotonic time at which to kill them."""
         self._is_resized = False
         """True if another number of workers or another service was requested."""
         self._state = ClusterState.STARTING
         self._problem = ""
         self._orders = 0
-        """Signals that told us to stop: the second one shortens the grace to nothing."""
+        """Number of stop signals received; the second one ends the grace period."""
         self._recorded: ClusterInfo | None = None
         self._record_due: float | None = None
         self._selector = selectors.DefaultSelector()
         self._wakeup = -1
 
     def run(self) -> ClusterState:
-        """Run until SIGTERM, SIGINT or SIGHUP, or until the start has failed; returns how it ended.
+        """Run until SIGTERM, SIGINT or SIGHUP, or until the start has failed. Return the final state.
 
-        To be called in the main thread, by a process that has no other children.
+        Call it in the main thread of a process without other children.
         """
         with self._signals():
             while not self._orders and not self._problem:
@@ -115,7 +117,7 @@ class Supervisor:
             previous_state, ran = child.state, child.info().process
             has_ended = child.reap(now)
             if has_ended:
-                # Before the next one starts, which has another pid.
+                # Log before the restart: the next process has another pid.
                 logger.warning(
                     "service %s pid=%s %s", child.service.name, ran.pid if ran else "-", child.problem
                 )
@@ -161,7 +163,7 @@ class Supervisor:
         self._children += [self._child(service) for name, service in wanted.items() if name not in present]
 
     def _dismiss(self, now: float) -> None:
-        """Wait for the ends of services that are too many."""
+        """Reap excess services, and kill them after their grace period."""
         for child, deadline in list(self._leaving.items()):
             child.reap(now)
             if not child.runs:
@@ -235,7 +237,7 @@ class Supervisor:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Signals arrive as bytes in a pipe that `_sleep` waits on: none can be missed between two looks."""
+        """Receive signals as bytes in a pipe that `_sleep` waits on, so that none is missed between two sleeps."""
         self._wakeup, write = os.pipe()
         os.set_blocking(self._wakeup, False)
         os.set_blocking(write, False)

@@ -1,4 +1,7 @@
-"""Priority scores of models by their losses. Pure; independent of workers and partitions."""
+"""Priority scores of models from their losses, for the schedulers `promising`, `hermes` and `slaq`.
+
+Pure; independent of workers and partitions. `controller.projections.priority_scores` collects losses and calls a rule.
+"""
 
 from cerebro.scheduling.convergence.curves import Forecast, Sample, forecast
 from cerebro.scheduling.convergence.progress import UNSEEN, Progress, Quantum

@@ -1,4 +1,4 @@
-"""Forecast of a model's future losses from its past ones.
+"""Forecast of a model's future losses from its past ones. Pure; for `progress`.
 
 Fits 24 curves, ``floor + height * x(t)``: exponentials ``x = 2 ** (-t / h)`` and power laws ``x = 1 / (1 + t
 / h)``, each with 12 half-lives `h`. `t` is the completed share of the model's training, so speed and length

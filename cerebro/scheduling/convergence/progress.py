@@ -1,4 +1,7 @@
-"""Losses of a model by training period, for comparison by rules."""
+"""A model's losses by training period (`Quantum`) and the values that rules compare (`Progress`). Pure.
+
+`controller.projections.priority_scores` creates them from logged losses; `rules` turns them into scores.
+"""
 
 from __future__ import annotations
 

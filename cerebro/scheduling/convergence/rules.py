@@ -1,4 +1,4 @@
-"""Rules for priority scores: one number for each model, larger first.
+"""Rules that compute one priority score for each model, larger first: `promising`, `hermes`, `slaq`. Pure.
 
 Hermes: Son et al., "A GPU Scheduling Framework to Accelerate Hyper-Parameter Optimization in Deep Learning
 Clusters", Electronics 2021, 10(3), 350. SLAQ: Zhang et al., "SLAQ: Quality-Driven Scheduling for Distributed

@@ -1,1 +1,1 @@
-"""The planner: searches for the best schedule within a time limit."""
+"""The planner: searches for the best schedule within a time limit. The controller runs it in its planner process."""

@@ -1,8 +1,8 @@
-"""Decodes priorities into a schedule, thousands of times a second, for the planner's search.
+"""`Decoder`: turns priorities into a schedule, thousands of times a second, for the searches of the planner.
 
 Solves the same problem as `DispatchState` and the dispatch engine, but with plain lists and sorted order.
 Calling a policy costs about ten times as much for each sub-epoch, and the quality of a search depends on the
-number of schedules. It only provides speed and must not depend on the search's goal.
+number of schedules. It must not depend on the search's goal.
 """
 
 from __future__ import annotations

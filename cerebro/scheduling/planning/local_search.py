@@ -1,4 +1,4 @@
-"""Search for better schedules: late acceptance (Burke and Bykov, 2017) over decoded schedules.
+"""The planner's searches over priorities and over rotations: late acceptance (Burke and Bykov, 2017).
 
 Each search is an iterator that decodes one schedule per item, so the caller decides when to stop and
 alternates between searches. Must not read a clock or use bounds.

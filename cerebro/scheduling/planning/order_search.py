@@ -1,4 +1,4 @@
-"""Late acceptance over orders of sub-epochs, for problems with a choice of parallel plans or replicas.
+"""The planner's search over orders of sub-epochs, for problems with a choice of parallel plans or replicas.
 
 Dispatch by priorities (`local_search`) finds good parallel plans and a good start, but never leaves GPUs idle for
 a wide sub-epoch, which a tight packing needs. Here a schedule is a list of sub-epochs; each starts when its

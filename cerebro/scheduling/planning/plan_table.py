@@ -1,4 +1,4 @@
-"""Plan tables: the parallel plan of each model on each worker, chosen before the order.
+"""Plan tables: the parallel plan of each model on each worker, chosen before the order. For the planner's searches.
 
 The thesis decides parallel plans together with the order (variable B in section 4.3, equations 4.2-4.4) and
 compares two fixed choices, all GPUs of a node and one GPU each (sections 4.2 and 4.2.1). Here they form a table

@@ -1,9 +1,10 @@
-"""The planner: searches for the best schedule of an epoch within a time limit.
+"""The planner: `plan` searches for the best schedule of a problem within a time limit.
 
-Runs on one core, in pure Python: heuristics, then local searches with restarts, until the makespan meets the
-lower bound (which proves it optimal) or time is up. Meant to run in parallel to training: it never blocks. A
-plan stays good while sub-epochs take about their estimated time. Must not use dispatch states, workers'
-health or noise; `cerebro.scheduling.planning.advice` decides whether to follow a plan.
+`controller.planning.answering` calls it in the controller's planner process, in parallel to training. It runs on one
+core, in pure Python: heuristics, then local searches with restarts, until the makespan meets the lower bound
+(which proves it optimal) or time is up. A plan stays good while sub-epochs take about their estimated time. It must
+not use dispatch states, workers' health or noise; the caller compares the plan with dispatch
+(`cerebro.scheduling.planning.advice`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rotations: schedules of open shops that follow a Latin square, with waits.
+"""Rotations: schedules of open shops that follow a Latin square, with waits. The planner's `local_search` varies them.
 
 Dispatch never leaves a worker idle that could run a sub-epoch, which is right with more models than workers.
 With as many models as workers and nearly equal times it breaks the pattern, and the last sub-epochs fit

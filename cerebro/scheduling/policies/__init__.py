@@ -1,4 +1,7 @@
-"""Dispatch policies behind one interface, one file each."""
+"""Dispatch policies behind one interface (`Policy`), one file each, and their names for users (`POLICIES`).
+
+The controller calls a run's policy when devices are free (`controller.decisions`); simulations call the same classes.
+"""
 
 from cerebro.scheduling.convergence import hermes, promising, slaq
 from cerebro.scheduling.policies.by_priority_score import ByPriorityScore, RoundRobin

@@ -1,4 +1,4 @@
-"""Choose the model with the highest priority score.
+"""Policies that choose the model with the highest priority score, or the fewest completed sub-epochs (`RoundRobin`).
 
 Hermes (Son et al., Electronics 2021, 10(3), 350) binds a job to a GPU and compares jobs every 10 s. Here
 models hop, so all workers share one queue. Models are compared when a device becomes free; `promising` and

@@ -1,4 +1,4 @@
-"""Critical first: the worker with most remaining work takes the model with most remaining work (`lrptw`).
+"""Critical first: the worker with most remaining work takes the model with most remaining work. The default, `lrptw`.
 
 Longest remaining processing time (LRPT) is the classical list rule of open shops for models. Here it also orders
 the workers, because the makespan depends on the model or worker that finishes last. If workers chose in a fixed

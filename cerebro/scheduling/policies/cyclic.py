@@ -1,4 +1,4 @@
-"""Sorted cyclic: follows a Latin square, even if waiting for a model costs time.
+"""Sorted cyclic (`cyclic`): follows a Latin square, even if waiting for a model costs time.
 
 Models, sorted by their work, and partitions are placed on a circle; each worker trains the models of its
 partition in the order of the circle. If models are as many as partitions and their times nearly equal

@@ -1,4 +1,6 @@
-"""Follows a plan: workers and models keep its order, and wait for each other.
+"""Policy that follows a plan: workers and models keep its order, and wait for each other.
+
+The controller uses it while a run has a plan (`SchedulePlanned`); users cannot select it.
 
 A plan gives the order of sub-epochs and their approximate times. Both workers and models keep the order: if
 only workers did, an early one would take a model before another worker's turn, and a tight plan would fail (a

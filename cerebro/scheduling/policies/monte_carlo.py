@@ -1,4 +1,4 @@
-"""Monte-Carlo simulation: simulates the rest of the run and takes the best first step.
+"""Monte-Carlo simulation (`monte-carlo`): simulates the rest of the run and takes the best first step.
 
 Thesis, section 4.2.2. The first simulation is critical first. The others add noise to the remaining work of
 models and workers, which changes the order of near-equals. A decision differs from critical first only if

@@ -1,4 +1,4 @@
-"""Matching of idle workers and idle models, so that every critical one is served.
+"""Matching of idle workers and idle models, so that every critical one is served. Pure; for `critical_first`.
 
 Served one by one, a worker may take the only model that fits another. A worker or model is critical if it
 alone determines the makespan. In a bipartite graph some matching covers every vertex of largest degree, on

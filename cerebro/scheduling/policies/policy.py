@@ -1,7 +1,8 @@
 """The interface of dispatch policies, which assign sub-epochs to workers at every event.
 
-A policy chooses among the results of `DispatchState.eligible`, so it cannot break an invariant. It is called
-at every event, so it needs no memory and tolerates the loss of a worker or of the controller.
+Called by `controller.decisions` and by simulations (`dispatch`). A policy chooses among the results of
+`DispatchState.eligible`, so it cannot break an invariant; it starts nothing itself. It is called at every event, so it
+needs no memory and tolerates the loss of a worker or of the controller.
 """
 
 from __future__ import annotations

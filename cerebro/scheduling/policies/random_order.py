@@ -1,4 +1,4 @@
-"""The randomized scheduler of Model Hopper Parallelism (seed paper, section 5.3, algorithm 1)."""
+"""The randomized scheduler of Model Hopper Parallelism (`random`; seed paper, section 5.3, algorithm 1)."""
 
 from __future__ import annotations
 
