@@ -4,7 +4,7 @@
 `cerebro.worker.training.ranks`. The agent starts the processes; this module only connects them.
 
 Ranks on one machine meet through a file in a private folder, which needs no free port, and communicate over the
-loopback interface. A group outlives a sub-epoch, because joining takes longer than a small sub-epoch. Ranks of several
+loopback interface. A group lasts for one task. Ranks of several
 workers form a *wide* group: they meet at a free port and use the interface with their worker's address. Their traffic
 is not authenticated.
 """
@@ -36,11 +36,9 @@ _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 class RankGroup(Group):
     """A group that `join` returns. A process is in one group at a time, because torch has one default group."""
 
-    def __init__(
-        self, rank: int, size: int, device: str, folder: Path | None, *, is_of_several_workers: bool = False
-    ) -> None:
+    def __init__(self, rank: int, size: int, device: str, *, is_of_several_workers: bool = False) -> None:
         self.rank, self.size, self.device, self.devices = rank, size, device, (device,)
-        self.folder, self.is_of_several_workers = folder, is_of_several_workers
+        self.is_of_several_workers = is_of_several_workers
         self._mesh: DeviceMesh | None = None
 
     @classmethod
@@ -70,7 +68,7 @@ class RankGroup(Group):
             return new_store
 
         with _full_volume_named(folder):
-            return cls(rank, size, device, folder)._meet(store, "lo", timeout)
+            return cls(rank, size, device)._meet(store, "lo", timeout)
 
     @classmethod
     def join_several_workers(
@@ -118,7 +116,7 @@ class RankGroup(Group):
             say_where(f"{address}:{port}")
             return new_store
 
-        group = cls(rank, size, device, None, is_of_several_workers=True)
+        group = cls(rank, size, device, is_of_several_workers=True)
         return group._meet(store, interface_of(address), timeout)
 
     def _meet(self, store: Callable[[], Store], interface: str, timeout: timedelta) -> Self:

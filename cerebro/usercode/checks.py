@@ -1,7 +1,7 @@
 """Checks of a spec before anything runs: methods, parameters, named columns.
 
-Only this module has these rules. A client checks a spec before sending it, and a worker before using it. No user code
-is called.
+Only this module has these rules. The client (`requests`, `dry_run`, `search`) checks a spec before sending it, and ETL
+code in a worker's child before using it. No user code is called.
 """
 
 from __future__ import annotations

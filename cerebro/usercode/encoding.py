@@ -1,8 +1,9 @@
 """Serialisation of user code.
 
-A spec object is pickled by value with everything it uses from the notebook or local modules, so that a worker can
-restore it without them. Only processes that run user code decode it: a worker's child process, or the user's own
-process for a dry run, a model's modules or a replay.
+The client encodes a spec, a user's technique or search procedure once, for the store. A spec object is pickled by value
+with everything it uses from the notebook or local modules, so that a worker can restore it without them. Only processes
+that run user code decode it: a worker's child process, or the user's own process for a dry run, a model's modules or a
+replay. The encoded text has at most 32 MiB.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Hash of an object's behaviour: equal for the same notebook in another kernel, different for other behaviour.
 
-It covers everything the object refers to: attributes, methods, their globals, the user's own classes, constants, and
-the bytes of arrays and tensors. Pickles are not suitable: they contain file names, line numbers, random class ids and
-addresses. Installed packages count by name and version.
+`encoding` stores it with each spec, so that equal `ETLSpec`s share a data set; `trial_runner.handler` uses it as part
+of a trial's cache key. `is_local` and `globals_of` also decide for `encoding` which modules are sent by value.
 
-The walk reads memory and not source files, because `encoding` sends the loaded modules, which may be older than their
-files.
+The hash covers everything the object refers to: attributes, methods, their globals, the user's own classes, constants,
+and the bytes of arrays and tensors. Pickles are not suitable: they contain file names, line numbers, random class ids
+and addresses. Installed packages count by name and version. The walk reads memory and not source files, because
+`encoding` sends the loaded modules, which may be older than their files.
 """
 
 from __future__ import annotations

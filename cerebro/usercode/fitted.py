@@ -1,6 +1,7 @@
 """The result of `ETLSpec.fit`: one file per data set, with its checksum in the log.
 
-Any process may read the bytes, but only processes that run user code restore the object.
+`etl_worker.fit_handler` writes it to the shared volume; workers' children and the client read it and set `spec.fitted`.
+Any process may read the bytes, but only processes that run user code restore the object. It has at most 256 MiB.
 """
 
 from __future__ import annotations

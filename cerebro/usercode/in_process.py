@@ -1,7 +1,7 @@
 """User code in the user's own process, restored as on a worker, with the same files.
 
-A dry run and the modules of a trained model need this. A worker has a separate process for each task; here all changes
-to the process are undone afterwards.
+The client uses `UserCode` for a dry run and for the modules of a trained model. A worker has a separate process for
+each task; here all changes to imports and random generators are undone afterwards.
 """
 
 from __future__ import annotations

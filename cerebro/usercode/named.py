@@ -1,7 +1,8 @@
 """Objects of user classes named in a text: `model:Training`, or `model:Training(depth=3)` with literals.
 
-Only calls of known names with literal arguments are evaluated. A name is encoded like a spec but without its module,
-because workers import it from the code archive.
+The client's experiment files (`cerebro.client.experiment_file`) use them instead of pickled specs. Only calls of known
+names with literal arguments are evaluated. A name is encoded like a spec but without its module, because workers import
+it from the code archive.
 """
 
 from __future__ import annotations

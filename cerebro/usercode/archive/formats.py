@@ -1,7 +1,8 @@
 """Reader of zip, tar and tar.gz as a stream of members, limited by an `UnpackMeter` and `Names`.
 
-Only this module uses `zipfile` and `tarfile`, without a file system. Both libraries trust headers, which costs memory
-and time; comments mark each place that prevents it.
+`unpacking.py` iterates over `members` to list or to write an archive. Only this module uses `zipfile` and `tarfile`,
+without a file system. Both libraries trust headers, which costs memory and time; comments mark each place that prevents
+it.
 """
 
 from __future__ import annotations

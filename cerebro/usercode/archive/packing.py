@@ -1,7 +1,7 @@
 """Packing of user code: a folder, a single file, or an existing archive.
 
-The bytes depend only on names, contents and executable bits. So equal code gives an equal archive, and a recreated
-experiment is recognised.
+The client calls `pack` when it creates an experiment; nothing is uploaded here. The bytes depend only on names,
+contents and executable bits. So equal code gives an equal archive, and a recreated experiment is recognised.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Limits of an archive: sizes, counts and safe names.
 
-The module knows no archive format. `UnpackMeter` and `Names` are updated while an archive is read and raise
-`ArchiveError` at the first violation, so a bomb costs only what the limits allow.
+`packing`, `formats` and `unpacking` apply them. The module knows no archive format. `UnpackMeter` and `Names` are
+updated while an archive is read and raise `ArchiveError` at the first violation, so a bomb costs only the memory and
+time that the limits allow. Defaults: 32 MiB packed, 256 MiB unpacked, 5,000 members.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class ArchiveLimits:
     """Bounds of one archive.
 
     Attributes:
-        archive_bytes: size as it travels.
-        unpacked_bytes: all it unpacks to, measured.
-        members: files and folders.
-        ratio: unpacked over packed bytes; only counts past `ratio_free_bytes`.
-        ratio_free_bytes: what any archive may unpack to: a small table of zeros is no bomb.
+        archive_bytes: bytes of the archive itself.
+        unpacked_bytes: measured bytes of all its files.
+        members: number of files and folders.
+        ratio: unpacked bytes divided by packed bytes; applies above `ratio_free_bytes`.
+        ratio_free_bytes: unpacked bytes that any archive may have: a small table of zeros is no bomb.
     """
 
     archive_bytes: int = 32 * MIB
@@ -45,7 +46,7 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 
 def human_bytes(size: int) -> str:
-    """`size` with a binary sub-epoch: ``512 B``, ``1.5 KiB``, ``32 MiB``."""
+    """Return a number of bytes with a binary unit: ``512 B``, ``1.5 KiB``, ``32 MiB``."""
     value, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:

@@ -1,7 +1,8 @@
 """Inspection and unpacking of archives.
 
-Unpacking is atomic: into a temporary folder, then one rename. Modes, owners and times are not copied; a file gets 0644,
-or 0755 if its owner could execute it.
+`pack` and the dispatcher's pages call `inspect`, which writes nothing. The agent (`worker.agent.environment`) and
+`usercode.in_process` call `extract`. Unpacking is atomic: into a temporary folder, then one rename. Modes, owners and
+times are not copied; a file gets 0644, or 0755 if its owner could execute it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cerebro.usercode.archive.formats import Kind, Member
 
 _ABANDONED_S = 3600.0
+"""Minimum age in seconds of a temporary folder that counts as left by a killed process."""
 
 
 @dataclass(frozen=True, kw_only=True)

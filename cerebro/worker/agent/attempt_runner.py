@@ -1,6 +1,8 @@
 """Follow one attempt in its child process, from start to answer.
 
-Ends an attempt that hangs, was revoked or delays the worker's shutdown. Does not access the store.
+`execution.Execution` creates an `AttemptRunner` for each attempt that this worker leads. It reads the child's messages,
+and ends an attempt that hangs, was revoked or delays the worker's shutdown. Its answer is a result or a `Failure`. It
+does not access the store: `Lease` and `slot` report.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ class AttemptRunner:
         is_strict = isinstance(item.body, _STRICT) or (isinstance(child, ChildGroup) and child.is_gang)
         self._watch = Watch(patience.limit_s, time.monotonic(), is_strict)
         self._position = (-1, -1)
-        self._has_asked = self._has_saved = False
+        self._has_preempted = self._has_saved = False
         self._suspected: Suspicion | None = None
 
     def follow(self) -> Answer:
@@ -151,7 +153,7 @@ class AttemptRunner:
             while True:
                 message = child.channel.pending()
                 if message is None:
-                    timeout_s = min(self._left_s(), self._drain.remaining_s, _LONGEST_WAIT_S)
+                    timeout_s = min(self._next_check_s(), self._drain.remaining_s, _LONGEST_WAIT_S)
                     ready = {key.fileobj for key, _ in selector.select(timeout_s)}
                     verdict = self._verdict()
                     if verdict is not None:
@@ -163,8 +165,12 @@ class AttemptRunner:
                     message = child.channel.pending()
                     if message is None and (child.end in ready or child.channel.is_closed):
                         return child.reap()
-                    if message is None and self._left_s() <= 0 and (hung := self._looked_at()) is not None:
-                        return hung
+                    if (
+                        message is None
+                        and self._next_check_s() <= 0
+                        and (failure := self._check_hang()) is not None
+                    ):
+                        return failure
                 answer = self._handled(message) if message is not None else None
                 if answer is not None:
                     return answer
@@ -173,8 +179,8 @@ class AttemptRunner:
         """Return why the attempt has to end, after killing its process, or `None`."""
         if self._lease.is_lost or self._drain.is_superseded:
             return self._kill(FailureKind.PREEMPTED, "the attempt was taken back")
-        if not self._has_asked and (self._drain.is_requested or self._lease.release_reason):
-            self._has_asked = True
+        if not self._has_preempted and (self._drain.is_requested or self._lease.release_reason):
+            self._has_preempted = True
             why, left_s = self._lease.release_reason, YIELD_S
             if self._drain.is_requested:
                 why, left_s = self._drain.why, self._drain.remaining_s
@@ -185,11 +191,11 @@ class AttemptRunner:
             return self._kill(FailureKind.PREEMPTED, f"{self._drain.why}; {reason}")
         return None
 
-    def _looked_at(self) -> Failure | None:
+    def _check_hang(self) -> Failure | None:
         """Check for a hang. A suspected hang dumps stacks to the log; a confirmed one ends the attempt."""
         now = time.monotonic()
         if self._suspected is not None:
-            return self._hung(self._suspected)
+            return self._hang_failure(self._suspected)
         verdict: Verdict = "idle"
         if self._child.is_ready:
             verdict = self._watch.check(now, self._activity())
@@ -208,7 +214,7 @@ class AttemptRunner:
     def _in_kernel(self) -> frozenset[int]:
         return frozenset(each.pid for each in process_states(self._child.pids) if each.is_in_kernel)
 
-    def _hung(self, suspected: Suspicion) -> Failure:
+    def _hang_failure(self, suspected: Suspicion) -> Failure:
         what, hint = "batch", "If the work is only slow, raise Limits(hang_timeout_s=...)"
         if isinstance(self._item.body, FittingTask):
             what = "batch or object"
@@ -220,7 +226,7 @@ class AttemptRunner:
         if suspected.verdict == "busy":
             quiet += ", though its processes compute"
         elif suspected.in_kernel and (stuck := suspected.in_kernel & self._in_kernel()):
-            failure = self._kill(FailureKind.UNAVAILABLE, f"{quiet}: {_in_kernel_told(min(stuck))}")
+            failure = self._kill(FailureKind.UNAVAILABLE, f"{quiet}: {_kernel_wait_text(min(stuck))}")
             return failure.model_copy(update={"traceback": found})
         ended, rank = self._child.describe_hang()
         where = "" if found else "; it did not say where it is, as one that waits for a disk cannot"
@@ -264,7 +270,7 @@ class AttemptRunner:
         self._lease.progress(point)
 
     def _preempted(self) -> Failure:
-        if not (self._has_asked or self._gang_leaves):
+        if not (self._has_preempted or self._gang_leaves):
             # Reported as a preemption, it would tell the controller that this worker shuts down.
             reason = "user code raised PreemptedError, though nobody asked this worker to end"
             hint = "That error is Cerebro's own: raise another one. The task's log has the traceback"
@@ -295,7 +301,7 @@ class AttemptRunner:
         self._restart(time.monotonic())
         self._lease.save(savepoint)
 
-    def _left_s(self) -> float:
+    def _next_check_s(self) -> float:
         """Return the seconds until the next check for a hang."""
         now = time.monotonic()
         if self._suspected is not None:
@@ -318,7 +324,7 @@ class AttemptRunner:
         return LivePoint(task=item.task, attempt=item.attempt, worker=self._worker, **message.model_dump())
 
 
-def _in_kernel_told(pid: int) -> str:
+def _kernel_wait_text(pid: int) -> str:
     where = waits_in(pid)
     return (
         f"process {pid} waits in the kernel{f' ({where})' if where else ''}, where no signal reaches it: a volume or a "

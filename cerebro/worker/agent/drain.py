@@ -1,4 +1,8 @@
-"""A worker's drain request: reason and grace period. Made once, by a signal or a newer process."""
+"""A worker's drain request: reason and grace period.
+
+A signal or a newer process of the same name makes it once; the agent's threads read it to end running attempts and to
+return waiting ones. Nothing here acts.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """User files and their Python environment, created once per machine.
 
-A `requirements.txt` among the uploaded files gets a virtual environment with the worker's packages behind its
-own. Packages the worker has, such as torch, are not installed again, and user packages cannot break the
-worker.
+`execution` calls it before it starts a child, and `cerebro.client.replay` on the user's machine. It downloads a code
+archive from the store, and writes files and environments to the `code` volume. It never removes complete ones.
+
+A `requirements.txt` among the uploaded files gets a virtual environment with the worker's packages behind its own.
+Packages the worker has, such as torch, are not installed again, and user packages cannot break the worker. An
+installation has 30 minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ _TAIL = 4000
 _LIMIT_S = 1800.0
 """Maximum seconds of an installation. No task starts on the worker during it."""
 _HELD = ("torch", "numpy", "pyarrow", "pydantic")
-"""Packages the child itself uses: another version under user code would be another worker."""
+"""Packages that the child itself uses. Requirements cannot change their versions."""
 
 
 def archive_folder(kvs: KvsClient, volumes: Volumes, sha256: str | None) -> str:
@@ -64,7 +67,7 @@ def python_for(folder: str, volumes: Volumes) -> str:
 
 
 def _fingerprint(requirements: bytes) -> str:
-    """Name of an environment: another interpreter, or another version of the worker's own packages, needs its own."""
+    """Return the name of an environment. It changes with the interpreter and with the versions of `_HELD`."""
     held = [f"{name}=={_version(name)}" for name in _HELD]
     here = "\n".join([sys.executable, sys.version, platform.machine(), *held]).encode()
     return hashlib.sha256(requirements + b"\0" + here).hexdigest()[:16]

@@ -1,6 +1,8 @@
 """Run tasks in child processes: choose the child, start it, follow it and recover from failures.
 
-Used by one slot's thread. An error here fails one attempt, with its cause, and not the worker.
+Each `Slot` has one `Execution` for its thread. It takes children from the `ChildPool`, follows them with an
+`AttemptRunner` (or `MemberRun` for a gang that another worker leads) and explains failures. It does not commit: the
+slot reports the answer. An error here fails one attempt, with its cause, and not the worker.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ class Execution:
         self._newest: ChildProcess | ChildGroup | None = None
         """Child or group of the latest task."""
         self._tasks_before = 0
-        """Number of tasks its children had started by then. Children of a group also run other tasks."""
+        """`tasks` of that child or group after the latest task. Children of a group also run other tasks."""
 
     def begin_early(self, item: InboxItem) -> None:
         """Start training while the store is asked to grant the attempt (speculative start).
@@ -157,7 +159,7 @@ class Execution:
         answer = unreadable_rows.explained(answer, body, self._settings.volumes)
         if unreadable_rows.drop_damaged(answer, body, self._settings.volumes):
             self._shared.reports.changed()
-        failure = self._ruled(_as_asked(answer, body, self._task_log(item)), item)
+        failure = self._ruled(_classified(answer, body, self._task_log(item)), item)
         known: dict[str, bool | int] = {"is_by_parallel_plan": is_by_parallel_plan}
         if failure.place is not None and isinstance(body, ModelTask):
             known["limit_bytes"] = self._limit_bytes(failure.place)
@@ -265,7 +267,7 @@ class Execution:
 
     @property
     def _endpoint(self) -> GangEndpoint:
-        """A worker without one registers without an address, so it is given no gang's task."""
+        """This worker's endpoint. A worker without one registers no address and gets no tasks of gangs."""
         assert self._shared.endpoint is not None
         return self._shared.endpoint
 
@@ -399,7 +401,7 @@ class Execution:
             try:
                 child.preload(item.body)
             except OSError:
-                log.info("the child ended before it could be told of %s", item.task)
+                log.info("the child ended before it received its next task, %s", item.task)
 
     def _child_for(self, item: InboxItem) -> ChildProcess | ChildGroup:
         body = item.body
@@ -438,8 +440,8 @@ class Execution:
         return self._children.take(self._devices, settings)
 
 
-def _as_asked(failure: Failure, body: TaskBody | None, log: Path) -> Failure:
-    """Report a failure of the machine as such, for tasks on models only."""
+def _classified(failure: Failure, body: TaskBody | None, log: Path) -> Failure:
+    """Report a fault of the machine as such for tasks on models; for others, as an error of user code."""
     if not isinstance(body, ModelTask):
         kind = FailureKind.USER_ERROR if failure.kind is FailureKind.DEVICE else failure.kind
         return failure.model_copy(update={"kind": kind, "may_be_device": False})
@@ -465,7 +467,7 @@ def _ranks(body: TaskBody) -> int:
 
 
 def _codes(body: TaskBody) -> frozenset[str]:
-    """Hashes of the user code that a task needs: its spec, and techniques of the user's own."""
+    """Return the hashes of the user code that a task needs: its spec and the user's own techniques."""
     parallel_plan = _parallel_plan(body)
     techniques = (
         (body.techniques or ())

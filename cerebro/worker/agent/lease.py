@@ -1,4 +1,9 @@
-"""The lease of the running attempt, and its unreported progress."""
+"""The lease of the running attempt, and its unreported progress.
+
+Each slot has one `Lease`. The slot's thread and `AttemptRunner` record points and savepoints; the reporting thread
+(`Reports`) sends them, and marks the lease as lost if the store refuses to renew it. The store owns the lease: this is
+the worker's copy.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,10 @@ from cerebro.contract.rest import api
 from cerebro.contract.tasks import InboxItem, Savepoint
 
 Named = InboxItem | api.Commit | api.Fail | api.Save
-"""What names an attempt."""
+"""Records that identify an attempt."""
 
 Name = tuple[str, str, int]
+"""Experiment, task and number of an attempt."""
 
 
 def name_of(named: Named) -> Name:
@@ -58,7 +64,7 @@ class Lease:
             return self._lost
 
     def begin(self, item: InboxItem) -> None:
-        """The lease of `item` was taken."""
+        """Start the lease of `item`, which the store has granted."""
         with self._lock:
             self._item = self._newest = item
             self._points, self._lost, self._save = [], False, None
@@ -121,7 +127,7 @@ class Lease:
             self._points.append(point)
 
     def take_points(self) -> tuple[InboxItem | None, tuple[LivePoint, ...]]:
-        """The attempt and its unsent points; they are sent by the caller."""
+        """Take the unsent points, which the caller sends, and return them with their attempt."""
         with self._lock:
             points, self._points = tuple(self._points), []
             return self._newest, points

@@ -1,10 +1,12 @@
 """A worker's agent: the threads and objects shared by its devices.
 
-Each thread has one duty. A `Slot` per set of devices runs one task at a time in a child. *inbox* receives
-assignments and passes them to the slots. *reports* renews leases and reports progress. One thread enforces
-the shutdown deadline. The main thread ends idle children and, during a drain, returns waiting tasks. They
-share the thread-safe `Mailbox`, `Lease`, `ChildPool` and `Drain`. `Housekeeping` has its own thread, and no
-task depends on it.
+`__main__` creates the `Agent` and calls `run`. It reads this worker's inbox in the store, starts slots and returns
+tasks at shutdown. It makes no scheduling decisions and runs no user code.
+
+Each thread has one duty. A `Slot` per set of devices runs one task at a time in a child. *inbox* receives assignments
+and passes them to the slots. *reports* renews leases and reports progress. One thread enforces the shutdown deadline.
+The main thread ends idle children and, during a drain, returns waiting tasks. They share the thread-safe `Mailbox`,
+`Lease`, `ChildPool` and `Drain`. `Housekeeping` has its own thread, and no task depends on it.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ from cerebro.worker.upkeep.task_logs import TaskLogs
 log = logging.getLogger(__name__)
 
 _INBOX_S, _CROWDED_S = 20.0, 1.0
-"""Longest wait of a read of the inbox; pause after a read that failed or was answered early without items."""
+"""Maximum seconds of one inbox read; pause after a read that failed or returned early without items."""
 
 _LEAVING_TIMEOUT_S = 0.7
-"""Past the grace, for ending the children and telling the store; then the same again for a final report."""
+"""Seconds after the grace period to end children and report; then as many again for a final report."""
 
 
 class Agent:
@@ -70,9 +72,9 @@ class Agent:
         self._kvs, self._settings = kvs, settings
         self._drain, self._changed = Drain(), Notification()
         self._has_news = threading.Event()
-        """A report is due at once."""
+        """Set if a report is due at once."""
         self._slots: tuple[Slot, ...] = ()
-        """Replaced as a whole, by the inbox' thread alone: a signal handler reads it."""
+        """Only the inbox thread replaces the tuple; a signal handler reads it."""
         discarder = Discarder(settings.volumes)
         self._reports = Reports(
             kvs,
@@ -180,7 +182,7 @@ class Agent:
     # --- slots -----------------------------------------------------------------------------------
 
     def _slot(self, devices: tuple[int, ...]) -> Slot:
-        """The one of these devices, made when it is first needed. It stays."""
+        """Return the slot of these devices. The first call creates it; it lasts as long as the agent."""
         found = next((slot for slot in self._slots if slot.devices == devices), None)
         if found is None:
             slot = found = self._new_slot(devices)
@@ -217,7 +219,7 @@ class Agent:
     # --- the end ---------------------------------------------------------------------------------
 
     def _give_way(self) -> None:
-        """A newer process has this worker's name."""
+        """Drain at once, because a newer process has this worker's name."""
         if not self._drain.is_requested:
             log.warning("superseded by a newer process of %s", self._settings.worker)
         self._drain.request("superseded", 0.0, is_superseded=True)
@@ -256,7 +258,7 @@ class Agent:
             log.warning("superseded by a newer process of %s", self._settings.worker)
 
     def _end_in_time(self) -> None:
-        """Nothing may keep the process past its grace: no installation of packages, no store that does not answer."""
+        """End the process after its grace period, even during an installation or if the store does not answer."""
         self._drain.wait()
         if not self._threads:
             os._exit(0)  # not registered yet, so no task is assigned
@@ -278,7 +280,7 @@ class Agent:
     # --- the other threads -----------------------------------------------------------------------
 
     def _report_regularly(self) -> None:
-        # Also while the worker ends: its running attempts are still its own.
+        # Also during a drain, because attempts still run under their leases.
         while self._is_report_due():
             leases = [(slot, item) for slot in self._slots if (item := slot.lease.item) is not None]
             renewals: list[api.Report] = [api.Renew(**named(item)) for _, item in leases]
@@ -363,11 +365,9 @@ def _started(duty: Callable[[], None], name: str = "") -> threading.Thread:
 
 
 def _vital(duty: Callable[[], None]) -> None:
-    """Run a thread that the worker needs. If it ends, so does the process: assigned tasks would never start."""
+    """Run the duty of a thread. If it raises, end the process, because assigned tasks would never start."""
     try:
         duty()
     except BaseException:
-        log.exception(
-            "%s ended: the worker ends with it, to be started anew", threading.current_thread().name
-        )
+        log.exception("%s failed: the worker ends, so that it is restarted", threading.current_thread().name)
         os._exit(1)

@@ -1,4 +1,8 @@
-"""Queues of waiting tasks, their start order, and wake-ups for selectors."""
+"""Queues of waiting tasks, their start order, and wake-ups for selectors.
+
+The agent's inbox thread puts items into the `Mailbox` of a slot; the slot's thread takes them when `DeviceQueues`
+allows it. All slots share one `DeviceQueues`. Order is the inbox's: nothing here schedules.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +32,12 @@ class DeviceQueues:
         self._on_leave = on_leave
 
     def enter(self, item: InboxItem) -> None:
-        """An attempt has come."""
+        """Add a new attempt."""
         with self._lock:
             self._open.append(item)
 
     def leave(self, named: Named) -> None:
-        """An attempt has ended for the store as well, or was taken back. Calling twice is safe."""
+        """Remove an attempt after the store has recorded its end or it was revoked. Calling twice is safe."""
         with self._lock:
             matching = [item for item in self._open if name_of(item) == name_of(named)]
             self._open = [item for item in self._open if item not in matching]
@@ -59,7 +63,7 @@ def overlap(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 class Notification:
-    """Wakes one thread. `fileno` is readable after `wake`, until it is taken off."""
+    """Wakes one thread. `fileno` is readable after `wake` until `drain`."""
 
     def __init__(self) -> None:
         self._read_end, self._write_end = os.pipe()
@@ -84,7 +88,7 @@ class Notification:
             pass
 
     def drain(self) -> None:
-        """Take the notifications off the pipe."""
+        """Remove all notifications, so that `fileno` is no longer readable."""
         try:
             while os.read(self._read_end, 4096):
                 pass
@@ -92,7 +96,7 @@ class Notification:
             pass
 
     def pause(self, timeout_s: float | None) -> None:
-        """Wait for a notification and take it off; no longer than `timeout_s`."""
+        """Wait for a notification, at most `timeout_s` seconds, and remove it."""
         # A pipe rather than a condition: a signal handler's write just before the wait is still read.
         select.select([self._read_end], [], [], timeout_s)
         self.drain()
@@ -121,7 +125,7 @@ class Mailbox(Notification):
         self.wake()
 
     def remove(self, cancel: InboxItem) -> bool:
-        """Drop the attempt that `cancel` names; false when it is not waiting here."""
+        """Drop the attempt that `cancel` names. Return False if it does not wait here."""
         with self._lock:
             item = next((each for each in self._items if name_of(each) == name_of(cancel)), None)
             if item is not None:

@@ -1,6 +1,8 @@
 """A worker's reports to the store: heartbeats, progress, task starts and ends, and departure.
 
-Keeps the incarnation, which distinguishes this process from earlier ones of the same name.
+The agent's `loop` and its slots call `Reports.send`; only this module sends reports to kvs_api, one request at a time.
+It keeps the incarnation, which distinguishes this process from earlier ones of the same name. The inbox is read in
+`loop`.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Resources:
 
     devices: WorkerDevices
     replicas: Callable[[], tuple[Replica, ...]]
-    """Looks at the volume: complete training partitions found there."""
+    """Returns the complete training partitions found on the volume."""
     meter: UsageMeter | None = None
     """Measures the worker's usage; `None` disables it."""
     host: str

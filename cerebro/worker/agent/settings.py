@@ -1,4 +1,8 @@
-"""Settings of a worker: the only reader of its environment variables."""
+"""Settings of a worker: the only reader of its environment variables.
+
+`worker.agent.__main__` reads them once; the agent's modules receive the frozen `Settings`. `processes.process` passes a
+child its settings as command-line arguments. A missing or invalid value raises `ClusterError` at start.
+"""
 
 from __future__ import annotations
 

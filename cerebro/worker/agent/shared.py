@@ -1,4 +1,7 @@
-"""Objects that all slots of a worker share. Each is thread-safe."""
+"""Objects that all slots of a worker share. Each is thread-safe.
+
+The `Agent` creates one `Shared`; `Slot` and `Execution` read it. Objects of one slot (lease, mailbox) are not here.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Shared:
     task_logs: TaskLogs
 
     def expect_models(self) -> None:
-        """Models are about to be trained here: have the processes ready that sub-epochs of one device need."""
+        """Start a child for each single device in advance, because training is expected here."""
         handler = self.handlers.get("train")
         if handler is not None:
             self.children.make_ready(

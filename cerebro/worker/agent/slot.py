@@ -1,7 +1,8 @@
 """A device slot: one attempt after another in its own thread, on a set of devices or none.
 
-Each slot has its own attempt, lease, mailbox and child process. Slots with a common device alternate in the
-inbox's order (`DeviceQueues`).
+The agent creates a slot for each set of devices that the inbox names. The slot takes items from its mailbox, reports
+their start, runs them through its `Execution` and reports their end. Each slot has its own attempt, lease, mailbox and
+child process. Slots with a common device alternate in the inbox's order (`DeviceQueues`).
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ log = logging.getLogger(__name__)
 
 
 _REMEMBERED = 1000
+"""Number of revoked attempts that are remembered."""
 _SERVER_ERRORS_S, _PAUSE_S = 120.0, 1.0
 """Repeat a report for two minutes if kvs_api fails; the pause between two tries."""
 
 
 class Slot:
-    """`work` is the thread's; `mailbox` and `lease` may be used by all.
+    """One slot. Only its own thread calls `work`; any thread may use `mailbox` and `lease`.
 
     Args:
-        devices: ascending; none: the lane.
+        devices: device numbers, ascending; () for tasks without devices.
     """
 
     def __init__(self, shared: Shared, devices: tuple[int, ...]) -> None:
@@ -47,10 +49,10 @@ class Slot:
         self.execution = Execution(shared, devices, self.lease, self.mailbox)
         self._shared, self._drain, self._reports = shared, shared.drain, shared.reports
         self._lost: deque[Name] = deque(maxlen=_REMEMBERED)
-        """Attempts that were taken back, the newest last; of any slot."""
+        """Revoked attempts of all slots, newest last."""
 
     def lose(self, item: InboxItem) -> None:
-        """The attempt was taken back; without effect if this slot does not do it. Safe in any thread."""
+        """Mark an attempt as revoked. No effect if this slot does not run it. Thread-safe."""
         self._lost.append(name_of(item))
         self.lease.lose(item)
         self.mailbox.wake()
@@ -108,7 +110,7 @@ class Slot:
             self._report_end(steps)
 
     def _sent(self, steps: list[api.Report]) -> tuple[api.StepOutcome, ...]:
-        """Report; survives errors of kvs_api for some minutes."""
+        """Send a report, repeated for `_SERVER_ERRORS_S` if kvs_api fails."""
         deadline = time.monotonic() + _SERVER_ERRORS_S
         while True:
             try:
@@ -125,7 +127,7 @@ class Slot:
             self._shared.queues.leave(item)
 
     def _join(self, item: InboxItem) -> None:
-        """Do this worker's part of an attempt that another one leads."""
+        """Run this worker's ranks of an attempt that another worker leads."""
         with _logged(item):
             self.execution.join(item, is_lost=lambda: name_of(item) in self._lost)
         self._shared.queues.leave(item)
@@ -139,7 +141,7 @@ class Slot:
         return item
 
     def _run(self, item: InboxItem) -> api.Report:
-        """Run an attempt whose lease was just taken; returns the step that ends it."""
+        """Run an attempt whose lease was just granted. Return the step that ends it."""
         key = TaskKey.parse(item.task)
         with _logged(item):
             began = time.monotonic()
@@ -159,7 +161,7 @@ class Slot:
         return api.Commit(**named(item), result=answer)
 
     def _report_end(self, steps: list[api.Report]) -> None:
-        """Report how the last attempt ended, while the worker ends."""
+        """Report the end of the last attempt during a drain."""
         try:
             if steps:
                 self._reports.send(steps)

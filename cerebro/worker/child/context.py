@@ -1,4 +1,8 @@
-"""The handler's environment in the child process: services, progress reports and preemption."""
+"""The handler's environment in the child process: services, progress reports and preemption.
+
+The task loop creates one `Context` for each user code. Handlers subclass `BaseHandler` and use the context to report
+progress, to hear the agent between batches and to decode user code. The context knows no kind of task.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """Fork processes for user code. The parent has imported modules but run no user code.
 
-So user code never sees changes by other user code, and no task waits again for an interpreter and torch. The
-first process waits for its fork. It then ends in the same way, so that the agent sees the death of user code
-as if it had started that process itself, or forks the next one for other code.
+The child's `task_loop.main` calls `serve` and never returns. User code never sees changes by other user code, and no
+task waits again for an interpreter and torch. The first process waits for its fork. It then ends in the same way, so
+that the agent sees the death of user code as if it had started that process itself, or forks the next one for other
+code.
 
-Forking is safe while the first process only imports: libraries start threads, which a fork would lose, when
-they first compute, and CUDA when a device is first used.
+Forking is safe while the first process only imports: libraries start threads, which a fork would lose, when they first
+compute, and CUDA when a device is first used. The module also finds and kills leftover processes of user code, for the
+agent's `ChildProcess` too.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ MARK = "CEREBRO_CHILD"
 """Environment variable that marks a user-code process and its descendants, in any group or session."""
 
 _PAUSE_S, _ROUNDS = 0.01, 200
-_PAGE = 1 << 20
+"""Seconds between two rounds of killing leftover processes, and their maximum number."""
+_READ_BYTES = 1 << 20
 
 
 def serve(work: Work, attend: Callable[[int], int] = lambda process: os.waitpid(process, 0)[1]) -> NoReturn:
@@ -59,14 +62,14 @@ def serve(work: Work, attend: Callable[[int], int] = lambda process: os.waitpid(
             os._exit(0)
 
 
-def _work(work: Work, unread: bytes, left: int, parent: int) -> NoReturn:
+def _work(work: Work, unread: bytes, unread_file: int, parent: int) -> NoReturn:
     """Run in the fork and end without interpreter shutdown, which is not set up for it."""
 
     def serve_one() -> None:
         end_with(parent)
         rest = memoryview(work(unread))
         while rest:
-            rest = rest[os.write(left, rest) :]
+            rest = rest[os.write(unread_file, rest) :]
 
     end_after(serve_one)
 
@@ -86,13 +89,13 @@ def end_like(status: int) -> NoReturn:
 def _content(descriptor: int) -> bytes:
     os.lseek(descriptor, 0, os.SEEK_SET)
     found = bytearray()
-    while part := os.read(descriptor, _PAGE):
+    while part := os.read(descriptor, _READ_BYTES):
         found += part
     return bytes(found)
 
 
 def _end_others() -> None:
-    """Kill leftover processes of user code: all others of this group, and marked ones that left it."""
+    """Kill leftover processes of user code: all others of this group, and marked processes that left it."""
     pid = os.getpid()
     if os.getpgrp() == pid:  # otherwise the processes may belong to others
         end_leftovers(pid, os.environ.get(MARK, ""), but=pid)
@@ -116,7 +119,7 @@ def end_leftovers(group: int, mark: str, *, but: int = 0) -> None:
 
 
 def members(group: int) -> list[int]:
-    """Processes of a group that run."""
+    """Return the running processes of a group."""
     return [process for process, state in _states(group) if state not in (b"Z", b"X")]
 
 

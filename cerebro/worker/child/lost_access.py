@@ -1,7 +1,8 @@
 """Restore the mode of files that user code has made unreadable for the worker.
 
-Without the sandbox, code of any experiment can ``chmod`` all files of the worker's user. If a task then
-fails with EACCES, its process restores the mode of files of its user id, and the failure is retryable.
+The task loop calls `restore` for a failed task. Without the sandbox, code of any experiment can ``chmod`` all files of
+the worker's user. If a task then fails with EACCES, its process restores the mode of files of its user id below the
+volumes, and the failure is retryable. Other files and links are not changed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def restore(error: BaseException, roots: Iterable[Path]) -> str:
 
 
 def _denied(error: BaseException) -> Iterator[Path]:
-    """Paths of all denials in a chain of errors."""
+    """Yield the paths of all EACCES errors in a chain of errors."""
     visited: set[int] = set()
     pending = [error]
     while pending:

@@ -1,4 +1,8 @@
-"""Errors that indicate exhausted host or device memory, by type and by library messages."""
+"""Errors that indicate exhausted host or device memory, by type and by library messages.
+
+The task loop classifies failures with `whose_memory`; `model_hopper` and `trial_runner` use it to react to a lack of
+memory. A kill by the kernel leaves no exception: the agent's `KernelKills` finds it.
+"""
 
 from __future__ import annotations
 

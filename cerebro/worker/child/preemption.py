@@ -1,4 +1,8 @@
-"""The agent's request that the running task leaves."""
+"""The agent's request that the running task leaves.
+
+`Context` records a `Preempt` message here and raises `PreemptedError` at the next batch. Nothing here interrupts user
+code: after the grace period, the agent kills the process.
+"""
 
 from __future__ import annotations
 

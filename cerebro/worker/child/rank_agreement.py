@@ -1,4 +1,8 @@
-"""Agreement of a task's ranks on a common action at a batch boundary."""
+"""Agreement of a task's ranks on a common action at a batch boundary.
+
+`Context` calls it at each batch. Rank 0 decides. Ranks on one worker agree through a `RankPage` in shared memory,
+without communication; ranks of a gang vote by one collective operation per batch.
+"""
 
 from __future__ import annotations
 

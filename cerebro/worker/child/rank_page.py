@@ -1,10 +1,13 @@
 """Shared memory of an attempt's ranks and their agent: each rank's progress and the batch to stop at.
 
-A rank that leaves its loop alone blocks the others forever, and voting at each batch would cost a collective
-operation. So rank 0, the only one to hear the agent, announces a batch that no rank has reached. Each rank
-writes its position before it reads the announcement; rank 0 writes the announcement before it reads the
-positions. So either rank 0 sees that a rank has passed that batch, and announces a later one, or the rank
-sees the announcement. A rank that arrives in between waits some microseconds for rank 0's confirmation.
+The agent's `ChildGroup` (or `MemberRun`) makes the page and reads progress to find a hung rank; each rank's
+`RankAgreement` writes to it. Only processes of one machine share it.
+
+A rank that leaves its loop alone blocks the others forever, and voting at each batch would cost a collective operation.
+So rank 0, the only one to hear the agent, announces a batch that no rank has reached. Each rank writes its position
+before it reads the announcement; rank 0 writes the announcement before it reads the positions. So either rank 0 sees
+that a rank has passed that batch, and announces a later one, or the rank sees the announcement. A rank that arrives in
+between waits some microseconds for rank 0's confirmation.
 
 A batch is counted at its boundary: just before it is returned, in all passes over the data.
 """
@@ -19,7 +22,7 @@ from enum import IntFlag
 from pathlib import Path
 
 PAGE = "page"
-"""Its file, in the folder where the ranks meet."""
+"""Name of the page's file in the rendezvous folder."""
 
 _WORD = 8
 _HEAD = 1
@@ -29,14 +32,14 @@ _PAUSE_S = 20e-6
 
 
 class Action(IntFlag):
-    """What all ranks do together at a batch."""
+    """Actions that all ranks take at the same batch."""
 
     SAVE = 1  # take a savepoint
     END = 2  # leave the sub-epoch
 
 
 class RankPage:
-    """Seen from the agent, or from one rank.
+    """A mapping of the page, in the agent or in one rank.
 
     Args:
         path: file of the page.
@@ -52,11 +55,11 @@ class RankPage:
 
     @staticmethod
     def make(path: Path, size: int) -> None:
-        """Make the file: no rank has begun."""
+        """Create the file with no rank started."""
         path.write_bytes(bytes(_WORD * (_HEAD + 2 * size)))
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Unmap the page."""
         self._words.release()
         self._map.close()
 
@@ -86,7 +89,11 @@ class RankPage:
     def announced(
         self, batch: int, *, limit_s: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> Action:
-        """What all ranks do at the boundary where this one is.
+        """Return the actions announced for this batch; no actions if it was not announced.
+
+        Args:
+            batch: the batch boundary that the calling rank has reached.
+            limit_s: maximum seconds to wait for rank 0's confirmation.
 
         Raises:
             TimeoutError: rank 0 has announced this batch, and did not confirm it.

@@ -1,8 +1,11 @@
 """The sandbox against accidents: file access of user code, limited by Landlock and seccomp.
 
-An experiment owns its checkpoints, predictions and logs; a data set owns its shards. Temporary folders and
-caches are shared. Other files are readable unless other experiments own them. The sandbox prevents mistakes,
-not attacks: users share a user id, caches and the network.
+The task loop enters a `Sandbox` before it runs user code, if the worker's setting is on; the agent calls `check` when
+it starts.
+
+An experiment owns its checkpoints, predictions and logs; a data set owns its shards. Temporary folders and caches are
+shared. Other files are readable unless other experiments own them. The sandbox prevents mistakes, not attacks: users
+share a user id, caches and the network.
 
 `rights_of` is pure. `Sandbox` applies the rights in a process with user code.
 """
@@ -44,6 +47,7 @@ _KINDS: Mapping[str, Literal["data", "search"]] = {"etl": "data", "fitting": "da
 _DENIED = re.compile(r"\[Errno (?:13|18)\] [^:\n]+: '([^'\n]+)'(?: -> '([^'\n]+)')?")
 """Python's text for EACCES and EXDEV, Landlock's errors."""
 _MOST_MESSAGE = 4000
+"""Maximum characters of a message that the explanation follows; a longer message comes after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +274,7 @@ class Sandbox:
         self._folders = _identities((*rights.own_folders, *rights.opened))
 
     def explain(self, failure: Failure) -> Failure:
-        """The failure of a task, with a sentence more where the sandbox has refused a path."""
+        """Return the failure, with an explanation if the sandbox has refused a path."""
         if (path := self._refused(failure.text)) is None or self._scope is None:
             return failure
         own_files = "data set" if self._scope.work == "data" else "checkpoints, predictions"

@@ -1,7 +1,8 @@
 """Stack dumps of user-code processes, written to the task's log on request.
 
-A process dumps its own stacks with Python's faulthandler, even when busy, without a debugger or special
-rights. A process stopped by a signal or waiting for a disk cannot respond.
+The agent's `ChildProcess` and `ChildGroup` call `dump`, for a suspected hang or a user's request; the task loop calls
+`enable`. A process dumps its own stacks with Python's faulthandler, even when busy, without a debugger or special
+rights. A process stopped by a signal or waiting for a disk cannot respond within the limit of 1 s.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from cerebro.worker.child.fork_server import members
 _SIGNAL = signal.SIGUSR1
 _PAUSE_S = 0.02
 _WAIT_S = 1.0
+"""Maximum seconds to wait for the answers."""
 _QUIET_S = 0.1
 """Seconds without growth after which a dump is complete. A busy machine may pause it between lines."""
 _MOST_BYTES = 16 << 10
+"""Maximum bytes of a dump."""
 
 
 def enable() -> None:

@@ -1,4 +1,8 @@
-"""Time that a task waits for its process, imports and initialisation."""
+"""Time that a task waits for its process, imports and initialisation.
+
+`Context` starts it for each task, and handlers call `finish` when user code is ready. The result reports the seconds as
+`Timings.start_s`, apart from training time.
+"""
 
 from __future__ import annotations
 

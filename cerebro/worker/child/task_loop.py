@@ -1,8 +1,9 @@
 """The child process: runs user code through a handler, one task after another, and reports results.
 
-To its agent it is one process. In fact there are two: one imports modules and forks the other for user code
-(`forking`). The child has neither a token nor a connection to the store. Exceptions in user code become a
-typed `Failure`; the agent reports a process that dies.
+The agent's `ChildProcess` starts this program with a socket and a handler module. To its agent it is one process. In
+fact there are several: one imports modules and forks another for user code (`fork_server`), which forks one per task
+(`task_processes`), except for handlers that keep their process. The child has neither a token nor a connection to the
+store. Exceptions in user code become a typed `Failure` (`failure_of`); the agent reports a process that dies.
 """
 
 from __future__ import annotations
@@ -76,8 +77,7 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
 
 _MAY_BE_OF_MEMORY = frozenset({FailureKind.USER_ERROR, FailureKind.OUT_OF_MEMORY})
 _MAY_BE_OF_DEVICE = frozenset({FailureKind.USER_ERROR, FailureKind.DEVICE, FailureKind.NOT_APPLICABLE})
-"""First results of `_KINDS` that `failure_of` checks for a memory or a device error. Not traits: only exceptions have
-such a first result."""
+"""Kinds that `failure_of` corrects if the error shows exhausted memory or a faulty device."""
 
 
 _NICE_END = 19
@@ -93,7 +93,7 @@ def failure_of(
         has_gpu: True if the task has a GPU.
         roots, may_deny: see `platform_error`.
     """
-    kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
+    kind = next((kind for cause, kind in _KINDS if isinstance(error, cause)), FailureKind.USER_ERROR)
     if (
         kind is FailureKind.USER_ERROR
         and (found := platform_error(error, roots, may_deny=may_deny)) is not None

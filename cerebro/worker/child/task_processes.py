@@ -1,8 +1,8 @@
 """Task processes: one per task, forked from a parent that has decoded the user's code and runs no task.
 
-All changes that a task makes to its process (library defaults, patched classes, globals, environment, limits, threads)
-end with that process. The parent forks the next process during the present task, and the new process preloads its
-checkpoint.
+The child's task loop creates one `TaskProcesses` per user code and calls `serve`. All changes that a task makes to its
+process (library defaults, patched classes, globals, environment, limits, threads) end with that process. The parent
+forks the next process during the present task, and the new process preloads its checkpoint.
 
 A fork copies only one thread and shares open files. `ForkHazards` detects user code that can't be forked; the parent
 then leaves more of the code to the task processes (`Depth`).
@@ -275,7 +275,7 @@ class _TaskProcess:
                 return message
 
     def reap(self) -> int:
-        """Wait for its end; returns its status."""
+        """Wait for its end and return its exit status."""
         _, status = os.waitpid(self.pid, 0)
         self.let_go()
         return status
@@ -321,9 +321,9 @@ def _end_leftovers(*, but: Collection[int]) -> list[str]:
     return list(killed.values())
 
 
-def _note(log: Path, left: list[str]) -> None:
-    named = ", ".join(left[:_MOST_NAMED]) + (", ..." if len(left) > _MOST_NAMED else "")
-    what = "1 process" if len(left) == 1 else f"{len(left)} processes"
+def _note(log: Path, killed: list[str]) -> None:
+    named = ", ".join(killed[:_MOST_NAMED]) + (", ..." if len(killed) > _MOST_NAMED else "")
+    what = "1 process" if len(killed) == 1 else f"{len(killed)} processes"
     with suppress(OSError), log.open("a") as file:
         file.write(
             f"{what} started by user code outlived the task and had to be ended: {named}. Wait for them, or end them, "

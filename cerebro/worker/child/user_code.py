@@ -1,4 +1,8 @@
-"""User code in the child process: received as text, decoded once, initialised once."""
+"""User code in the child process: received as text, decoded once, initialised once.
+
+Handlers get specs from `Context.user_code`; the task loop adds the encoded code that the agent sends. Decoding runs
+user code. The child fetches no code itself: only the agent reaches the store.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The state of processes in the kernel: computing, waiting, or in an uninterruptible wait. Reads
-``/proc``.
+"""The state of processes in the kernel: computing, waiting, or in an uninterruptible wait. Reads ``/proc``.
+
+`worker.agent.attempt_runner` uses it to tell a hung attempt from a busy one. Nothing here signals a process. Linux
+only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Error messages that indicate a faulty machine, definitely or possibly: one table of driver and library
-texts.
+"""Error messages that indicate a faulty machine, definitely or possibly: one table of driver and library texts.
 
-Sources: ``cudaGetErrorString`` and the status names of the runtime, driver and libraries, as torch,
-TensorFlow and pynvml quote them (CUDA Toolkit: Runtime API, 6.36 Data types; NVML: Return values). torch also
-reports the runtime's number as ``error_code`` of `torch.AcceleratorError`.
+The child's task loop calls `blame` for each exception, and the agent's `execution` calls `tells_of_device` for a
+process that died without one. A failure that blames the device lets the controller exclude the worker; this module only
+classifies.
+
+Sources: ``cudaGetErrorString`` and the status names of the runtime, driver and libraries, as torch, TensorFlow and
+pynvml quote them (CUDA Toolkit: Runtime API, 6.36 Data types; NVML: Return values). torch also reports the runtime's
+number as ``error_code`` of `torch.AcceleratorError`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Match an attempt's failure with failure rules, using its log and its error."""
+"""Match an attempt's failure with failure rules, using its log and its error.
+
+The agent's `execution` calls `ruled` before it reports a failure. Rules are regular expressions of the cluster, the run
+and `BUILT_IN`; the first match labels the failure, and its action may end the attempts or quarantine the worker. Only
+the last 64 KiB of the log count. Each rule has 2 s in a separate process (`rule_matching`).
+"""
 
 from __future__ import annotations
 

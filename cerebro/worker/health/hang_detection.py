@@ -1,9 +1,11 @@
 """Detect an attempt that hangs because it reaches no batch and is idle. Pure.
 
-An attempt is quiet until it reaches its next batch. Its limit follows from the duration of its batches, up to
-the run's `hang_timeout_s`, which applies before the first batch and after the last, during imports,
-compilation and checkpoints. An attempt that uses a processor or GPU is slow rather than hung, and has more
-time.
+`worker.agent.attempt_runner` reports batches and process activity to a `Watch`, and ends the attempt after a verdict.
+
+An attempt is quiet until it reaches its next batch. Its limit follows from the duration of its batches, up to the run's
+`hang_timeout_s`, which applies before the first batch and after the last, during imports, compilation and checkpoints.
+An attempt that uses a processor or GPU is slow rather than hung: it has the run's limit, or `SLOW` times its own limit
+if that is longer.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ Verdict = Literal["goes on", "idle", "busy"]
 """Verdict on an attempt: `idle` and `busy` are hangs, named by its processes' activity."""
 
 FLOOR_S, FLOOR_SHARE = 60.0, 0.1
-"""No limit between two batches is less than the larger one: seconds, and the share of the run's limit. So who raises
-that gives short batches more time, too."""
+"""Minimum limit between two batches: the larger of these seconds and this share of the run's limit."""
 BATCHES = 20
 """Multiple of the attempt's slow batches that a batch may take."""
 SLOW = 3
@@ -32,8 +33,9 @@ _RUNNABLE = 0.5
 processor.
 """
 _SAMPLES, _LONGEST_SAMPLE_S = 8, 5.0
-"""Within the second half of the limit, usage is measured so often, and at least so often."""
+"""Number of usage checks in the second half of the limit, and the most seconds between two."""
 _REMEMBERED = 1000
+"""Number of batch durations that are kept."""
 _EARLY_S = 1e-3
 """Seconds by which a check may be early."""
 

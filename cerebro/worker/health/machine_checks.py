@@ -1,7 +1,8 @@
 """Check the worker's machine on request and report the findings.
 
-Checks run one after another in their own thread. A new process (`cerebro.worker.training.node_check`) does
-the work and is killed if it does not end, so a device that hangs is a finding and cannot hang the agent.
+The agent's `loop` calls `request` for an inbox item; the controller asks for checks and judges the results. Checks run
+one after another in their own thread. A new process (`cerebro.worker.training.node_check`) does the work and is killed
+after 60 s, so a device that hangs is a finding and cannot hang the agent.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ SLOW_S = 20.0
 KILLED_S = 60.0
 """Maximum duration of a check in seconds; then it is killed."""
 _MOST_WAITING = 4
+"""Maximum number of queued requests; further ones are dropped."""
 _TAIL = 300
+"""Maximum characters of an error's output in a finding."""
 
 
 class NodeChecker:

@@ -1,7 +1,8 @@
 """Find the root cause among the rank failures of an attempt. Pure.
 
-A rank that fails or dies takes the others with it: they report a lost connection, often before the agent
-notices the first. So a lost peer is a collateral failure unless all ranks report one.
+`worker.agent.processes.group` calls it when ranks of one attempt have failed. A rank that fails or dies takes the
+others with it: they report a lost connection, often before the agent notices the first. So a lost peer is a collateral
+failure unless all ranks report one.
 """
 
 from __future__ import annotations

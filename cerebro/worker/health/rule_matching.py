@@ -1,7 +1,8 @@
 """Find the failure rule that matches a text: ``python -P -m cerebro.worker.health.rule_matching``.
 
-A regular expression may take forever on a short text, and only killing its process stops it. The process prints a line
-for each pattern, which shows the slow one. It imports few modules, so it starts quickly.
+`failure_rules` starts this program and kills it after its time limit, because only that stops a regular expression that
+takes forever. The process prints a line for each pattern, which shows the slow one. It imports few modules, so it
+starts quickly, and takes at most 512 MiB.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import resource
 import sys
 
 MEMORY_BYTES = 512 << 20
+"""Limit of the process's address space."""
 
 
 def main() -> None:

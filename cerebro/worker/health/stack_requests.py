@@ -1,6 +1,7 @@
 """Respond to requests for a task's stacks while its process continues.
 
-Has its own thread, because a process may take a second to respond and the inbox must not wait.
+A user's request reaches the worker's inbox; the agent's `loop` passes it on, and the text goes to the store. The
+reporter has its own thread, because a process may take a second to respond and the inbox must not wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Objects of a shard's rows, fetched ahead of the row function.
 
-Objects in a folder are not copied: the row function reads the folder itself. Objects of a remote store are
-copied to the shard's own folder, with limits on read-ahead and concurrency, and removed with the shard. Does
-not call row functions.
+`shard.Preprocessor` and `fit_pass.FitPass` open a `ShardObjects` for some rows. Objects in a folder are not copied: the
+row function reads the folder itself. Objects of a remote store are copied to the shard's own folder, with limits on
+read-ahead and concurrency, and removed with the shard. Does not call row functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The pass of `ETLSpec.fit` over all training rows, before preprocessing.
 
-It reads the training metadata on the shared volume, partition by partition, in an order that does not depend
-on the workers. It reads no other data, so it cannot see rows of other splits.
+`etl_worker.fit_handler` and the client's dry run call it. It reads the training metadata on the shared volume,
+partition by partition, in an order that does not depend on the workers. It reads no other data, so it cannot see rows
+of other splits. It returns the fitted value and stores nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _DOWNLOADS = 16
 """Objects fetched at a time."""
 
 _FETCHED_ROWS = 256
-"""Most rows of a batch whose objects are copied: they all lie on the worker's volume at once."""
+"""Maximum rows of a batch with copied objects: all copies are on the worker's volume at once."""
 
 
 class Fitting(Protocol):
@@ -38,7 +39,7 @@ class Fitting(Protocol):
 
     @property
     def batch_rows(self) -> int:
-        """Most rows of a batch."""
+        """Maximum rows of a batch."""
 
     def fit(self, batches: Iterator[pa.RecordBatch], object_dir: str) -> Any:
         """Statistics of the training rows."""

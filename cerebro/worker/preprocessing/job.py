@@ -1,4 +1,7 @@
-"""The interface of preprocessing a partition: its job, its spec and its progress."""
+"""The interface of preprocessing a partition: its job, its spec and its progress.
+
+`etl_worker.handler` and the client's dry run make an `EtlJob`; `etl_worker` and `shard.py` read it. Types only.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class EtlJob:
         metadata_path: Arrow IPC file with the partition's metadata rows, including ``id``.
         output_folder: the partition's folder; owned by this job while it runs.
         objects_uri: root of the objects that rows name; None without objects.
-        cache_folder: folder for remote objects during preprocessing; emptied.
+        cache_folder: folder for remote objects during preprocessing; removed afterwards.
         cores: number of processes, which also determines the shards; with 1 the calling process does the
             work.
         shortages: number of attempts that ran out of memory; reduces the initial processes.
@@ -70,7 +73,7 @@ class Spec(Protocol):
 
     @property
     def batch_rows(self) -> int:
-        """Most rows of a batch."""
+        """Maximum rows of a batch."""
 
     def initialize_worker(self) -> None:
         """Called once per process."""

@@ -1,4 +1,8 @@
-"""A partition's metadata: rows as dicts of plain values, ids in their own type."""
+"""A partition's metadata: rows as dicts of plain values, ids in their own type.
+
+The controller writes the Arrow file on the shared volume when a run starts; `etl_worker`, `shard.py` and `fit_pass.py`
+read it here. Nothing is written.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
 """Build one shard: apply the user's row or batch function and write the results.
 
-A row that makes the function raise is recorded and skipped. A row that cannot be stored, or differs from the
-others, ends the job. Each call seeds the global random generators from the fingerprint and the id of its
-(first) row, so random rows are the same on every core and in every attempt. Batches start at the shard's
-first row and are halved after an exception.
+`etl_worker` calls `begin` once per process and `Preprocessor.shard` per shard. The client's dry run uses a
+`Preprocessor` for the first rows, in the notebook.
+
+A row that makes the function raise is recorded and skipped. A row that cannot be stored, or differs from the others,
+ends the job. Each call seeds the global random generators from the fingerprint and the id of its (first) row, so random
+rows are the same on every core and in every attempt. Batches start at the shard's first row and are halved after an
+exception.
 """
 
 from __future__ import annotations
@@ -36,8 +39,7 @@ from cerebro.worker.preprocessing.metadata import Metadata
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MAX_TRACEBACK = 4_000  # characters; a partition may have many failed rows
-_MAX_ERROR = 500
+_MAX_TRACEBACK, _MAX_ERROR = 4_000, 500  # characters; a partition may have many failed rows
 
 RowsCallback = Callable[[int, int, FailedRow | None], None]
 """Called after each call with its first position, number of rows, and failure (always of a single row)."""

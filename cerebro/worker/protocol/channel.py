@@ -1,11 +1,11 @@
 """Messages over a stream socket, one JSON object per line.
 
-A channel connects an agent with a child, a child with its task process, and members of a gang. The channel knows
-the accepted messages (`cerebro.worker.protocol.messages`), but not their meaning or order.
+A channel connects an agent with a child, a child with its task process, and members of a gang. The channel knows the
+accepted messages (`cerebro.worker.protocol.messages`), but not their meaning or order. A message has at most 64 MiB.
 
-JSON rather than pickle, because the child runs user code and is not trusted. User code may write to the
-socket, for example after closing a file descriptor twice. Lines that are not messages are refused and counted;
-the messages around them arrive.
+JSON rather than pickle, because the child runs user code and is not trusted. User code may write to the socket, for
+example after closing a file descriptor twice. Lines that are not messages are refused and counted; the messages around
+them arrive.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _READ_BYTES = 1 << 16
 _TURN_BYTES = 1 << 20
 """Maximum bytes read by one call of `pending`, so that a flood of messages cannot block the caller."""
 _QUOTED = 100
+"""Maximum characters of a refused line that are kept."""
 
 
 class Channel(Generic[M]):

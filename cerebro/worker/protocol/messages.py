@@ -31,8 +31,7 @@ class Ranks(Contract):
     Attributes:
         rank: number of this process, from 0.
         size: number of ranks.
-        folder: private folder of the rendezvous, for a gang only of this worker's ranks. Unchanged from the
-            previous task if the ranks are still connected.
+        folder: private rendezvous folder of the attempt; for a gang, of this worker's ranks only.
         address: this worker's address for the gang; "" if all ranks are on this worker.
     """
 
@@ -43,7 +42,7 @@ class Ranks(Contract):
 
 
 class Depth(IntEnum):
-    """Share of the user's code that the parent runs; task processes run the rest."""
+    """Part of the user code that the parent of task processes runs before it forks; they run the rest."""
 
     NOTHING = 0
     IMPORTED = 1

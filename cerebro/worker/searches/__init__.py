@@ -1,6 +1,8 @@
 """Answer a search's requests: actions of a user's own procedure, and suggestions of a sampler.
 
-Runs as one of an agent's handlers: ``--handlers etl_worker cerebro.worker.searches``.
+The agent starts `handler` in a child for `search` tasks, if it is among its handlers: ``--handlers etl_worker
+cerebro.worker.searches``. The controller creates the tasks, and reads the answers from the log. No model is trained
+here.
 """
 
 KINDS = ("search",)

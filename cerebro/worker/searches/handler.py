@@ -1,4 +1,9 @@
-"""The handler of a search's questions. Runs in a worker's child process; keeps nothing between tasks."""
+"""The handler of `search` tasks. Runs in a worker's child process.
+
+The child's task loop calls `handle` with one request: hyperparameters from a sampler (`DrawQuestion`), or the next
+actions of a user's search procedure. The request has all earlier results, so it reads no volume and writes nothing. One
+process answers all requests of a user code, so that the samplers stay imported, and keeps nothing else.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ _NICE = 15
 
 
 class Handler(BaseHandler):
-    """Answers questions; the samplers stay imported."""
+    """Answers the requests of searches, at low processor priority."""
 
     keeps_process = True
 
@@ -28,7 +33,7 @@ class Handler(BaseHandler):
             os.nice(_NICE)
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
-        """Answer one question."""
+        """Answer one request."""
         if not isinstance(body, SearchTask):
             raise SpecError(f"cerebro.worker.searches does no task of kind {body.kind}")
         start_s, began = self._context.start_up.finish(), time.monotonic()

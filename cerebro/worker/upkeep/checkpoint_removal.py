@@ -1,8 +1,11 @@
 """Remove a model's unneeded checkpoints after a sub-epoch is committed.
 
-Only an attempt with an accepted commit or savepoint removes files, and only files that existed before: while
-it held the model, no other attempt wrote any. An attempt that lost its lease removes nothing: the model may
-have moved to another worker, and a re-execution may have written a newer file of an older sub-epoch.
+A slot lists the files with `outdated_by` before it commits, and a `Discarder` removes them afterwards; `Reports`
+triggers the removal of old savepoints. Checkpoints of ended or deleted runs are the controller's duty.
+
+Only an attempt with an accepted commit or savepoint removes files, and only files that existed before: while it held
+the model, no other attempt wrote any. An attempt that lost its lease removes nothing: the model may have moved to
+another worker, and a re-execution may have written a newer file of an older sub-epoch.
 """
 
 from __future__ import annotations

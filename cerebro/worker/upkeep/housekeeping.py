@@ -1,7 +1,7 @@
 """Background duties of a worker: measure usage, shorten logs, free shard space, prepare for models.
 
-Runs in its own thread, because a hanging driver or file system may block it forever. Leases and tasks do not
-depend on it.
+The agent's `loop` starts one `Housekeeping` in its own thread, because a hanging driver or file system may block it
+forever. Leases and tasks do not depend on it. Other modules of this package do the work.
 """
 
 from __future__ import annotations

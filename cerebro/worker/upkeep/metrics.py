@@ -1,6 +1,7 @@
 """A worker's Prometheus metrics.
 
-Labels are kinds, outcomes and GPU numbers. Names of experiments and models are only in the log.
+Slots record attempts, and `Housekeeping` records usage; the health endpoint serves `exposition`. Labels are kinds,
+outcomes and GPU numbers. Names of experiments and models are only in the log.
 """
 
 from __future__ import annotations

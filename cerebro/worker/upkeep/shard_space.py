@@ -1,9 +1,9 @@
 """Free space on the shard volume: remove partitions and downloads of unused data sets.
 
-The store lists them (`cerebro.contract.records.Reclaim`) and removes a data set from that list in the step
-that starts a run on it. So a listed data set may be removed unless a task for it has arrived since the
-request. Folders are moved aside in one step and removed by a thread (`cerebro.runtime.trash`): a later task
-finds a complete partition or no files.
+`Housekeeping` calls `act`. The store lists unused data sets (`cerebro.contract.records.Reclaim`) and removes a data set
+from that list in the step that starts a run on it. So a listed data set may be removed unless a task for it has arrived
+since the request. Folders are moved aside in one step and removed by a thread (`cerebro.runtime.trash`): a later task
+finds a complete partition or no files. Checkpoints and the shared volume are not touched.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Reclaimer:
         self._seq = 0
         self._lock = threading.Lock()
         self._touched: dict[str, float] = {}
-        """Data set -> when a task for it came last."""
+        """Data set -> monotonic time at which its latest task arrived."""
         self.removal = Removal()
 
     def touch(self, dataset: str) -> None:
-        """A task for the data set has come, and is not begun before this returns."""
+        """Record that a task for the data set has arrived. Call it before the task starts."""
         with self._lock:
             self._touched[dataset] = time.monotonic()
 
@@ -68,21 +68,21 @@ class Reclaimer:
         return True
 
     def clear_rendezvous_root(self, worker: str) -> None:
-        """Move aside where ranks of an earlier process of the worker met. To be called before any of this one do."""
+        """Move aside the rendezvous folders of an earlier process of the worker. Call it before the first task."""
         try:
             move_aside(self._volumes.rendezvous_root(worker), self._trash)
         except OSError as error:
-            log.warning("what ranks left behind stays for now: %s", error)
+            log.warning("rendezvous folders of earlier ranks stay for now: %s", error)
 
     def sweep(self) -> None:
         """Remove folders that this or an earlier process moved aside."""
         try:
             self.removal.sweep([self._trash])
         except OSError as error:
-            log.warning("it cannot be told whether %s holds anything: %s", self._trash, error)
+            log.warning("%s cannot be read, so its folders stay for now: %s", self._trash, error)
 
     def held(self) -> set[str]:
-        """Data sets with files on the volume.
+        """Return the data sets with files on the volume.
 
         Raises:
             OSError: the volume cannot be read.
@@ -90,10 +90,10 @@ class Reclaimer:
         folders = [self._volumes.shards / kind for kind in _KINDS]
         return {path.name for folder in folders if folder.exists() for path in folder.iterdir()}
 
-    def _is_moved(self, dataset: str, asked: float) -> bool:
-        """True if tasks can no longer find any files of the data set."""
+    def _is_moved(self, dataset: str, listed_at: float) -> bool:
+        """Move a data set's folders aside. Return False if a task for it has arrived since `listed_at`."""
         with self._lock:
-            if self._touched.get(dataset, -1.0) >= asked:
+            if self._touched.get(dataset, -1.0) >= listed_at:
                 return False
             for kind in _KINDS:
                 folder = self._volumes.shards / kind / dataset

@@ -1,7 +1,8 @@
 """Limit the size of attempts' logs by removing the middle of long ones.
 
-User code writes to its log directly and never waits. Every few seconds the excess is removed, so a log may
-exceed its limit for a moment. Output written during the removal may be lost.
+The agent's `execution` registers the logs of each attempt; `Housekeeping` calls `keep_short` every few seconds. User
+code writes to its log directly and never waits, so a log may exceed its limit for a moment. Output written during the
+removal may be lost. After an attempt, progress bars are folded too.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class _Line:
         """Text that the state overwrites."""
 
     def add(self, piece: bytes) -> None:
-        """Read on."""
+        """Add the next piece of the line."""
         self.num_bytes += len(piece)
         first, *next_parts = piece.split(b"\r")
         self._state += first

@@ -1,7 +1,8 @@
 """Files of rows that a task could not read: name them, and withdraw damaged partitions.
 
-Tasks map the shards of their partitions into memory. If the volume cannot read a page of a map, or the file has become
-shorter, the kernel ends the process with SIGBUS, and no exception names the file.
+The agent's `execution` calls both functions for a failed attempt. Tasks map the shards of their partitions into memory.
+If the volume cannot read a page of a map, or the file has become shorter, the kernel ends the process with SIGBUS, and
+no exception names the file. Only the manifest of a damaged partition is removed; preprocessing repairs it.
 """
 
 from __future__ import annotations

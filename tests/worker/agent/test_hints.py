@@ -48,6 +48,6 @@ def test_the_hint_goes_by_the_kind_of_task(body: Any, message: str) -> None:
         notification=nothing,
         on_notification=lambda: None,
     )
-    failure = runner._hung(Suspicion("idle", 9.0, 0.0, frozenset()))
+    failure = runner._hang_failure(Suspicion("idle", 9.0, 0.0, frozenset()))
     assert "hang_timeout_s" not in failure.message
     assert re.search(message, failure.message)

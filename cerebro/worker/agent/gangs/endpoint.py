@@ -1,4 +1,9 @@
-"""Connections between the workers of a gang: the leader listens, the others connect."""
+"""Connections between the workers of a gang: the leader listens, the others connect.
+
+Each agent has one `GangEndpoint`. `Execution` registers the ranks it expects; `MemberRun` connects to the leader.
+Callers prove that they know the cluster's token (`handshake`); later traffic is not encrypted. Only control messages
+pass here: tensors use torch's own connections.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,7 @@ _PAUSE_S, _LOOK_S = 0.2, 5.0
 _CALLERS = 64
 """Maximum concurrent handshakes."""
 _REMEMBERED = 1000
+"""Number of ended attempts that are remembered, to refuse late connections."""
 _KEEPALIVE = (
     (socket.TCP_KEEPIDLE, 5),
     (socket.TCP_KEEPINTVL, 2),

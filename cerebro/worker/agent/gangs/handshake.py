@@ -1,6 +1,7 @@
 """Mutual authentication of two workers: each proves that it knows the cluster's token without sending it.
 
-Later traffic is not encrypted, like all traffic between the pods.
+`GangEndpoint` uses `call` on the connecting side and `answer` on the listening side, once per connection. Later traffic
+is not encrypted, like all traffic between the pods.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""This worker's ranks in an attempt that another worker leads. Only the leader reports to the store."""
+"""This worker's ranks in an attempt that another worker leads.
+
+`Execution.join` runs a `MemberRun` for an inbox item with a member number above 0. It starts local children and passes
+messages between them and the leader. Only the leader reports to the store.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +55,8 @@ class Prepared:
 
     Attributes:
         children: one for each rank here.
-        codes: user code that one child lacks, by hash.
-        folder: empty, for the ranks' page.
+        codes: user code that a child lacks, by hash.
+        folder: new folder for the ranks' page.
     """
 
     children: Sequence[ChildProcess]
@@ -65,7 +69,7 @@ class MemberRun:
 
     Args:
         item: a gang's sub-epoch; `member` is this worker's number.
-        endpoint: this worker's.
+        endpoint: this worker's endpoint.
         log_path: the attempt's log; ranks have their own in the same folder.
         mailbox: wakes it after a change of the attempt or the drain.
         is_lost: returns True if the attempt was revoked.
@@ -253,4 +257,4 @@ def decline(item: InboxItem, endpoint: GangEndpoint, why: str) -> None:
         Channel(end, TO_MEMBER).send(Failed(failure=failure, failed_at=0.0))
         end.shutdown(socket.SHUT_WR)
         end.settimeout(JOIN_S)
-        end.recv(1)  # until the other one has heard it
+        end.recv(1)  # until the leader has read it

@@ -1,6 +1,7 @@
 """A rank on another worker, with the interface of a child process.
 
-Messages wait until that worker connects. Then they pass through unread, between the group and the child.
+The leader's `Execution` creates it for a `ChildGroup`; `GangEndpoint` hands over the connection. Messages wait until
+that worker connects, for up to 60 s. Then they pass through unread, between the group and the child.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Child processes as the agent sees them: started, spoken to, ended."""
+"""Child processes as the agent sees them.
+
+`children` keeps the pool, `process` starts and ends one child, `group` and `group_channel` combine ranks of one
+attempt. The code that runs inside a child is in `cerebro.worker.child`.
+"""

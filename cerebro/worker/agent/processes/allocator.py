@@ -1,10 +1,11 @@
 """Settings of the child's C allocator: keep freed memory for the next training step.
 
-A training step allocates and frees the same tensors repeatedly. By default glibc returns the freed end of its
-heap to the kernel and the next step faults it in again, page by page, with 4 KiB of zeros each. Higher
-thresholds keep that memory; huge pages allocate 2 MiB at a time. Reasons for the values:
-`docs/decisions/0022-malloc-of-the-child.md`; measurements:
-the benchmark ``allocator``.
+`ChildProcess` adds `tuned` to the environment of each child. The agent and user-set variables are not changed.
+
+A training step allocates and frees the same tensors repeatedly. By default glibc returns the freed end of its heap to
+the kernel and the next step faults it in again, page by page, with 4 KiB of zeros each. Higher thresholds keep that
+memory; huge pages allocate 2 MiB at a time. Reasons for the values: `docs/decisions/0022-malloc-of-the-child.md`;
+measurements: the benchmark ``allocator``.
 
 Other C libraries ignore these variables; glibc before 2.35 ignores the huge pages.
 """

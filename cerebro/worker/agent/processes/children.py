@@ -1,13 +1,16 @@
 """A worker's pool of child processes, at most one for each handler and set of devices.
 
-A task on several devices may use several single-device children. Children outlive their tasks, because runs
-often follow each other with similar code and imports take seconds or minutes. A child ends if it has been
-idle for long, if a task needs other settings, if there are more idle children than devices plus one, or if
-memory is short: running tasks have priority. The pool starts a child in advance on a device that expects
-models, so imports finish before the first sub-epoch. Idle children are asked to free models and GPU memory.
+`Execution` takes children for a task and returns them with `done`; the agent's main thread calls `tidy`. The pool
+decides which processes exist, not which task runs.
 
-A busy child is assigned to its task's devices until `done`, or until a task on other devices takes it. By
-then the earlier task has left the shared devices. All other children are idle.
+A task on several devices may use several single-device children. Children outlive their tasks, because runs often
+follow each other with similar code and imports take seconds or minutes. A child ends if it has been idle for 10
+minutes, if a task needs other settings, if there are more idle children than devices plus one, or if memory is short:
+running tasks have priority. The pool starts a child in advance on a device that expects models, so imports finish
+before the first sub-epoch. Idle children are asked to free models and GPU memory.
+
+A busy child is assigned to its task's devices until `done`, or until a task on other devices takes it. By then the
+earlier task has left the shared devices. All other children are idle.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ class ChildPool:
     """A worker's child processes. Thread-safe if each thread uses its own devices.
 
     Args:
-        devices: number of the worker's devices. At most one more child may stay idle, those used last; after
-            a fit, one of them is the ETL child.
+        devices: number of the worker's devices. At most this number plus one children stay idle, the latest
+            used ones; after a fit, one is the ETL child.
     """
 
     def __init__(self, settings: Settings, memory: MemoryGroup, devices: int = 1) -> None:

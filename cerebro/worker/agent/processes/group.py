@@ -1,11 +1,12 @@
 """The rank group of one attempt, with the interface of a single child process.
 
-Each rank is a child on its own device and may have run sub-epochs alone. The agent talks to rank 0 during
-training and waits for the others' results. An attempt has a result when all ranks have one. The first rank
-that fails or dies ends the attempt (`verdict`).
+`Execution` creates a `ChildGroup` for a parallel plan with several ranks; `AttemptRunner` follows it like a
+`ChildProcess`. Each rank is a child on its own device and may have run sub-epochs alone. The agent talks to rank 0
+during training and waits for the others' results. An attempt has a result when all ranks have one. The root cause among
+the failed ranks ends the attempt (`root_cause.decisive`).
 
-Ranks on one worker use a private folder as rendezvous: a port might be taken. In a gang some ranks are on
-other workers (`cerebro.worker.agent.gangs`): rank 0 reports its rendezvous address, which is forwarded.
+Ranks on one worker use a private folder as rendezvous: a port might be taken. In a gang some ranks are on other workers
+(`cerebro.worker.agent.gangs`): rank 0 reports its rendezvous address, which is forwarded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Messages of an attempt's ranks, merged into the messages of a single child.
 
-Progress comes from rank 0. The other ranks contribute their results and failures.
+A `ChildGroup` owns it, and `AttemptRunner` reads it like a `Channel`. Progress and savepoints come from rank 0. The
+other ranks contribute their results and failures. After the first failure the others have 0.3 s to report, or 10.3 s if
+only lost connections were reported.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class GroupChannel:
         self.leaving = ""
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._sources.close()
 
     def fileno(self) -> int:
@@ -105,7 +107,7 @@ class GroupChannel:
         return message
 
     def await_others(self) -> None:
-        """After the first failure: let the others speak, but not for long."""
+        """Wait for the other ranks' reports after the first failure, at most `_SPEAK_S` or `_LOST_S` more."""
         began = time.monotonic()
         while not self.is_over():
             is_lost = all(end.is_lost_peer for end in self.ends.values())

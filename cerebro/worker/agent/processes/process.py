@@ -1,5 +1,9 @@
 """Start, use and end a child process of the agent.
 
+`ChildPool` starts a `ChildProcess` for a task's handler, interpreter, files and devices; the client's rebuild of
+partitions starts one too. The program in it is `cerebro.worker.child.task_loop`. The child inherits no secrets. Its
+failures are explained here, including kernel kills for lack of memory.
+
 The kernel ends a child with the thread that forked it, so that thread must live as long as the agent.
 """
 
@@ -30,7 +34,9 @@ from cerebro.worker.protocol.channel import Channel
 from cerebro.worker.protocol.messages import FROM_CHILD, FreeMemory, FromChild, Preempt, Preload, Ranks, Run
 
 _TAIL = 2000
+"""Maximum bytes of a child's output in the failure of a child that did not start."""
 _GRACE_S = 2.0
+"""Seconds to wait for the exit of a child that has closed its connection."""
 _CLAIM_S = 0.3
 """Seconds after a kernel kill until the agent knows that its process has ended."""
 _GUESS = ": killed, perhaps for lack of memory"
@@ -108,7 +114,7 @@ class ChildProcess:
         self._known: frozenset[str] = frozenset()
         """Hashes of all user code in the process of that task."""
         self.is_sandboxed = settings.sandbox.is_on
-        """True if each experiment and data set also has its own fork."""
+        """True if user code runs in the sandbox; then each experiment and data set also has its own fork."""
         self.tasks = 0
         """Number of started tasks."""
         self._task_log = Path()
