@@ -10,25 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro.client.models.warm_clone import check_shapes
+from cerebro.client.open_experiment import OpenExperiment
 from cerebro.client.search import configurations
 from cerebro.client.search.requests import pack_procedure
-from cerebro.client.session import Session, author
+from cerebro.client.session import author
 from cerebro.commands.command import Command, events_of
 from cerebro.commands.rules import CommandKind
 from cerebro.search.procedure import Procedure
 
 if TYPE_CHECKING:
-    from cerebro.client.results import FitResult
+    pass
 
 
-class CommandsMixin:
+class CommandsMixin(OpenExperiment):
     """Commands to a running or ended experiment."""
-
-    _session: Session
-
-    def result(self, run: str | None = None) -> FitResult:
-        """Return the result of a fit run; see `cerebro.Experiment.result`."""
-        raise NotImplementedError
 
     def stop(self, run: str | None = None) -> None:
         """Stop a run. Committed sub-epochs are kept; `resume` continues from them.

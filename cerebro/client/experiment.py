@@ -1,22 +1,22 @@
-"""`Experiment`, the entry point of notebooks and scripts.
+"""`Experiment`, the entry point of notebooks and scripts: create or attach, preprocess, train, dry run.
 
 It validates arguments, sends requests to the cluster, follows runs and returns results. Runs belong to the cluster:
-they continue when the notebook closes, and several notebooks may attach to one experiment. Commands such as `stop` are
-in `commands.py`, registered models in `registry.py`, the protocol with the store in `session.py`.
+they continue when the notebook closes, and several notebooks may attach to one experiment. State and results are in
+`open_experiment.py`, tests and predictions in `evaluation.py`, commands such as `stop` in `commands.py`, registered
+models in `models/registry.py`, the protocol with the store in `session.py`.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro.client.commands import CommandsMixin
-from cerebro.client.connection import Connection, connect
+from cerebro.client.connection import connect
+from cerebro.client.evaluation import EvaluationMixin
 from cerebro.client.failure_rules import FailureRule
-from cerebro.client.files import cache_folder
 from cerebro.client.limits import Limits
 from cerebro.client.models.registry import RegistryMixin
 from cerebro.client.requests.creation import open_or_create, pack_code
@@ -35,29 +35,22 @@ from cerebro.client.search import SearchSpace
 from cerebro.client.search.requests import Search, UserProcedure
 from cerebro.client.session import Session, author
 from cerebro.commands.rules import stopped_text
-from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Locators
-from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest
+from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.data.tables.locators import absolute, parse_locators
-from cerebro.errors import DataError
-from cerebro.figures import averaged, tested
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.state import ExperimentState, QueuePosition, Run, RunState
+from cerebro.state import RunState
 from cerebro.usercode.checks import fits
 from cerebro.usercode.encoding import encode
-from cerebro.usercode.fitted import read_fitted
-from cerebro.usercode.in_process import UserCode
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from cerebro.client.dry_run import DryRun
     from cerebro.client.results import EtlResult, FitResult
 
 _Split = Literal["train", "valid", "test", "predict"]
 
 
-class Experiment(CommandsMixin, RegistryMixin):
+class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
     """An experiment on a cluster: create one, or open an existing one by name.
 
     If an experiment with this name exists, it is opened; locators and code must be equal. Locators may change until
@@ -139,54 +132,6 @@ class Experiment(CommandsMixin, RegistryMixin):
         connection = connect(server, token)
         experiment._session = Session(connection, connection.kvs.experiment(name))
         return experiment
-
-    # --- properties and state --------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """Name of the experiment."""
-        return self._session.name
-
-    @property
-    def locators(self) -> Locators:
-        """Dataset locators with absolute paths."""
-        return self._session.record.locators
-
-    @property
-    def connection(self) -> Connection:
-        """Connection to the cluster, with the addresses of its web page and TensorBoard."""
-        return self._session.connection
-
-    def state(self) -> ExperimentState:
-        """Return the current state: data sets, runs, models and workers.
-
-        Returns:
-            The state after the newest event of the log. Later calls update and return the same object.
-
-        Raises:
-            UnreadableError: the log has an event that cannot be read.
-        """
-        return self._session.state()
-
-    def status(self) -> str:
-        """Return a short text about runs, the best model and workers; `cerebro status NAME` also lists all models."""
-        return self._session.status()
-
-    def queue_position(self, run: str | None = None) -> QueuePosition | None:
-        """Return where a run stands among all open runs of the cluster.
-
-        Args:
-            run: run id, such as ``"fit-1"``. Default: the open run, or the newest.
-
-        Returns:
-            Queue position, fair share, current devices and the reason for waiting; `None` if the run has ended.
-
-        Raises:
-            NotFoundError: the run does not exist.
-        """
-        return self._session.queue_position(self._session.chosen(run))
-
-    # --- runs ------------------------------------------------------------------------------------
 
     def run_etl(
         self,
@@ -369,105 +314,6 @@ class Experiment(CommandsMixin, RegistryMixin):
             warnings.warn(stopped_text(self.state(), run), stacklevel=2)
         return self._fit_result(run)
 
-    def run_test(
-        self,
-        models: str | Sequence[str] | None = None,
-        *,
-        fit: str | None = None,
-        split: _Split = "test",
-        priority: str | int = "normal",
-        project: str = "",
-        progress: bool = True,
-    ) -> pd.DataFrame:
-        """Compute metrics of trained models on a split, each model at its best epoch.
-
-        Models are tested in parallel on all workers. Each one gets the whole split in a single call of
-        `SubEpochSpec.test`, so any metric is possible.
-
-        Args:
-            models: model id or ids. Default: the best model.
-            fit: fit run. Default: the newest.
-            split: split to test on. Default ``"test"``. With ``"train"`` each worker tests its own partition: a
-                `cerebro.Ratio` is exact for all rows, numbers are averages weighted by rows.
-            priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
-                an integer from -9 to 9; see `prioritize`.
-            project: fair share group. The runs of one project share the cluster as one run. Default: none.
-            progress: True to draw progress bars. Default True.
-
-        Returns:
-            One row per model: epoch, number of rows and metrics. With ``split="train"``, a column ``parts`` has the
-                number of
-            partitions.
-
-        Raises:
-            NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed.
-            RunFailedError: the run failed or was stopped.
-
-        Warns:
-            UserWarning: metrics are averages over partitions.
-
-        Example::
-
-            experiment.run_test(["m03", "m07"])
-        """
-        run = self._session.complete(
-            self._evaluation("test", models, fit, split),
-            progress=progress,
-            priority=priority,
-            project=project,
-        )
-        from cerebro.client.results import test_table
-
-        if note := averaged(tested(run)):
-            warnings.warn(f"the metrics of {run.id} on the split {split!r} are {note}", stacklevel=2)
-        return test_table(run)
-
-    def run_predict(
-        self,
-        models: str | Sequence[str] | None = None,
-        *,
-        fit: str | None = None,
-        split: _Split = "predict",
-        priority: str | int = "normal",
-        project: str = "",
-        progress: bool = True,
-    ) -> pd.DataFrame:
-        """Predict the outputs of a split with trained models, each at its best epoch.
-
-        Args:
-            models: model id or ids. Default: the best model.
-            fit: fit run. Default: the newest.
-            split: split to predict. Default ``"predict"``.
-            priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
-                an integer from -9 to 9; see `prioritize`.
-            project: fair share group. The runs of one project share the cluster as one run. Default: none.
-            progress: True to draw progress bars. Default True.
-
-        Returns:
-            One row per prediction, indexed by row id; by model and row id for several models.
-
-        Raises:
-            NotFoundError: the fit run or a model does not exist.
-            DataError: the split was not preprocessed.
-            RunFailedError: the run failed or was stopped.
-
-        Example::
-
-            experiment.run_predict().to_csv("predictions.csv")
-        """
-        run = self._session.complete(
-            self._evaluation("predict", models, fit, split),
-            progress=progress,
-            priority=priority,
-            project=project,
-        )
-        from cerebro.client.results import prediction_table
-
-        return prediction_table(run, self.connection.files)
-
-    # --- dry run ---------------------------------------------------------------------------------
-
     def dry_run(
         self,
         etl: ETLSpec,
@@ -519,103 +365,3 @@ class Experiment(CommandsMixin, RegistryMixin):
         return dry_run(
             record, kvs.archive, etl, spec, configuration, rows=rows, parallel_plans=parallel_plans
         )
-
-    # --- open and past runs ----------------------------------------------------------------------
-
-    def watch(self, run: str | None = None, *, progress: bool = True) -> Run:
-        """Follow a run until it ends, from any notebook.
-
-        Args:
-            run: run id. Default: the open run, or the newest.
-            progress: True to draw progress bars. Default True.
-
-        Returns:
-            The ended run.
-
-        Raises:
-            NotFoundError: the run does not exist.
-
-        Example::
-
-            Experiment.attach("digits").watch("fit-1")
-        """
-        return self._session.follow(self._session.chosen(run).id, progress=progress)
-
-    def result(self, run: str | None = None) -> FitResult:
-        """Return the current result of a fit run, also while it runs.
-
-        Args:
-            run: fit run. Default: the newest, whose result has the best model over all comparable fits; see
-                `FitResult.best`.
-
-        Raises:
-            NotFoundError: the run does not exist.
-
-        Example::
-
-            experiment.result().leaderboard()
-        """
-        chosen = self._session.chosen_fit(run)
-        return self._fit_result(chosen, result_of=self._fit_result if run is None else None)
-
-    def failed_rows(self, run: str | None = None) -> pd.DataFrame:
-        """Return the rows that failed in an ETL run, also if the run itself failed.
-
-        Args:
-            run: ETL run. Default: the newest.
-
-        Returns:
-            One row per failed row: split, id, error, traceback; at most 1,000 per partition. ``attrs["total"]`` is the
-                number
-            of all failed rows; ``attrs["notes"]`` explains missing ones.
-
-        Raises:
-            NotFoundError: the run does not exist.
-        """
-        from cerebro.client.results import failed_table
-
-        chosen, plan = self._session.chosen_etl(run)
-        return failed_table(plan, self.connection.files, experiment=self._session.name, run=chosen)
-
-    # --- helpers ---------------------------------------------------------------------------------
-
-    def _evaluation(
-        self,
-        kind: Literal["test", "predict"],
-        models: str | Sequence[str] | None,
-        fit: str | None,
-        split: _Split,
-    ) -> EvaluateRequest:
-        names = (models,) if isinstance(models, str) else tuple(models or ())
-        if split not in SPLITS:
-            raise DataError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
-        return EvaluateRequest(kind=kind, fit=self.result(fit).run, models=names, split=split)
-
-    def _fit_result(self, run: Run, result_of: Callable[[Run], FitResult] | None = None) -> FitResult:
-        from cerebro.client.results import FitResult
-
-        kvs, record = self.connection.kvs, self._session.record
-        dataset = self._session.state().datasets.get(run.plan.dataset) if run.plan is not None else None
-        reference = dataset.fitted if dataset is not None else None
-        files = self.connection.files
-        user_code = UserCode(
-            record=record,
-            archive=kvs.archive,
-            folder=cache_folder(os.environ),
-            fitted=None
-            if reference is None
-            else lambda: read_fitted(files.shared(reference.name), reference),
-        )
-        return FitResult(
-            self._session.state(),
-            run,
-            self.connection.files,
-            record,
-            kvs.code,
-            user_code=user_code,
-            events=kvs,
-            result_of=result_of,
-        )
-
-    def __repr__(self) -> str:
-        return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"

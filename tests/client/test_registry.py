@@ -76,8 +76,8 @@ class Trained(RegistryMixin):
         path.parent.mkdir(parents=True)
         fitted = write_fitted(path, pack_fitted({"width": 3}), volumes.shared)
         self.story.state.datasets["one-d"].fitted = fitted
-        self.connection = Connection(kvs=kvs, volumes=volumes, files=MountedFiles(volumes))
-        session: Any = SimpleNamespace(name="one", connection=self.connection, state=lambda: self.story.state)
+        connection = Connection(kvs=kvs, volumes=volumes, files=MountedFiles(volumes))
+        session: Any = SimpleNamespace(name="one", connection=connection, state=lambda: self.story.state)
         self._session = session
 
     def result(self, run: str | None = None) -> FitResult:

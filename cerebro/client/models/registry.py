@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from cerebro.client.connection import Connection, connect
 from cerebro.client.files import cache_folder
+from cerebro.client.open_experiment import OpenExperiment
 from cerebro.client.results.model import TrainedModel
-from cerebro.client.session import Session, author
+from cerebro.client.session import author
 from cerebro.contract.base import Name
 from cerebro.contract.stored.registry import Alias, AliasRequest, ModelVersion, Registration
 from cerebro.contract.stored.registry import RegisteredModel as RegisteredName
@@ -31,7 +32,7 @@ from cerebro.usercode.fitted import read_fitted
 from cerebro.usercode.in_process import UserCode
 
 if TYPE_CHECKING:
-    from cerebro.client.results import FitResult
+    pass
 
 Value = TypeVar("Value")
 
@@ -92,14 +93,8 @@ class RegisteredModel(TrainedModel):
             ) from error
 
 
-class RegistryMixin:
+class RegistryMixin(OpenExperiment):
     """Registration of models of an experiment."""
-
-    _session: Session
-
-    def result(self, run: str | None = None) -> FitResult:
-        """Return the result of a fit run; see `cerebro.Experiment.result`."""
-        raise NotImplementedError
 
     def register(
         self,

@@ -1,0 +1,131 @@
+"""Test and prediction runs of `cerebro.Experiment`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from cerebro.client.open_experiment import OpenExperiment
+from cerebro.contract.base import SPLITS
+from cerebro.contract.runs import EvaluateRequest
+from cerebro.errors import DataError
+from cerebro.figures import averaged, tested
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_Split = Literal["train", "valid", "test", "predict"]
+
+
+class EvaluationMixin(OpenExperiment):
+    """Tests and predictions with trained models."""
+
+    def run_test(
+        self,
+        models: str | Sequence[str] | None = None,
+        *,
+        fit: str | None = None,
+        split: _Split = "test",
+        priority: str | int = "normal",
+        project: str = "",
+        progress: bool = True,
+    ) -> pd.DataFrame:
+        """Compute metrics of trained models on a split, each model at its best epoch.
+
+        Models are tested in parallel on all workers. Each one gets the whole split in a single call of
+        `SubEpochSpec.test`, so any metric is possible.
+
+        Args:
+            models: model id or ids. Default: the best model.
+            fit: fit run. Default: the newest.
+            split: split to test on. Default ``"test"``. With ``"train"`` each worker tests its own partition: a
+                `cerebro.Ratio` is exact for all rows, numbers are averages weighted by rows.
+            priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
+                an integer from -9 to 9; see `prioritize`.
+            project: fair share group. The runs of one project share the cluster as one run. Default: none.
+            progress: True to draw progress bars. Default True.
+
+        Returns:
+            One row per model: epoch, number of rows and metrics. With ``split="train"``, a column ``parts`` has the
+                number of
+            partitions.
+
+        Raises:
+            NotFoundError: the fit run or a model does not exist.
+            DataError: the split was not preprocessed.
+            RunFailedError: the run failed or was stopped.
+
+        Warns:
+            UserWarning: metrics are averages over partitions.
+
+        Example::
+
+            experiment.run_test(["m03", "m07"])
+        """
+        run = self._session.complete(
+            self._evaluation("test", models, fit, split),
+            progress=progress,
+            priority=priority,
+            project=project,
+        )
+        from cerebro.client.results import test_table
+
+        if note := averaged(tested(run)):
+            warnings.warn(f"the metrics of {run.id} on the split {split!r} are {note}", stacklevel=2)
+        return test_table(run)
+
+    def run_predict(
+        self,
+        models: str | Sequence[str] | None = None,
+        *,
+        fit: str | None = None,
+        split: _Split = "predict",
+        priority: str | int = "normal",
+        project: str = "",
+        progress: bool = True,
+    ) -> pd.DataFrame:
+        """Predict the outputs of a split with trained models, each at its best epoch.
+
+        Args:
+            models: model id or ids. Default: the best model.
+            fit: fit run. Default: the newest.
+            split: split to predict. Default ``"predict"``.
+            priority: share of the cluster relative to other open runs: ``"low"``, ``"normal"`` (default), ``"high"`` or
+                an integer from -9 to 9; see `prioritize`.
+            project: fair share group. The runs of one project share the cluster as one run. Default: none.
+            progress: True to draw progress bars. Default True.
+
+        Returns:
+            One row per prediction, indexed by row id; by model and row id for several models.
+
+        Raises:
+            NotFoundError: the fit run or a model does not exist.
+            DataError: the split was not preprocessed.
+            RunFailedError: the run failed or was stopped.
+
+        Example::
+
+            experiment.run_predict().to_csv("predictions.csv")
+        """
+        run = self._session.complete(
+            self._evaluation("predict", models, fit, split),
+            progress=progress,
+            priority=priority,
+            project=project,
+        )
+        from cerebro.client.results import prediction_table
+
+        return prediction_table(run, self.connection.files)
+
+    def _evaluation(
+        self,
+        kind: Literal["test", "predict"],
+        models: str | Sequence[str] | None,
+        fit: str | None,
+        split: _Split,
+    ) -> EvaluateRequest:
+        names = (models,) if isinstance(models, str) else tuple(models or ())
+        if split not in SPLITS:
+            raise DataError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
+        return EvaluateRequest(kind=kind, fit=self._session.chosen_fit(fit).id, models=names, split=split)
