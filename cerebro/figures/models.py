@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure
+from cerebro.contract.texts import first_line
 from cerebro.state import Model, Run
 from cerebro.state.reports import state_words
 
@@ -162,6 +163,20 @@ def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
 def ranked(rows: Iterable[ModelSummary], mode: str) -> list[ModelSummary]:
     """Sort models, best first; models without a value are last, more advanced ones first."""
     sign = 1 if mode == "min" else -1
-    return sorted(
-        rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), -row.progress.done, row.index)
-    )
+
+    def rank(row: ModelSummary) -> tuple[bool, float, int]:
+        return row.best is None, -row.progress.done if row.best is None else sign * row.best, row.index
+
+    return sorted(rows, key=rank)
+
+
+def failure_groups(rows: Iterable[ModelSummary]) -> list[tuple[Failure, list[ModelSummary]]]:
+    """Group failed models by kind and first line of the message, largest group first, each with its first failure."""
+    groups: dict[tuple[str, str], tuple[Failure, list[ModelSummary]]] = {}
+    for row in rows:
+        if row.failure is not None:
+            _, models = groups.setdefault(
+                (row.failure.kind, first_line(row.failure.message)), (row.failure, [])
+            )
+            models.append(row)
+    return sorted(groups.values(), key=lambda group: -len(group[1]))

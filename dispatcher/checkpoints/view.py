@@ -8,7 +8,7 @@ from itertools import chain
 
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.figures.models import ModelSummary
+from cerebro.figures.models import ModelSummary, ranked
 from cerebro.state import Model, Run
 from cerebro.state.runs.pruning import gone_text
 from dispatcher.pages.tables import page_of
@@ -76,14 +76,11 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
         return CheckpointsView(
             run="", metric="", mode="", rows=(), best=None, model=model, page=1, pages=1, models=0
         )
-    sign = 1 if run.request.mode == "max" else -1
-    with_files = [
-        row for row in read_model.table(run).rows() if row.progress.done and _has_checkpoint(run, row.id)
-    ]
-    ranked = sorted(with_files, key=lambda row: (row.best is None, -sign * (row.best or 0.0), row.index))
-    chosen = [row for row in ranked if model in ("", row.id)]
+    rows = ranked(read_model.table(run).rows(), run.request.mode)
+    with_files = [row for row in rows if row.progress.done and _has_checkpoint(run, row.id)]
+    chosen = [row for row in with_files if model in ("", row.id)]
     shown = page_of(chosen, page, PAGE)
-    first = ranked[0] if ranked and ranked[0].best_epoch else None
+    first = with_files[0] if with_files and with_files[0].best_epoch else None
     return CheckpointsView(
         run=run.id,
         metric=run.request.metric,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from cerebro.commands.command import Command
@@ -66,17 +65,21 @@ def _clone_notes(run: Run, model: Model, command: Command) -> Iterator[str]:
         sub_epochs = added_models.sub_epochs_at(
             run, model, Origin.model_validate({"model": model.id, "at": command.at})
         )
-        begun = model.partitions_until(sub_epochs)
-        done, parts = begun / len(model.partitions), len(model.partitions)
-        part = f" and {begun % parts} of {parts} partitions of the next" if begun % parts else ""
-        remaining = epochs - math.floor(done)
+        remaining = epochs - model.partitions_until(sub_epochs) // len(model.partitions)
         yield (
-            f"It continues {model.id} from epoch {math.floor(done)}{part}, with {remaining} of {epochs} epochs "
+            f"It continues {model.id} from {position_text(model, sub_epochs)}, with {remaining} of {epochs} epochs "
             "remaining. Only a clone with new weights can change the shape of the network."
         )
     if model.priority != NORMAL:
         yield f"Its priority is {shown(model.priority)}, as for {model.id}."
     yield from _search_note(run, is_warm=command.warm)
+
+
+def position_text(model: Model, sub_epochs: int) -> str:
+    """Describe the position of a model after its first `sub_epochs` sub-epochs."""
+    parts = len(model.partitions)
+    epoch, rest = divmod(model.partitions_until(sub_epochs), parts)
+    return f"epoch {epoch}" + (f" and {rest} of {parts} partitions of the next" if rest else "")
 
 
 def _extended_note(model: Model, epochs: int) -> str:

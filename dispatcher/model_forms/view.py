@@ -24,7 +24,7 @@ from cerebro.state.models import added_models
 from cerebro.state.models.model import is_same
 from cerebro.state.runs.pruning import gone_text
 from dispatcher.model_forms.form import COLD, ModelForm
-from dispatcher.model_forms.notes import notes
+from dispatcher.model_forms.notes import notes, position_text
 
 _MAX_HINT_VALUES = 4
 """Maximum number of other models' values in a hint."""
@@ -214,11 +214,7 @@ def _possible_starts(run: Run, model: Model) -> Iterator[Start]:
         if at not in ("last", "best") and sub_epochs in listed:
             continue
         listed.add(sub_epochs)
-        begun = model.partitions_until(sub_epochs)
-        epochs, rest = divmod(begun, len(model.partitions))
-        position = f"epoch {epochs}" + (
-            f" and {rest} of {len(model.partitions)} partitions of the next" if rest else ""
-        )
+        position = position_text(model, sub_epochs)
         label = {"last": f"its last state (warm): {position}", "best": f"its best epoch (warm): {position}"}
         yield Start(value=str(at), label=label.get(str(at), f"the end of {position} (warm)"))
 

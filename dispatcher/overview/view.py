@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cerebro.contract.records import Hyperparameters, WorkerStatus
 from cerebro.contract.tasks import Failure
-from cerebro.figures.models import ModelSummary
+from cerebro.contract.texts import first_line
+from cerebro.figures.models import ModelSummary, failure_groups
 from cerebro.state import Run, TaskState
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import Throughput, TimeLeft
 from cerebro.state.runs import rungs
 from cerebro.state.runs.goals import clock, forecast_lines
 from cerebro.state.tasks import verification_texts
-from dispatcher.data.view import SplitRow, split_rows
+from dispatcher.data.view import SplitRow, newest_dataset, split_rows
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
-from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts, found_best
+from dispatcher.tabs.models import Best, FailedAttempt, failed_attempts, found_best, shown_best
 from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores
 from dispatcher.tabs.workers import WorkerRow, device_count, worker_rows
 
@@ -65,7 +65,7 @@ class FailureGroup:
 
     Attributes:
         models: the first of `count` ids.
-        failure, traceback: error of the first model.
+        failure: error of the first model.
         attempt: attempt of the first model; None when it never started.
     """
 
@@ -74,7 +74,6 @@ class FailureGroup:
     count: int
     models: tuple[str, ...]
     failure: Failure
-    traceback: str
     attempt: FailedAttempt | None
 
 
@@ -129,7 +128,7 @@ def overview(
 ) -> Overview:
     """Build the tab at `now` (seconds since the epoch). `fit`: id of a fit run, by default the newest."""
     state, run = read_model.state, read_model.fit(fit)
-    dataset = next(reversed(state.datasets.values()), None)
+    dataset = newest_dataset(read_model)
     workers = tuple(worker_rows(state, statuses, now))
     open_runs = state.open_runs()
     return Overview(
@@ -163,9 +162,7 @@ def _forecast(run: Run, time_left: TimeLeft | None, now: float) -> tuple[str, tu
 
 def _fit(read_model: ReadModel, run: Run) -> FitSummary:
     found = found_best(read_model, run)
-    checkpoint = found.model.epoch_checkpoint(found.epoch) if found else None
-    if found and checkpoint and checkpoint.name in found.model.removed:
-        checkpoint = None
+    checkpoint = found.checkpoint if found else None
     return FitSummary(
         run=run.id,
         metric=run.fit_request.metric,
@@ -173,7 +170,7 @@ def _fit(read_model: ReadModel, run: Run) -> FitSummary:
         is_validated=run.is_validated,
         models=len(run.models),
         counts=read_model.table(run).counts(),
-        best=best(read_model, run),
+        best=shown_best(found),
         best_hyperparameters=found.model.hyperparams_shown(found.epoch) if found else {},
         best_checkpoint=checkpoint.name if checkpoint else "",
         best_code=_code(read_model.record.name, found.run.id) if found and checkpoint else "",
@@ -185,27 +182,19 @@ def _code(experiment: str, run: str) -> str:
 
 
 def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
-    groups: defaultdict[tuple[str, str], list[ModelSummary]] = defaultdict(list)
-    firsts: dict[tuple[str, str], Failure] = {}
-    for row in rows:
-        if row.failure is not None:
-            first = row.failure.message.strip().partition("\n")[0]
-            groups[row.failure.kind.value, first].append(row)
-            firsts.setdefault((row.failure.kind.value, first), row.failure)
-    attempts = failed_attempts(run, [failed[0].id for failed in groups.values()])
-    found = [
+    groups = failure_groups(rows)
+    attempts = failed_attempts(run, [failed[0].id for _, failed in groups])
+    return [
         FailureGroup(
-            kind=kind.replace("_", " "),
-            message=message,
+            kind=failure.kind.value.replace("_", " "),
+            message=first_line(failure.message),
             count=len(failed),
             models=tuple(row.id for row in failed[:_MAX_NAMED]),
-            failure=firsts[kind, message],
-            traceback=firsts[kind, message].traceback,
+            failure=failure,
             attempt=attempts.get(failed[0].id),
         )
-        for (kind, message), failed in groups.items()
+        for failure, failed in groups
     ]
-    return sorted(found, key=lambda group: -group.count)
 
 
 def _running(read_model: ReadModel, runs: list[Run]) -> Iterator[RunningTask]:

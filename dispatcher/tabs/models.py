@@ -30,15 +30,16 @@ def found_best(read_model: ReadModel, fit: Run | None) -> BestModel | None:
 
 def best(read_model: ReadModel, fit: Run | None) -> Best | None:
     """Return `found_best` for pages."""
-    return _shown(found_best(read_model, fit))
+    return shown_best(found_best(read_model, fit))
 
 
 def best_of_fit(read_model: ReadModel, run: Run) -> Best | None:
     """Return the best model of one planned fit run; `None` before the first objective value."""
-    return _shown(best_in(run, best_of=read_model.best_of))
+    return shown_best(best_in(run, best_of=read_model.best_of))
 
 
-def _shown(found: BestModel | None) -> Best | None:
+def shown_best(found: BestModel | None) -> Best | None:
+    """Return a best model for pages."""
     if found is None:
         return None
     request = found.run.fit_request

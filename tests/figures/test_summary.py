@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from cerebro.contract.tasks import FailureKind
-from cerebro.figures.models import summaries, summary
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.figures.models import ModelProgress, failure_groups, ranked, summaries, summary
 from cerebro.state import Run
 from cerebro.state.models import model
 from cerebro.state.models.committed_sub_epoch import Visit, mean
+from tests.figures.samples import row
 from tests.state.stories import Story, sub_epoch, validation
 
 
@@ -101,3 +103,26 @@ def test_asked_again_only_what_has_changed_is_computed(monkeypatch: pytest.Monke
     assert [row.best for row in summaries(story.run)] == [1.0, 0.5, 1.0, 1.0, 1.0]
     assert story.run.best_model() is story.model("m01")
     assert asked.total() == 5 * 3 + 1
+
+
+def test_equal_values_rank_in_the_order_of_the_run() -> None:
+    """As the best model of a run. Without a value, models with more sub-epochs come first."""
+    early = ModelProgress(epoch=1, epochs=4, done=1, total=8)
+    rows = [
+        replace(row(0, None), progress=early),
+        row(1, None),
+        replace(row(2, 0.5), progress=early),
+        row(3, 0.5),
+        row(4, 0.1),
+    ]
+    assert [each.index for each in ranked(rows, "min")] == [4, 2, 3, 1, 0]
+    assert [each.index for each in ranked(rows, "max")] == [2, 3, 4, 1, 0]
+
+
+def test_failures_with_one_cause_are_one_group() -> None:
+    """The first line of the message is the cause; the largest group is first."""
+    failed = [row(index, None, is_failed=True) for index in range(3)]
+    other = Failure(kind=FailureKind.USER_ERROR, message="bang\nat row 3")
+    rows = [replace(failed[0], failure=other), *failed[1:], row(3, 0.5)]
+    groups = [(failure.message, [each.id for each in models]) for failure, models in failure_groups(rows)]
+    assert groups == [("boom", ["m01", "m02"]), ("bang\nat row 3", ["m00"])]

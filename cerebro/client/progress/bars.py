@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cerebro.contract.runs import EtlPlan, FitRequest
 from cerebro.figures import etl_progress
 from cerebro.state import ExperimentState, Model, QueuePosition, Run, RunState, TaskKey, TaskState
+from cerebro.state.models.best import best_in
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import TimeLeft
 
@@ -109,14 +110,11 @@ def outcome(run: Run) -> str:
     """Return the best model and the number of failed models of a fit as text."""
     if not isinstance(run.request, FitRequest):
         return ""
-    best = run.best_model()
+    best = best_in(run)
     failed = sum(model.failure is not None for model in run.models.values())
     parts = []
     if best is not None:
-        name = run.request.metric
-        epoch = best.best_epoch(name, run.request.mode, validated=run.is_validated) or 0
-        value = best.metric(name, epoch, validated=run.is_validated)
-        parts.append(f"best {name} {value:.4g} ({best.id}, epoch {epoch})")
+        parts.append(f"best {run.request.metric} {best.value:.4g} ({best.model.id}, epoch {best.epoch})")
     if not run.has_known_models:
         parts.insert(0, state_words.trained(run))
     if failed:

@@ -151,13 +151,12 @@ def _models(run: Run) -> str:
 def _shown_models(run: Run) -> list[ModelSummary]:
     """Return training models, then the others from the best on."""
     assert isinstance(run.request, FitRequest)
-    name, mode = run.request.metric, run.request.mode
-    sign = 1 if mode == "min" else -1
+    name, sign = run.request.metric, 1 if run.request.mode == "min" else -1
 
     def rank(item: tuple[int, str]) -> tuple[bool, bool, float, int]:
         index, model_id = item
         model = run.models[model_id]
-        epoch = model.best_epoch(name, mode, validated=run.is_validated)
+        epoch = run.best_epoch(model)
         best = model.metric(name, epoch, validated=run.is_validated) if epoch else None
         return not state_words.is_at_work(model, run), best is None, sign * (best or 0.0), index
 

@@ -11,6 +11,7 @@ from cerebro import figures
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError
 from cerebro.figures import Axis, Curve, CurveSplit, Figure, ModelSummary, Theme
+from cerebro.figures.models import ranked
 from cerebro.state import ExperimentState, Run
 
 
@@ -39,9 +40,7 @@ class Drawings:
     @cached_property
     def rows(self) -> list[ModelSummary]:
         """All models, best first; models without a value last."""
-        sign = 1 if self.request.mode == "min" else -1
-        rows = list(figures.summaries(self.run))
-        return sorted(rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), row.index))
+        return ranked(figures.summaries(self.run), self.request.mode)
 
     def curves(
         self,

@@ -8,7 +8,6 @@ this module computes the values.
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,12 +21,13 @@ from cerebro.client.reporting.drawings import Drawings
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.records import CodeRecord, ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitPlan, FitRequest
-from cerebro.contract.tasks import CheckpointRef
 from cerebro.errors import BadRequestError, NotFoundError
-from cerebro.figures import THEME_COLORS, Figure, ModelSummary
+from cerebro.figures import THEME_COLORS, Figure
 from cerebro.figures.frame import number
+from cerebro.figures.models import failure_groups
 from cerebro.state import ExperimentState, Run, RunState, schedule_lines
 from cerebro.state.models import parallel_plans
+from cerebro.state.models.best import best_in
 from cerebro.state.runs import rungs
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def report_html(
             now=now,
             page=page,
             best=best,
-            checkpoint=_checkpoint(run, best) if best else None,
-            causes=_causes(rows),
+            checkpoint=found.checkpoint if (found := best_in(run)) else None,
+            causes=failure_groups(rows),
             tests=list(_tests(drawings)),
             models=_models(drawings, varying),
             search=[rungs.method(run), rungs.progress(run)] if run.search is not None else [],
@@ -133,13 +133,6 @@ def report_html(
             script_bytes=len(plotting.plotly_script().encode()),
         )
     )
-
-
-def _checkpoint(run: Run, best: ModelSummary) -> CheckpointRef | None:
-    """Return the checkpoint of the best epoch, if it exists."""
-    model = run.models[best.id]
-    checkpoint = model.epoch_checkpoint(best.best_epoch) if best.best_epoch else None
-    return checkpoint if checkpoint is None or checkpoint.name not in model.removed else None
 
 
 # --- content ------------------------------------------------------------------------------------------
@@ -236,15 +229,6 @@ def _tests(drawings: Drawings) -> Iterable[_Table]:
         columns = ("model", "epoch", "rows", *metrics)
         if rows:
             yield _Table(f"{run.id}, on the split {run.request.split}", columns, rows, note)
-
-
-def _causes(rows: Sequence[ModelSummary]) -> list[tuple[str, str, list[ModelSummary]]]:
-    """Return kind, message and models of failures, most frequent first."""
-    groups: defaultdict[tuple[str, str], list[ModelSummary]] = defaultdict(list)
-    for row in rows:
-        if row.failure is not None:
-            groups[row.failure.kind, row.failure.message].append(row)
-    return sorted(((*cause, models) for cause, models in groups.items()), key=lambda cause: -len(cause[2]))
 
 
 def _splits(state: ExperimentState, plan: FitPlan | None) -> _Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cerebro.contract.tasks import CheckpointRef
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models.model import Model
 from cerebro.state.runs.run import Run
@@ -18,6 +19,12 @@ class BestModel:
     model: Model
     epoch: int
     value: float
+
+    @property
+    def checkpoint(self) -> CheckpointRef | None:
+        """Checkpoint at `epoch`; `None` if its file was removed."""
+        found = self.model.epoch_checkpoint(self.epoch)
+        return None if found is None or found.name in self.model.removed else found
 
     @property
     def line(self) -> str:
