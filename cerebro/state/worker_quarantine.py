@@ -225,17 +225,9 @@ def quarantined(
             return Change(known)
     elif why := refusal(worker, statuses, health.workers):
         raise ConflictError(f"{worker} cannot be quarantined: {why}")
-    by = _by(request)
-    mark = Quarantine(reason=request.reason, by=by, time=now, host=status.record.host)
-    incident = Incident(
-        time=now,
-        worker=worker,
-        what="quarantined",
-        evidence=request.reason,
-        action="it gets no tasks; other workers rebuild its partitions when needed",
-        by=by,
-    )
-    return Change(known.model_copy(update={"quarantine": mark}), incident)
+    mark = Quarantine(reason=request.reason, by=_by(request), time=now, host=status.record.host)
+    action = "it gets no tasks; other workers rebuild its partitions when needed"
+    return _marked(known, mark, worker, "quarantined", evidence=request.reason, action=action)
 
 
 def released(
@@ -250,15 +242,18 @@ def released(
     status, known = registered(worker, statuses), health.of(worker)
     if known.quarantine is None or not known.is_quarantined:
         raise ConflictError(f"{worker} is not quarantined: there is nothing to release")
-    by, host = _by(request), status.record.host
-    mark = Quarantine(is_on=False, reason=known.quarantine.reason, by=by, time=now, host=host)
+    reason, host = known.quarantine.reason, status.record.host
+    mark = Quarantine(is_on=False, reason=reason, by=_by(request), time=now, host=host)
+    action = "it gets tasks again" + (f", now on {host}" if host != known.quarantine.host else "")
+    return _marked(known, mark, worker, "released", evidence=f"was quarantined: {reason}", action=action)
+
+
+def _marked(
+    known: WorkerHealth, mark: Quarantine, worker: str, what: str, *, evidence: str, action: str
+) -> Change:
+    """Return the change to a new quarantine mark, with its incident."""
     incident = Incident(
-        time=now,
-        worker=worker,
-        what="released",
-        evidence=f"was quarantined: {known.quarantine.reason}",
-        action="it gets tasks again" + (f", now on {host}" if host != known.quarantine.host else ""),
-        by=by,
+        time=mark.time, worker=worker, what=what, evidence=evidence, action=action, by=mark.by
     )
     return Change(known.model_copy(update={"quarantine": mark}), incident)
 

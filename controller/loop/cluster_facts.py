@@ -50,7 +50,7 @@ class ClusterFacts:
 
     def _tend_machines(self, overviews: Sequence[Overview]) -> bool:
         """Act on broken and slow machines; return True if their known state is outdated."""
-        statuses, health = self.membership.statuses, self.membership.health
+        statuses, health = self.membership.registrations.workers, self.membership.registrations.health
         term, now = self.leadership.newest_term, self.reading.now()
         self.machines.label(term, statuses, health, self._slowness, now)
         return self.machines.tend(

@@ -149,7 +149,7 @@ class Controller:
             stop=self.stop,
         )
         self._scaling = Scaling(
-            membership=self._membership,
+            size=self._membership.size,
             autoscaler=autoscaler,
             experiments=self._experiments,
             isolation=isolation,
@@ -198,7 +198,7 @@ class Controller:
             except RetryableError as error:
                 log.warning("store away: %s", error)
                 self._metrics.leading.set(0)
-                self._membership.store_was_away()
+                self._membership.registrations.store_was_away()
                 self._look_again()
                 # An error from the store itself comes at once and may persist.
                 self.stop.wait(self._settings.tick_s)

@@ -18,7 +18,7 @@ from controller.loop.open_runs import Experiments
 from controller.loop.step_writer import StepWriter
 from controller.scaling.autoscaler.autoscaler import Autoscaler
 from controller.scaling.autoscaler.use import use_of
-from controller.scaling.membership import Membership
+from controller.scaling.worker_set_size import WorkerSetSize
 
 _NO_WORKERS = "all workers are given back; have some come, by `cerebro scale`, and resume it"
 
@@ -31,7 +31,7 @@ class Scaling:
         autoscaler: makes forecasts of the only run; `None` without forecasts.
     """
 
-    membership: Membership
+    size: WorkerSetSize
     autoscaler: Autoscaler | None
     experiments: Experiments
     isolation: Isolation
@@ -50,7 +50,7 @@ class Scaling:
         Args:
             is_known: True if the logs of all active experiments are read.
         """
-        if self.membership.is_pausing:
+        if self.size.is_pausing:
             for core, run in self._running():
                 pause = api.Note(event=RunPaused(run=run.id, reason=_NO_WORKERS))
                 self.isolation.attempt(core.state.name, partial(self.writer.write, core, [pause]), False)
@@ -62,16 +62,16 @@ class Scaling:
             found for run in use.runs if run.kind == "fit" and (found := goal_of(run).workers) is not None
         ]
         least, most = max((b[0] for b in bounds), default=1), max((b[1] for b in bounds), default=1000)
-        self.membership.rest(use, bounds=(least, max(least, most)))
+        self.size.adapt(use, bounds=(least, max(least, most)))
 
     def forecast(self, core: Core) -> ForecastMade | None:
         """Return a new forecast of the only run, if any; request the number of workers that it advises."""
         if self.autoscaler is None:
             return None
-        forecast = self.autoscaler.update(core, self.reading.now(), self.membership.size_history)
+        forecast = self.autoscaler.update(core, self.reading.now(), self.size.history)
         if forecast is not None and forecast.asked_for is not None:
             reason = f"by the forecast of {core.state.name}/{forecast.run}"
-            if not self.membership.ask_for(forecast.asked_for, reason):
+            if not self.size.request(forecast.asked_for, reason):
                 return forecast.model_copy(update={"asked_for": None})
         return forecast
 

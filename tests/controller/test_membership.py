@@ -107,11 +107,11 @@ def test_the_autoscaler_does_not_replace_a_users_size_request(store: VirtualStor
     """A user's request waits while the cluster manager is unavailable; the autoscaler may replace its own request."""
     watcher = membership(store, Manager(error=StoreUnavailableError("no answer")))
     store.request_size(SizeRequest(workers=5, by="ann"))
-    assert not watcher.ask_for(2, "one/fit-1")
+    assert not watcher.size.request(2, "one/fit-1")
     assert store.size_request() == SizeRequest(workers=5, by="ann")
     store.withdraw_size_request(5)
     for workers in (3, 4):
-        assert watcher.ask_for(workers, "one/fit-1")
+        assert watcher.size.request(workers, "one/fit-1")
         found = store.size_request()
         assert found is not None
         assert (found.workers, found.by) == (workers, "autoscaler")
@@ -134,7 +134,7 @@ def test_the_autoscaler_acts_only_if_all_pods_are_in_use(
         store.register(record(number, **({"pod": None} if number == 9 else {})))
     watcher = membership(store, Manager(pods=pods))
     watcher.snapshot(0.0)
-    assert watcher.size_history().is_changing is not may_act
+    assert watcher.size.history().is_changing is not may_act
 
 
 def test_registrations_of_removed_pods_are_removed(store: VirtualStore) -> None:

@@ -289,7 +289,7 @@ def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
     """Do one turn, as the loop does."""
     watcher.tend(now)
     watcher.snapshot(now)
-    watcher.rest(Use(is_used=is_used))
+    watcher.size.adapt(Use(is_used=is_used))
     watcher.tend(now)
 
 
@@ -362,7 +362,7 @@ def test_a_new_leader_does_not_mistake_the_autoscalers_size_for_a_users(
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     first = watched(store, manager, least=1)
     turn(first, 0.0, is_used=False)
-    first.ask_for(2, "it pays")
+    first.size.request(2, "it pays")
 
     def die(*_: object) -> None:
         raise _DiedError
@@ -374,7 +374,7 @@ def test_a_new_leader_does_not_mistake_the_autoscalers_size_for_a_users(
     heir = watched(store, manager, least=1)
     heir.take_over()
     turn(heir, 10.0, is_used=False)
-    assert heir.size_history().chosen_at == -math.inf
+    assert heir.size.history().chosen_at == -math.inf
 
 
 def installing(store: VirtualStore, manager: Manager, number: int) -> Membership:
@@ -392,7 +392,7 @@ def test_a_new_worker_set_gets_the_size_of_the_chart_values() -> None:
     assert manager.sizes == [2]
     manager.pods = fleet(0, 1, size=2, set_uid="a")
     turn(first, 11.0, is_used=False)
-    assert first.size_history().chosen_at == -math.inf
+    assert first.size.history().chosen_at == -math.inf
     manager.pods = fleet(0, 1, 2, size=3, set_uid="a")  # by `kubectl scale`
     turn(first, 20.0, is_used=False)
     turn(installing(store, manager, 2), 30.0, is_used=False)
@@ -408,11 +408,11 @@ def test_a_new_run_withdraws_a_pending_scale_to_zero() -> None:
     watcher = watched(store, manager, least=0)
     for now in (0.0, HOLD_S):
         watcher.snapshot(now)
-        watcher.rest(Use(is_used=False))
+        watcher.size.adapt(Use(is_used=False))
     assert store.size_request() == SizeRequest(
         workers=0, by="autoscaler", reason=f"no run for {HOLD_S / 60:.0f} min"
     )
-    watcher.rest(Use(is_used=True))
+    watcher.size.adapt(Use(is_used=True))
     watcher.tend()
     assert (store.size_request(), manager.sizes) == (None, [])
 
@@ -425,7 +425,7 @@ def test_older_runs_do_not_override_a_users_scale_to_zero(requested: float, wake
     used = Use(is_used=True, wished_at=requested)
     for now in (0.0, 10.0):
         watcher.snapshot(now)
-        watcher.rest(used)
+        watcher.size.adapt(used)
     watcher.snapshot(20.0)
     store.request_size(SizeRequest(workers=0, by="ann", pause=True))
     watcher.tend(is_running=True)
@@ -434,7 +434,7 @@ def test_older_runs_do_not_override_a_users_scale_to_zero(requested: float, wake
     manager.pods = fleet(size=0)
     for now in (50.0, 60.0):
         watcher.snapshot(now)
-        watcher.rest(used)
+        watcher.size.adapt(used)
         watcher.tend()
     assert manager.sizes == ([0, 2] if wakes else [0])
 
@@ -478,7 +478,7 @@ def test_a_new_leader_respects_a_users_scale_to_zero(
     for now in (300.0, 310.0, 320.0, 410.0, 420.0, 430.0, 440.0):
         heir.tend(now)
         heir.snapshot(now)
-        heir.rest(Use(is_used=now > requested, wished_at=requested))
+        heir.size.adapt(Use(is_used=now > requested, wished_at=requested))
         manager.pods = fleet(size=manager.sizes[-1])
     assert (manager.sizes[-1] == 2) == wakes
     assert (store.troubles().emptied_at is None) == wakes
@@ -501,9 +501,9 @@ def test_runs_are_paused_before_their_workers_leave() -> None:
     watcher = watched(store, manager)
     store.request_size(SizeRequest(workers=0, by="ann", pause=True))
     watcher.tend(is_running=True)
-    assert (watcher.is_pausing, manager.sizes) == (True, [])
+    assert (watcher.size.is_pausing, manager.sizes) == (True, [])
     watcher.tend(is_running=False)
-    assert (watcher.is_pausing, manager.sizes) == (False, [0])
+    assert (watcher.size.is_pausing, manager.sizes) == (False, [0])
 
 
 def test_a_size_without_nodes_is_not_requested_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,11 +516,11 @@ def test_a_size_without_nodes_is_not_requested_again_at_once(monkeypatch: pytest
     for now in (0.0, STALLED_S, 2 * HOLD_S):
         clock[0] = now
         watcher.snapshot(now)
-        watcher.rest(Use(is_used=True))
+        watcher.size.adapt(Use(is_used=True))
     found = store.size_request()
     assert found is not None
     assert (found.workers, found.reason) == (1, "w-1 had not found a node after 15 min: no node fits: 0/3")
-    assert watcher.size_history().chosen_at == 2 * HOLD_S
+    assert watcher.size.history().chosen_at == 2 * HOLD_S
     manager.error, manager.pods = None, fleet(0, size=1)
     watcher.tend()
     assert store.troubles() == Troubles(
