@@ -75,6 +75,7 @@ NAMES = (
         "search",
         "search_pages",
         "hermes",
+        "good_models",
     ),
 )
 """The platform's benchmarks, then the scheduler's; each is a module with a function `benchmark`."""

@@ -44,7 +44,7 @@ rules out the way by which the sub-epoch ran (the technique does not apply to th
 way is left. Otherwise it leads to *failed*.
 
 `TaskGivenUp` says that no worker has the memory that the task needs ([decision
-64](decisions/0064-memory-that-a-unit-needs.md)).
+64](decisions/0064-sub-epochs-out-of-memory.md)).
 
 Two arrows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the sub-epoch
 that wrote the checkpoint is repeated. `PartitionWanted`: a training partition that was made within a run for models
@@ -62,7 +62,7 @@ no effect. A stopped run is open again when a user resumes it. Any run that has 
 resumes or retries one of its models: this model goes on, and the models that were active when the run ended are
 stopped. A run that failed because no task could have succeeded stays as it is. So does one that cannot go on beside a
 run that is open: an experiment preprocesses or trains in one run at a time, and what is tested must not change
-([decision 32](decisions/0032-tests-beside-a-fit.md)).
+([decision 32](decisions/0032-tests-in-parallel-with-fits.md)).
 """
 
 _MODELS = """

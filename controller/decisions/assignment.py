@@ -2,7 +2,7 @@
 
 `assign` works in three passes. It gives each idle device a task. It revokes a queued sub-epoch if the policy
 would run it on an idle device. It queues the next sub-epoch on devices that will finish soon, so its model
-loads during the current one (docs/decisions/0005-prefetched-units-are-soft.md). The policy chooses sub-epochs
+loads during the current one (docs/decisions/0005-queued-sub-epochs-can-be-revoked.md). The policy chooses sub-epochs
 and workers; this module chooses the worker's devices: a free one, else the first to finish.
 
 A sub-epoch of several devices is chosen like any other, as soon as one device of the worker is free. It takes

@@ -1,7 +1,7 @@
 """Gangs: the workers that train a sub-epoch on a set of partitions together. Pure.
 
 Sets are stable while no worker joins or leaves. Each worker is in at most one set, so gangs do not wait for
-each other's workers (docs/decisions/0041-units-on-sets-of-partitions.md). A gang's sub-epoch gets idle
+each other's workers (docs/decisions/0041-sub-epochs-on-sets-of-partitions.md). A gang's sub-epoch gets idle
 devices only, so a model waits for all workers of a set it needs.
 """
 

@@ -1,7 +1,7 @@
 """The parallel plan of a model's next sub-epoch on each worker. Pure.
 
 A plan is chosen between sub-epochs, when the model's state is in a checkpoint. A running sub-epoch keeps its
-plan (docs/decisions/0036-ways-between-units.md).
+plan (docs/decisions/0036-plans-change-between-sub-epochs.md).
 """
 
 from __future__ import annotations
