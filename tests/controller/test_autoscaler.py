@@ -65,6 +65,7 @@ def forecasts(simulation: Simulation) -> list[ForecastMade]:
     return [event for event in simulation.log if isinstance(event, ForecastMade)]
 
 
+@pytest.mark.slow
 def test_forecasts_of_the_end_are_reported_and_accurate(finished: Simulation) -> None:
     """At most six events, because unchanged forecasts are not repeated. The first forecast assumes noise that
     is absent."""
@@ -96,6 +97,7 @@ def test_a_late_forecast_is_not_reported() -> None:
     assert len(helper.asked) > 1
 
 
+@pytest.mark.slow
 def test_the_requirements_of_a_goal_are_reported_after_the_first_sub_epochs() -> None:
     """The required workers, the feasible deadline, and the permitted number of workers."""
     simulation = simulated(Goal(finish_by=600.0, workers=(1, 4)), steps=60)

@@ -70,6 +70,7 @@ def run_of(name: str) -> Run:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.slow
 def test_every_reader_accepts_every_prefix_of_a_search_log(name: str) -> None:
     """Runs without models, models at rungs and clones give numbers that match the events."""
     state, meter, sub_epochs = ExperimentState(name=EXPERIMENT), ThroughputMeter(), 0

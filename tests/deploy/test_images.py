@@ -220,6 +220,7 @@ def test_a_controller_needs_of_the_kubernetes_client_no_generated_class(tmp_path
     assert "does not answer" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_samplers_draw_in_the_control_image(tmp_path: Path) -> None:
     """Trimming removes Optuna's database and its dependencies; TPE and CMA-ES still sample."""
     gone = ["alembic", "greenlet", "mako", "sqlalchemy"]

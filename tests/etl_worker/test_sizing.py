@@ -131,7 +131,14 @@ def cores_of(spec: Hungry, *, counted: bool = True) -> Cores:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("make", "counted"), [(Hungry, True), (Hungry, False), (Refused, True)])
+@pytest.mark.parametrize(
+    ("make", "counted"),
+    [
+        (Hungry, True),
+        pytest.param(Hungry, False, marks=pytest.mark.slow),
+        pytest.param(Refused, True, marks=pytest.mark.slow),
+    ],
+)
 def test_with_less_memory_fewer_processes_make_the_same_bytes(
     tmp_path: Path, folder: Path, make: type[Hungry], counted: bool
 ) -> None:

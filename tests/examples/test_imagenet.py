@@ -88,6 +88,7 @@ class Batches(list[tuple[torch.Tensor, torch.Tensor]]):
         """Ignore reports."""
 
 
+@pytest.mark.slow
 def test_a_last_batch_of_one_row_is_left_out(tmp_path: Path) -> None:
     """Batch normalization needs more than one value per channel, which a one-pixel feature map lacks."""
     (tmp_path / imagenet.MAPPING).write_text("n01440764 tench\nn01443537 goldfish\n")

@@ -42,6 +42,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(("times", "available", "epochs", "nodes", "runtimes", "x")), JSON))
 @settings(deadline=None, max_examples=200)
+@pytest.mark.slow
 def test_whatever_is_given_is_an_instance_or_an_error(value: dict[str, Any]) -> None:
     """The parser raises only `InstanceError`, with a one-line message."""
     said = ""

@@ -21,6 +21,7 @@ from research.scenarios import (
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.slow
 def test_a_scenario_is_made_by_its_seed_alone(name: str) -> None:
     """The same seed gives the same problem and conditions, in whole seconds."""
     scenario = find(name)

@@ -57,7 +57,13 @@ def noted(group: Group, asked: Asked, most_bytes: int) -> tuple[TrialOutcome, in
         return tried(group, asked), written
 
 
-@pytest.mark.parametrize(("most_bytes", "part"), [(1 << 30, 1.0), (2 << 20, 0.5)], ids=["all", "a part"])
+@pytest.mark.parametrize(
+    ("most_bytes", "part"),
+    [
+        pytest.param(1 << 30, 1.0, id="all", marks=pytest.mark.slow),
+        pytest.param(2 << 20, 0.5, id="a part"),
+    ],
+)
 def test_each_rank_writes_its_own_rows(most_bytes: int, part: float, ranks: Ranks, tmp_path: Path) -> None:
     """Only part of a large state is written, and the files are removed."""
     partition, root = tmp_path / "partition", tmp_path / "root"

@@ -276,6 +276,7 @@ def test_no_model_meets_what_another_one_did_to_its_process(worker: Worker) -> N
     assert met == []
 
 
+@pytest.mark.slow
 def test_no_evaluation_meets_what_another_one_did_to_its_process(worker: Worker) -> None:
     """Covers evaluations after evaluations and after sub-epochs."""
     trained = worker.trained()

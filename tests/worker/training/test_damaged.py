@@ -243,6 +243,7 @@ def disturbed(
         return one.run(), one.noticed
 
 
+@pytest.mark.slow
 def test_a_checkpoint_damaged_at_any_moment_changes_no_weight(undisturbed: Undisturbed) -> None:
     """The previous sub-epoch is repeated, or the damage came after the last use."""
     assert_noticed_or_harmless(undisturbed, times=8)
