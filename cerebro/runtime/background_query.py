@@ -1,4 +1,8 @@
-"""Queries that may block for long, such as to a network volume, run in a background thread."""
+"""Queries that may block for long, such as to a network volume, run in a background thread.
+
+A worker's `Reports`, `usage.volumes` and the dispatcher's pages keep one `BackgroundQuery` for each question to a
+volume, and use its newest answer while the next one is pending. A hanging query keeps its thread: nothing cancels it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class BackgroundQuery(Generic[T]):
     def request(self) -> int:
         """Run the query soon; return the number of the request.
 
-        For some seconds after a failure this starts no query.
+        Starts no query within `_AGAIN_S` after a failure.
         """
         with self._news:
             self._requested += 1

@@ -1,7 +1,7 @@
 """Read users' YAML files strictly into a pydantic model. Errors name line and field.
 
-Unknown fields and duplicate keys are errors. ``1e-3`` is a number, as in YAML 1.2 but not in PyYAML. The
-model defines the fields.
+`cerebro.client.experiment_file` reads experiment files with it, and `cerebro.cloud.clusterfile` cluster files; they
+define the models. Unknown fields and duplicate keys are errors. ``1e-3`` is a number, as in YAML 1.2 but not in PyYAML.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Model = TypeVar("_Model", bound=Part)
 
 
 class _Loader(yaml.SafeLoader):
-    """With the floats of YAML 1.2."""
+    """PyYAML's safe loader with the floats of YAML 1.2."""
 
 
 _Loader.add_implicit_resolver(
@@ -61,13 +61,13 @@ def read(path: Path, model: type[_Model], error: type[CerebroError], *, example:
 
 
 def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]) -> _Model:
-    """The file of a text; `source` is named in messages."""
+    """Validate the text of a file, as `read` does; `source` is its name in messages."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
         places = list(_places(root, ()))  # before the mapping is built, which merges `<<` into the other keys
         document = None if root is None else loader.construct_document(root)
-    except (yaml.YAMLError, ValueError) as problem:  # such as a date that there is not
+    except (yaml.YAMLError, ValueError) as problem:  # ValueError: such as an impossible date
         raise error(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem
     except RecursionError as problem:
         raise error(f"{source}: is nested too deep, or contains itself") from problem
@@ -89,20 +89,20 @@ def parse(text: str, source: str, model: type[_Model], error: type[CerebroError]
 
 
 def located_message(text: str, source: str, place: Place, problem: object) -> str:
-    """A sentence on what stands at a place of a text that was parsed, with its line; `source` is named in it."""
+    """Return a message about a field of a parsed text, with `source` and the field's line."""
     root = yaml.compose(text, Loader=_Loader)
     lines = dict(_places(root, ()))
     return f"{source}:{_line(lines, place)}: {_path(place)}: {problem}"
 
 
 def _line(lines: dict[Place, int], place: Place) -> int:
-    """Of the place, or of the nearest around it that is in the file."""
+    """Return the line of a field, or of its nearest parent in the file."""
     known_parts = (place[:length] for length in range(len(place), 0, -1))
     return next((lines[part] for part in known_parts if part in lines), 1)
 
 
 def _places(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, int]]:
-    """Every field with its line, in the order of the file."""
+    """Yield each field with its line, in the order of the file."""
     children: list[tuple[Any, yaml.Node, yaml.Node]] = []
     if isinstance(node, yaml.MappingNode):
         children = [(str(key.value), key, value) for key, value in node.value]
@@ -137,7 +137,7 @@ def _path(place: Place) -> str:
 
 
 def _fields(place: Place, model: type[Part]) -> list[str]:
-    """The fields that may stand at a place."""
+    """Return the names of the fields allowed at a place."""
     schema = model.model_json_schema()
     node: Any = schema
     for step in place:

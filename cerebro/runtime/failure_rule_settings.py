@@ -1,4 +1,8 @@
-"""Failure rules of the cluster, from an environment variable."""
+"""Failure rules of the cluster, from the environment variable ``CEREBRO_FAILURE_RULES``.
+
+A worker's settings parse it at start, and `cerebro.local.cluster` before it starts workers. Rules of a run are part of
+its request; `cerebro.worker.health.failure_rules` applies both.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Log records of services: lines for people, or one JSON object per line, for example for Loki.
 
-Fields come from the process (`set_up`), the thread's context (`about`) and the record (``extra=``); later
-sources override. Output of user code is not a record: it stays in the logs of its attempts.
+Each service calls `set_up` once at its start; slots of a worker name their attempt with `about`. Fields come from the
+process (`set_up`), the thread's context (`about`) and the record (``extra=``); later sources override. Output of user
+code is not a record: it stays in the logs of its attempts.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _SECRET = re.compile(
     r"(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|_KEY|CONNECTION_STRING)S?(_|$)"
     r"(?!(.*_)?(FILE|PATH|DIR|URI|URL|ID|NAME)$)"
 )
-"""Names of variables that hold a secret: by the words for it, unless they end by saying that it is elsewhere."""
+"""Names of variables with a secret: a word such as TOKEN, unless the name ends like a path or an address."""
 _SHORTEST_SECRET = 8
+"""Minimum characters of a variable's value that is masked."""
 _about: ContextVar[Mapping[str, str | int]] = ContextVar("about")
 
 
@@ -73,7 +75,7 @@ def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
 
 @contextmanager
 def about(**fields: str | int | None) -> Iterator[None]:
-    """Give the records of this thread these `FIELDS` until the block ends; `None` leaves one out. Blocks nest."""
+    """Add `FIELDS` to this thread's records in the block; `None` omits a field. Blocks nest."""
     known = {name: value for name, value in fields.items() if value is not None}
     token = _about.set({**_about.get({}), **known})
     try:
@@ -104,7 +106,7 @@ class JsonLines(_Lines):
     """A record as one JSON object: time (ISO 8601, UTC), level, service, logger, message, fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object, without a line break."""
+        """Return the object, without a line break."""
         content: dict[str, str | int] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -115,7 +117,7 @@ class JsonLines(_Lines):
         }
         if record.exc_info:
             content["exception"] = self.formatException(record.exc_info)
-        # Secrets are looked for before quoting: a character that JSON escapes would hide one.
+        # Mask secrets before quoting: a character that JSON escapes would hide one.
         hidden = {
             name: self._without_secrets(value) if isinstance(value, str) else value
             for name, value in content.items()
@@ -124,10 +126,10 @@ class JsonLines(_Lines):
 
 
 class TextLines(_Lines):
-    """A record as people read it: time, level, logger, message, then the fields; a traceback in the lines below."""
+    """A record for people: time, level, logger, message, then the fields; a traceback follows on new lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, or lines."""
+        """Return the record's lines."""
         # Omit fields that are equal in all lines of a file.
         about = {name: value for name, value in self._fields(record).items() if name not in self._constant}
         fields = "".join(f" {name}={value}" for name, value in about.items())

@@ -1,7 +1,8 @@
 """Numeric environment variables of services, with their bounds and error messages.
 
-All are in one module, because `cerebro up` checks them first. A service that refuses a number at its start
-would restart repeatedly, with the reason only in a log.
+Settings of worker, controller and kvs_api read their variables through it. All are in one module, because `cerebro up`
+calls `check` first: a service that refuses a number at its start would restart repeatedly, with the reason only in a
+log. Defaults are in the services' settings.
 """
 
 from __future__ import annotations

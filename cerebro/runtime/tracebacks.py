@@ -1,7 +1,10 @@
 """Format exceptions of user code as text, with each frame once.
 
-An exception may be hostile by accident: its text may have 100 MB, or raise. Nothing here raises, and texts
-are cut before they are joined.
+The child's task loop, ETL, trials and `named` use `line_of` and `text_of` for failures that users read. Frames of the
+platform are left out where user code has frames.
+
+An exception may be hostile by accident: its text may have 100 MB, or raise. Nothing here raises, and texts are cut
+before they are joined.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ def text_of(error: BaseException) -> str:
 
 
 def name_of(error: BaseException) -> str:
-    """Of its type."""
+    """Return the name of an exception's type."""
     try:
         return str(type(error).__name__)
     except BaseException:  # noqa: BLE001 - a metaclass may make it, and fail
@@ -68,7 +71,7 @@ def _said(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """The newest exceptions that led to `error`, oldest first, each with what stands between it and the next."""
+    """Return the newest `_LINKS` exceptions that led to `error`, oldest first, each with the text before the next."""
     links: list[tuple[BaseException, str]] = []
     shown_ids: set[int] = set()
     link: BaseException | None = error
@@ -87,7 +90,7 @@ def _formatted_links(links: list[tuple[BaseException, str]], *, all_frames: bool
     shown = []
     for link, between in links:
         frames = [frame for frame in _frames(link) if all_frames or not frame.filename.startswith(_PLATFORM)]
-        # Of ours without a frame of the user's, all there is to say is the failure's message.
+        # A Cerebro error without a frame of the user only repeats the failure's message.
         if frames or not isinstance(link, CerebroError):
             shown.append((link, frames, between))
     for number, (link, frames, between) in enumerate(shown, 1):
@@ -121,7 +124,7 @@ def _is_users(frame: FrameSummary) -> bool:
 
 
 def _ending(error: BaseException) -> str:
-    """The last lines of a traceback."""
+    """Return the last lines of a traceback."""
     if isinstance(error, SyntaxError):
         try:
             return "".join(TracebackException(type(error), error, None).format_exception_only()).rstrip()

@@ -1,8 +1,9 @@
 """Remove large folders: rename them into a trash in one step, then delete them in the background.
 
+Workers remove data sets with it (`upkeep.shard_space`), and the controller deleted experiments (`storage.deletion`).
 Deleting takes long, and the name is free at once. The trash is a folder of the same volume
-(`cerebro.runtime.volumes.Volumes.trash`), so a later process finds its content. Several processes may fill
-and empty the same trash at once.
+(`cerebro.runtime.volumes.Volumes.trash`), so a later process finds its content. Several processes may fill and empty
+the same trash at once.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S = 10.0
-"""After something could not be removed."""
+"""Seconds without a new removal after one failed."""
 
 
 def move_aside(folder: Path, trash: Path) -> bool:
-    """Move a folder into the trash of its volume; whether there was one.
+    """Move a folder into the trash of its volume. Return True if the folder existed.
 
     Raises:
         OSError: the volume does not allow it.
@@ -64,10 +65,10 @@ def _remove_if_empty(trash: Path) -> None:
 
 
 class Removal:
-    """A thread that empties trashes, one after another, while there are any.
+    """A background thread that empties trashes, one after another.
 
     Attributes:
-        thread: the newest, if one was ever begun.
+        thread: the newest thread; not started before the first removal.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class Removal:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it removes, or rests after something that it could not remove."""
+        """True while it removes, or pauses after a failed removal."""
         return self.thread.is_alive() or time.monotonic() < self._rests_until
 
     def sweep(self, trashes: Collection[Path]) -> bool:

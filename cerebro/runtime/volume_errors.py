@@ -1,7 +1,9 @@
 """Errors of volumes: one table says which errors of the operating system the platform retries.
 
-A volume that is full, read-only or away for a moment says nothing of a model. Such an error is the platform's if the
-platform's own code met it, or if it names a path on one of the platform's volumes.
+Code that reads or writes a volume wraps it in `volume_errors_named`; the child's task loop and the agent classify other
+errors with `platform_error`. A volume that is full, read-only or away for a moment says nothing about a model. Such an
+error is the platform's if the platform's own code met it, or if it names a path on one of the platform's volumes.
+Retries themselves are the controller's decision.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ KNOWN = FULL | AWAY | DENIED | LIMITED
 """Errors of volumes, not of files: a file that is missing or damaged raises others."""
 
 _LINKS = 6
-"""Exceptions of a chain that are looked at."""
+"""Maximum exceptions of a chain to inspect."""
 _LIMITS = {errno.EFBIG: resource.RLIMIT_FSIZE, errno.EMFILE: resource.RLIMIT_NOFILE}
 """Errors that a resource limit of the process causes, too."""
 
@@ -75,7 +77,7 @@ def volume_errors_named(folder: Path, *, also: Collection[int] = ()) -> Iterator
 def of_volume(
     error: OSError, folder: Path, *, also: Collection[int] = ()
 ) -> StorageFullError | VolumeError | None:
-    """The platform's error for an error below `folder`; `None` if it is not one of a volume."""
+    """Return the platform's error for an error below `folder`; `None` if no volume caused it."""
     if error.errno in FULL:
         return StorageFullError.at(
             f"no space to write in {folder} ({_free_bytes(folder)} bytes free): {error.strerror}. "
@@ -120,7 +122,7 @@ def platform_error(
 
 
 def error_of_call(error: BaseException, scratch: Path) -> StorageFullError | VolumeError | None:
-    """The platform's error that a call of user code raised while it preprocessed rows; `None` if it is the user's.
+    """Return the platform's error that a call of user code raised in preprocessing; `None` if it is the user's.
 
     Errors of the user's own files, refused access, and exceptions that user code raised instead are the user's.
 
@@ -137,12 +139,12 @@ def error_of_call(error: BaseException, scratch: Path) -> StorageFullError | Vol
 
 
 def limits() -> dict[int, int]:
-    """Resource limits of this process that cause errors of volumes: error number -> soft limit."""
+    """Return the resource limits of this process that cause errors of volumes: error number -> soft limit."""
     return {number: resource.getrlimit(limit)[0] for number, limit in _LIMITS.items()}
 
 
 def lowered_limit(error: BaseException, before: dict[int, int]) -> str:
-    """The limit that user code changed and that caused `error`, for people; else empty."""
+    """Describe the limit that user code changed and that caused `error`; return "" otherwise."""
     now = limits()
     for each in _chain(error):
         number = each.errno if isinstance(each, OSError) else None

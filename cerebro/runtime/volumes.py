@@ -1,7 +1,8 @@
 """Paths on the volumes. All paths are built here.
 
-Knows the layout, not the content. Names from users are validated at the boundary (`contract.base.Name`), so a
-path built here cannot leave its volume.
+All services, the client and the handlers use `Volumes`. It knows the layout, not the content: it creates and reads no
+files. Names from users are validated at the boundary (`contract.base.Name`), so a path built here cannot leave its
+volume.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ class Volumes:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Volumes:
-        """Roots from ``CEREBRO_VOLUMES`` (a folder with one sub-folder each), each overridden by
-        ``CEREBRO_VOLUME_SHARDS`` and so on."""
+        """Return the roots from ``CEREBRO_VOLUMES``, a folder with one sub-folder for each volume.
+
+        ``CEREBRO_VOLUME_SHARDS`` and so on override single roots.
+        """
         root = Path(environment.get("CEREBRO_VOLUMES", "/volumes"))
 
         def folder(name: str) -> Path:
@@ -46,7 +49,7 @@ class Volumes:
         return cls(**{field.name: folder(field.name) for field in fields(cls)})
 
     def as_environment(self) -> dict[str, str]:
-        """Variables that `from_environment` reads these roots from."""
+        """Return environment variables for `from_environment`."""
         roots = {field.name: getattr(self, field.name) for field in fields(self)}
         return {f"CEREBRO_VOLUME_{name.upper()}": str(root) for name, root in roots.items()}
 
@@ -72,7 +75,7 @@ class Volumes:
 
     @property
     def scratch(self) -> Path:
-        """Folders of processes that sort metadata; what lies there is of no use once its process has ended."""
+        """Temporary folders of processes that sort metadata; useless after the process has ended."""
         return self.shared / ".scratch"
 
     @property

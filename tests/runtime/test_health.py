@@ -66,12 +66,12 @@ def test_ready_and_live_are_told_apart(served: Served) -> None:
 
 def test_halves_of_questions_keep_no_probe_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest excess connection is closed, and each one after its deadline, even if bytes trickle in."""
-    monkeypatch.setattr(health, "_MOST_QUESTIONS", 4)
+    monkeypatch.setattr(health, "_MOST_REQUESTS", 4)
     with ExitStack() as stack:
         halves = [stack.enter_context(served.half()) for _ in range(6)]
         assert served.get("/live") == (200, "ok\n")
         assert halves[0].recv(1) == b""
-        monkeypatch.setattr(health, "_LONGEST_QUESTION_S", 0.05)
+        monkeypatch.setattr(health, "_LONGEST_REQUEST_S", 0.05)
         halves[-1].sendall(b"x")
         assert halves[-1].recv(1) == b""
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.techniques import Technique
-from cerebro.worker.training.checkpoints.weights import weighted
+from cerebro.worker.training.ranks.gradient_weights import weighted
 from tests.data.rows import write_partition
 from tests.techniques.cases import Case
 from tests.techniques.ranks import Ranks

@@ -1,4 +1,8 @@
-"""One call in a forked process: its changes to process state reach neither the caller nor later calls."""
+"""One call in a forked process: its changes to process state reach neither the caller nor later calls.
+
+`cerebro.client.replay` trains each model `in_fork`; the worker's child calls `lasting_threads` before it forks task
+processes. The result travels as a pickle.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ _HARMLESS = frozenset({"jemalloc_bg_thd"})
 
 
 def lasting_threads() -> list[str]:
-    """Names of the threads that a fork of this process would lose; the main thread comes with it."""
+    """Return the names of the threads that a fork of this process would lose: all but the main thread."""
     _fork_once()
     own_thread, found = str(os.getpid()), []
     for entry in os.scandir("/proc/self/task"):
@@ -30,10 +34,10 @@ def lasting_threads() -> list[str]:
 
 
 def in_fork(work: Callable[[], Result], name: str) -> Result:
-    """Call a function in a forked process; in this one if it has threads, which a fork would lose.
+    """Call a function in a forked process; in this process if it has threads, which a fork would lose.
 
     Args:
-        name: of the work, for people.
+        name: name of the work, for messages.
 
     Returns:
         The result, which can be pickled; an error of the function is raised here.

@@ -1,7 +1,10 @@
 """Landlock: irrevocably restrict file access of this process and its children.
 
-Wraps the three system calls (landlock(7), the kernel's userspace-api/landlock.rst, uapi/linux/landlock.h),
-which need no privileges. `cerebro.worker.child.sandbox` chooses the folders.
+`cerebro.worker.child.sandbox` chooses the folders and calls `restrict`; `cerebro doctor` asks why it is unavailable.
+Landlock does not cover modes, owners and times: `metadata_guard` does.
+
+Wraps the three system calls (landlock(7), the kernel's userspace-api/landlock.rst, uapi/linux/landlock.h), which need
+no privileges.
 
 ``python -m cerebro.runtime.isolation.landlock`` tests it in a separate process: exit status 0, or a line with the
 reason.
@@ -50,9 +53,9 @@ class Access(IntFlag):
 
 
 OF_FILES = Access.WRITE_FILE | Access.READ_FILE | Access.TRUNCATE
-"""All that a rule for a file, and no folder, may name."""
+"""Rights that a rule for a file may name; other rights are for folders."""
 ALL = reduce(or_, Access)
-"""Not by `~`, which flips bits without a name, too."""
+"""All rights. `~Access(0)` would also set bits without a name."""
 
 
 def known_to(abi: int) -> Access:
@@ -91,7 +94,7 @@ def why_unavailable() -> str:
 
 
 def abi_version() -> int:
-    """Version of the kernel's Landlock; 0: none that this process may use."""
+    """Return the version of the kernel's Landlock; 0 if this process cannot use it."""
     return max(0, _abi()[0]) if sys.platform == "linux" else 0
 
 
@@ -142,7 +145,7 @@ def _allow(ruleset: int, path: Path, access: Access) -> None:
 
 
 def _abi() -> tuple[int, int]:
-    """The version, and else -1 and errno."""
+    """Return the version; or -1, and errno."""
     found = _library().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
     return int(found), ctypes.get_errno()
 

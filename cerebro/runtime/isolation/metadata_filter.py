@@ -1,7 +1,7 @@
 """The seccomp filter that hands the system calls which change a file's metadata to a supervisor.
 
-Which calls these are, what their arguments are, and the filter itself (seccomp(2), uapi/linux/seccomp.h). Who judges
-them is `cerebro.runtime.isolation.metadata_guard`.
+`metadata_guard` installs it and judges the calls. This module has the table of calls with their arguments, and the
+filter program itself (seccomp(2), uapi/linux/seccomp.h), for x86-64 and AArch64. Other calls pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SET_MODE_FILTER, _SPEC_ALLOW, _NEW_LISTENER = 1, 1 << 2, 1 << 3
 _ALLOW, _NOTIFY, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x00050000
 _PR_SET_NO_NEW_PRIVS = 38
 _X32 = 0x40000000
-"""From here on x86-64 has the calls of another ABI under other numbers."""
+"""First number of the x32 ABI's calls on x86-64, which have other numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,11 @@ class Call:
     """The arguments of one system call, by position; `None` means absent.
 
     Attributes:
-        change: kind of change. folder: directory of a relative path, or the file itself if there is no path.
-        path: address of the path. flags: ``AT_...`` flags. value_index: index of the first argument with the new value.
+        change: kind of change.
+        folder: directory of a relative path, or the file itself without a path.
+        path: address of the path.
+        flags: flags of the call (``AT_EMPTY_PATH`` and others).
+        value_index: index of the first argument with the new value.
         follows: True if the kernel follows a link in the last component.
     """
 
@@ -88,7 +91,7 @@ _NUMBER_AT, _ARCH_AT, _SECOND_ARGUMENT_AT = 0, 4, 24
 
 
 def program(machine: str) -> bytes:
-    """The filter, as instructions of the kernel's classic BPF: code, jump if true, jump if false, operand."""
+    """Return the filter as classic BPF instructions: code, jump if true, jump if false, operand."""
     absent, refused = _ERRNO | errno.ENOSYS, _ERRNO | errno.EPERM
 
     def when(numbers: Iterable[int], then: int) -> list[tuple[int, int, int, int]]:
@@ -120,7 +123,7 @@ class _Filter(ctypes.Structure):
 
 
 def install() -> int:
-    """Put the filter on this thread; a descriptor of its calls."""
+    """Install the filter for this thread and its future children. Return the descriptor that receives its calls."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in MACHINES:
         raise OSError(errno.ENOSYS, f"seccomp on {sys.platform}, {machine}")

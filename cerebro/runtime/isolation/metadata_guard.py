@@ -1,9 +1,11 @@
 """Restrict which files a process may change in mode, owner, times and attributes.
 
-Landlock does not cover these. A seccomp filter sends the system calls to a supervisor, the parent of the restricted
-process. The supervisor opens the file, checks its folder and makes the change itself, so swapping the path in between
-has no effect. This needs no privileges (seccomp_unotify(2), uapi/linux/seccomp.h). The supervisor refuses calls that it
-cannot judge.
+The worker's child runs a `Supervisor` in its first process; `cerebro.worker.child.sandbox` calls `enter` in the process
+with user code. Landlock does not cover these changes.
+
+A seccomp filter sends the system calls to a supervisor, the parent of the restricted process. The supervisor opens the
+file, checks its folder and makes the change itself, so swapping the path in between has no effect. This needs no
+privileges (seccomp_unotify(2), uapi/linux/seccomp.h). The supervisor refuses calls that it cannot judge.
 
 ``python -m cerebro.runtime.isolation.metadata_guard`` tests the machine: exit status 0, or one line with the reason.
 """
@@ -193,7 +195,7 @@ def _change(change: str, file: int, memory: int, given: Sequence[int]) -> None:
 
 
 def _times(change: str, file: int, memory: int, address: int) -> tuple[int, int]:
-    """New access and modification time in nanoseconds."""
+    """Return the new access and modification time in nanoseconds."""
     if not address:
         return time.time_ns(), time.time_ns()
     if change == "seconds":

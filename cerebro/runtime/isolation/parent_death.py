@@ -78,12 +78,12 @@ def _be_nice(niceness: int) -> None:
 
 
 def end_with(parent: int) -> None:
-    """For a process that was forked: have it killed when its parent ends, however that ended."""
+    """Have this forked process killed (SIGKILL) when its parent ends in any way."""
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it ended before the request
         os._exit(1)
 
 

@@ -1,8 +1,10 @@
 """Fork a process, and end it after its computation without the interpreter's shutdown.
 
-Library threads may outlive their purpose: gloo's live until the last reference to a group is gone. If that
-happens during shutdown, C++ ends the process with SIGABRT ("terminate called without an active exception")
-although its work is done.
+The worker's child forks processes for user code with it; ranks of replays and conformance checks end with `end_after`.
+
+Library threads may outlive their purpose: gloo's live until the last reference to a group is gone. If that happens
+during shutdown, C++ ends the process with SIGABRT ("terminate called without an active exception") although its work is
+done.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def no_collection() -> Iterator[None]:
 
 
 def end_after(work: Callable[[], object]) -> NoReturn:
-    """Do it and end this process at once: with status 0, or with 1 and a traceback on stderr if it raised."""
+    """Call `work` and end this process at once: status 0, or 1 and a traceback on stderr if it raised."""
     code = 1
     try:
         work()

@@ -1,4 +1,8 @@
-"""The two variables of the sandbox: read by workers and `cerebro doctor`, checked by `cerebro up`."""
+"""The two environment variables of the sandbox, ``CEREBRO_SANDBOX`` and ``CEREBRO_SANDBOX_WRITABLE``.
+
+Workers and `cerebro doctor` read them; `numeric_settings.check` validates them for `cerebro up`. The sandbox itself is
+`cerebro.worker.child.sandbox`.
+"""
 
 from __future__ import annotations
 

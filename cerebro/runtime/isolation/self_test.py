@@ -1,4 +1,7 @@
-"""Run modules that test, as programs, whether this machine supports them."""
+"""Run a module's self-test as a program in a new process.
+
+`landlock` and `metadata_guard` test themselves with it, because their restrictions cannot be undone. A test has 30 s.
+"""
 
 from __future__ import annotations
 

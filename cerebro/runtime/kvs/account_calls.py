@@ -1,4 +1,7 @@
-"""Calls of `cerebro.runtime.kvs.client.KvsClient` for users, tokens and quotas."""
+"""The part of `cerebro.runtime.kvs.client.KvsClient` for users, tokens, quotas and sessions.
+
+The CLI, the client, the dispatcher and the controller call it; kvs_api checks their rights. Each method is one request.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class AccountCalls(Transport):
         return self.answered(Principal, "GET", "/v1/whoami", content)
 
     def tokens(self, *, acts_for: str = "") -> tuple[TokenRecord, ...]:
-        """The caller's tokens, newest first; an admin's: all."""
+        """Return the caller's tokens, newest first; for an admin, all tokens."""
         headers = {ACTS_FOR: acts_for} if acts_for else {}
         content = self.send("GET", "/v1/tokens", None, 0.0, headers)
         return self.answered(api.TokensAnswer, "GET", "/v1/tokens", content).tokens

@@ -1,5 +1,8 @@
 """The client of kvs_api: the only way any other part of Cerebro reads or changes shared state.
 
+Controller, workers, dispatcher, CLI and notebook client create a `KvsClient`; through a dispatcher, it has the rights
+of a user. Each method is one typed request. The client caches nothing and decides nothing.
+
 Every call is safe to repeat (steps are compare-and-set, appends carry their own identity), so it is sent again while
 the store is away (`cerebro.runtime.kvs.transport`).
 """
@@ -47,19 +50,19 @@ from cerebro.runtime.kvs.segment_calls import SegmentCalls
 
 
 class _AnyHealth(BaseModel):
-    """What both kvs_api and the dispatcher say of themselves; only the latter names an `api`."""
+    """Health answer of kvs_api or of a dispatcher; only a dispatcher names an `api`."""
 
     status: str
     api: str = ""
 
 
 class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
-    """Typed calls to kvs_api, or to a dispatcher that hands them on; made as `Transport` says."""
+    """Typed calls to kvs_api, or to a dispatcher that forwards them. See `Transport` for the arguments."""
 
     # --- health and leadership -------------------------------------------------------------------
 
     def health(self) -> api.Health:
-        """The service's state; the one call that needs no token.
+        """Return the service's state. This call needs no token.
 
         Raises:
             ConflictError: the service speaks another schema version.
@@ -73,7 +76,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return health
 
     def api_prefix(self) -> str:
-        """Path of the store's API below this address: empty for kvs_api, a prefix for a dispatcher.
+        """Return the path of the store's API below this address: "" for kvs_api, a prefix for a dispatcher.
 
         Raises:
             ClusterError: the server is not Cerebro.
@@ -121,7 +124,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
     # --- experiments -----------------------------------------------------------------------------
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
-        """Create, or find again the same experiment.
+        """Create an experiment, or return the existing equal one.
 
         Raises:
             ConflictError: an experiment of that name with other locators or code exists.
@@ -133,7 +136,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("GET", f"/v1/experiments/{_quoted(name)}", ExperimentRecord)
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
-        """All experiments, newest event first."""
+        """Return all experiments, newest event first."""
         return self.call("GET", "/v1/experiments", api.ExperimentsAnswer).experiments
 
     def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False, once: str = "") -> int:
@@ -172,14 +175,14 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
             return readable(experiment, self.send("GET", f"{path}&check=1", None, 0.0))
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
-        """Live points with seq > `after`, oldest first, at most 1,000."""
+        """Return at most 1,000 live points with seq > `after`, oldest first."""
         path = f"/v1/experiments/{_quoted(experiment)}/live?after={after}&wait_s={wait_s}"
         return self.call("GET", path, api.LiveAnswer, wait_s=wait_s).points
 
     # --- controller ------------------------------------------------------------------------------
 
     def watch(self, cursors: dict[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
-        """Block until any named log or the cluster has news.
+        """Return new events of the named logs; wait up to `wait_s` seconds for any log or the cluster.
 
         Raises:
             UnreadableError: as `events`, of any of the logs.
@@ -197,7 +200,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
 
         Raises:
             ConflictError: another controller leads now.
-            UnreadableError: an event after the cursor cannot be read. The steps were applied all the same.
+            UnreadableError: an event after the cursor cannot be read. The steps were applied nevertheless.
         """
         path = f"/v1/experiments/{_quoted(experiment)}/decisions"
         content = self.send("POST", path, request.model_dump_json().encode(), 0.0)
@@ -207,7 +210,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
             cursor = request.after
             while events := self.events(experiment, cursor):
                 cursor = events[-1].seq
-            # The events are well, so it is the outcomes that are not, or something else has answered.
+            # The events are valid, so the outcomes are not, or another program has answered.
             return self.answered(api.DecideAnswer, "POST", path, content)
 
     def cluster_log(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
@@ -220,11 +223,11 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return readable_cluster_log(self.send("GET", path, None, wait_s)).events
 
     def write_cluster_log(self, request: api.ClusterLogRequest) -> api.ClusterLogAnswer:
-        """Append the controller's events to the cluster's log, unless it has something after the request's cursor.
+        """Append the controller's events to the cluster log, unless it has events after the request's cursor.
 
         Raises:
             ConflictError: another controller leads now.
-            UnreadableClusterLogError: something follows the cursor that cannot be read.
+            UnreadableClusterLogError: an event after the cursor cannot be read.
         """
         return readable_cluster_log(
             self.send("POST", "/v1/cluster/log", request.model_dump_json().encode(), 0.0)
@@ -257,11 +260,11 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         self.send("DELETE", f"/v1/experiments/{_quoted(experiment)}/quarantine", None, 0.0)
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
-        """Open runs of all experiments, oldest first."""
+        """Return the open runs of all experiments, oldest first."""
         return self.call("GET", "/v1/queue", api.QueueAnswer).runs
 
     def queued(self) -> api.QueueAnswer:
-        """Like `queue`, with the attended runs and their maximum number."""
+        """Return the queue, with the attended runs and their maximum number."""
         return self.call("GET", "/v1/queue", api.QueueAnswer)
 
     def deleting(self) -> tuple[str, ...]:
@@ -281,7 +284,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         self.send("DELETE", f"/v1/experiments/{_quoted(name)}?term={term}", None, 0.0)
 
     def reclaim(self) -> Reclaim:
-        """Data sets that no experiment uses any more."""
+        """Return the data sets that no experiment uses any more."""
         return self.call("GET", "/v1/reclaim", Reclaim)
 
     def audit(self, last: int = 1000) -> tuple[AuditEntry, ...]:
@@ -295,7 +298,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("PUT", f"/v1/workers/{_quoted(record.worker)}", WorkerRecord, record)
 
     def workers(self) -> tuple[WorkerStatus, ...]:
-        """All registered workers."""
+        """Return all registered workers."""
         return self.call("GET", "/v1/workers", api.WorkersAnswer).workers
 
     def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
@@ -320,7 +323,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("GET", f"/v1/workers/{_quoted(worker)}/usage", api.UsageAnswer).samples
 
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
-        """Inbox entries of this incarnation with seq > `after`; blocks up to `wait_s` seconds."""
+        """Return this incarnation's inbox entries with seq > `after`; wait up to `wait_s` seconds for one."""
         path = f"/v1/workers/{_quoted(worker)}/inbox?incarnation={_quoted(incarnation)}&after={after}&wait_s={wait_s}"
         return self.call("GET", path, api.InboxAnswer, wait_s=wait_s).items
 
@@ -343,7 +346,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.call("GET", path, api.StacksAnswer).text
 
     def report_stacks(self, worker: str, report: api.StacksReport) -> None:
-        """The worker's: answer such a question."""
+        """Answer a request for stacks. Worker only."""
         self.send("POST", f"/v1/workers/{_quoted(worker)}/stacks", report.model_dump_json().encode(), 0.0)
 
     # --- the cluster's size ----------------------------------------------------------------------
@@ -365,9 +368,8 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         self.send("DELETE", f"/v1/cluster/size?workers={workers}", None, 0.0)
 
     def troubles(self) -> Troubles:
-        """Why workers that are wanted do not start."""
-        path = "/v1/cluster/troubles"
-        return self.call("GET", path, Troubles)
+        """Return the reasons why requested workers do not start."""
+        return self.call("GET", "/v1/cluster/troubles", Troubles)
 
     def set_troubles(self, troubles: Troubles) -> None:
         """Replace the record of workers that do not start. Controller only."""
@@ -376,11 +378,11 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
     # --- trials ----------------------------------------------------------------------------------
 
     def trials(self, keys: Sequence[str]) -> tuple[TrialRecord, ...]:
-        """Outcomes of earlier trials that are kept under these."""
+        """Return the kept outcomes of earlier trials with these cache keys."""
         return self.call("POST", "/v1/trials", api.TrialsAnswer, api.TrialsRequest(keys=tuple(keys))).records
 
     def keep_trial(self, record: TrialRecord) -> None:
-        """Keep the outcome of a trial for 90 days, in the place of an earlier one."""
+        """Keep the outcome of a trial for 90 days; it replaces an earlier one with the same key."""
         self.call("PUT", "/v1/trials", TrialRecord, record)
 
     def forget_trials(self, keys: Sequence[str]) -> int:
@@ -415,7 +417,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
         return self.answered(ModelVersion, "POST", path, content)
 
     def settle_version(self, name: str, outcome: VersionOutcome) -> ModelVersion:
-        """The controller's: what became of a version's files."""
+        """Report the outcome of copying a version's files. Controller only."""
         return self.call("PUT", f"/v1/registry/{_quoted(name)}", ModelVersion, outcome)
 
     def move_alias(self, name: str, request: AliasRequest) -> RegisteredModel:

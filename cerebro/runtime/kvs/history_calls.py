@@ -1,4 +1,8 @@
-"""Calls of kvs_api about what sub-epochs have shown over all runs."""
+"""The part of `cerebro.runtime.kvs.client.KvsClient` for the history: what sub-epochs of all runs have shown.
+
+The controller and `cerebro recommend` read it for forecasts, the controller adds to it, and admins remove it. kvs_api
+stores it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ class HistoryCalls(Transport):
     """A part of `cerebro.runtime.kvs.client.KvsClient`."""
 
     def history(self) -> History:
-        """All that is known."""
+        """Return the complete history."""
         return self.call("GET", "/v1/history", History)
 
     def count_history(self, request: HistoryRequest) -> HistoryAnswer:
-        """The controller's: have what events have shown counted, once.
+        """Add observations from events to the history, each once. Controller only.
 
         Raises:
             ConflictError: another controller leads.

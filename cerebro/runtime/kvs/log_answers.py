@@ -1,4 +1,8 @@
-"""Parse events in answers of kvs_api, and report unreadable ones."""
+"""Parse events in answers of kvs_api, and report unreadable ones.
+
+`KvsClient` calls it if an answer does not validate, to name the first unreadable event and its reason. Nothing is sent
+here.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,11 @@ _CLUSTER_EVENT: TypeAdapter[ClusterEvent] = TypeAdapter(ClusterEvent)
 
 
 def readable(experiment: str, content: bytes) -> tuple[Event, ...]:
-    """The events of an answer.
+    """Return the events of an answer.
 
     Raises:
         UnreadableError: one cannot be read.
-        StoreUnavailableError: there are no events in it.
+        StoreUnavailableError: the answer has no events, so another program sent it.
     """
     found: list[Event] = []
     for entry in _entries(content):
@@ -36,11 +40,11 @@ def readable(experiment: str, content: bytes) -> tuple[Event, ...]:
 
 
 def readable_cluster_log(content: bytes) -> api.ClusterLogAnswer:
-    """An answer with events of the cluster's log.
+    """Return an answer with events of the cluster log.
 
     Raises:
         UnreadableClusterLogError: one cannot be read.
-        StoreUnavailableError: there are no events in it.
+        StoreUnavailableError: the answer has no events, so another program sent it.
     """
     try:
         return api.ClusterLogAnswer.model_validate_json(content)
@@ -51,7 +55,7 @@ def readable_cluster_log(content: bytes) -> api.ClusterLogAnswer:
             except ValidationError as cause:
                 seq, reason = entry.get("seq", 0), _reason(cause, entry)
                 raise errors.UnreadableClusterLogError.for_event("", seq, reason) from cause
-        raise error  # the events are well: it is the rest that is not
+        raise error  # the events are valid, so the rest is not
 
 
 def _entries(content: bytes) -> list[dict[str, Any]]:

@@ -1,4 +1,8 @@
-"""Calls of kvs_api about workers' machines: checks, quarantine, incidents."""
+"""The part of `cerebro.runtime.kvs.client.KvsClient` for workers' machines: checks, quarantine, incidents.
+
+Workers report checks; the controller, the CLI and the dispatcher request checks and quarantine workers. kvs_api stores
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class MachineCalls(Transport):
     """A part of `cerebro.runtime.kvs.client.KvsClient`."""
 
     def workers_health(self) -> HealthAnswer:
-        """Checks, quarantine and incidents of all machines."""
+        """Return checks, quarantine and incidents of all machines."""
         return self.call("GET", "/v1/cluster/health", HealthAnswer)
 
     def quarantine_worker(self, worker: str, request: QuarantineWorkerRequest) -> WorkerHealth:
@@ -67,8 +71,7 @@ class MachineCalls(Transport):
         self.send("PUT", f"/v1/workers/{_quoted(worker)}/pace", request.model_dump_json().encode(), 0.0)
 
     def report_incident(self, request: IncidentRequest) -> None:
-        """The controller's: something that people are to know of a worker's machine; `ConflictError` if another one
-        leads."""
+        """Report an incident of a worker's machine, for people. Controller only; `ConflictError` if another leads."""
         self.send("POST", "/v1/cluster/health", request.model_dump_json().encode(), 0.0)
 
 

@@ -1,4 +1,8 @@
-"""Calls to kvs_api about the older part of logs: `cerebro.runtime.kvs.client.KvsClient` has them."""
+"""The part of `cerebro.runtime.kvs.client.KvsClient` for old parts of logs (segments) and for snapshots.
+
+The controller moves old entries into files and keeps snapshots; every reader of a log starts at a snapshot. kvs_api
+writes the files.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,10 @@ from cerebro.runtime.kvs.transport import Transport
 
 
 class SegmentCalls(Transport):
-    """A part of `cerebro.runtime.kvs.client.KvsClient`. `experiment` is a name; empty: the cluster's log is meant."""
+    """A part of `cerebro.runtime.kvs.client.KvsClient`. `experiment` is a name, or "" for the cluster log."""
 
     def cut(self, experiment: str, request: SegmentRequest) -> SegmentAnswer:
-        """Move the oldest entries of a log that are in the database into a file, one segment at the most.
+        """Move the oldest entries of a log from the database into a file: at most one segment.
 
         Raises:
             NotFoundError: the experiment does not exist.
@@ -22,7 +26,7 @@ class SegmentCalls(Transport):
         return self.call("POST", f"{_log(experiment)}/segments", SegmentAnswer, request)
 
     def segments(self, experiment: str) -> SegmentsAnswer:
-        """What of a log is in files."""
+        """Return the segments of a log."""
         return self.call("GET", f"{_log(experiment)}/segments", SegmentsAnswer)
 
     def keep_snapshot(
@@ -31,7 +35,7 @@ class SegmentCalls(Transport):
         """Keep the fold of a log up to event `seq`; raises as `cut`.
 
         Args:
-            created: of the experiment that is meant, as of `SegmentRequest`.
+            created: creation time of the experiment, as in `SegmentRequest`.
         """
         path = (
             f"{_log(experiment)}/snapshot?seq={seq}&format={quote(of_format)}&term={term}&created={created!r}"

@@ -1,4 +1,8 @@
-"""Asks where the process of a task is, and waits for the answer."""
+"""Ask a running task for its stacks, and wait for the answer.
+
+`cerebro stacks` and the dispatcher's page call `stacks_of`. The request goes through the store to the worker, which
+answers within about two seconds; the caller waits at most 15 s. The task continues.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ from cerebro.contract.rest import api
 from cerebro.errors import ClusterError
 
 ANSWER_S = 15.0
-"""A worker answers within two seconds, unless it is very busy or gone."""
+"""Seconds to wait. A worker answers within two seconds, unless it is very busy or gone."""
 _LOOK_AGAIN_S = 0.2
 
 
 class StacksStore(Protocol):
-    """The store."""
+    """The calls of `KvsClient` that this module uses."""
 
     def request_stacks(self, experiment: str, request: api.StacksRequest) -> api.StacksRequested:
         """See `KvsClient.request_stacks`."""

@@ -1,8 +1,9 @@
 """Requests to a Cerebro service: connections, the token, retries, and the service's errors as ours.
 
-A call is retried until `retry_for_s` has passed after a refused connection, a 502, 503 or 504, or a proxy's HTML page.
-After a 500 of kvs_api it is retried twice, because that error may depend on the request. So every call must be safe to
-repeat. Threads can share a client; a blocking read occupies one pooled connection.
+`KvsClient` inherits from `Transport`; nothing else sends requests to kvs_api. A call is retried until `retry_for_s` has
+passed after a refused connection, a 502, 503 or 504, or a proxy's HTML page. After a 500 of kvs_api it is retried
+twice, because that error may depend on the request. So every call must be safe to repeat. Threads can share a client; a
+blocking read occupies one pooled connection.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _SERVER_ERROR, _SERVER_ERROR_TRIES = 500, 3
 _MAX_PAUSE_S = 0.5
 _SUCCESS = 300
 _NO_CONTENT = 204
-"""Flask, in the dispatcher, gives such an answer the type of HTML, though it has no body."""
+"""No page, although Flask in the dispatcher gives this answer without a body the type of HTML."""
 _TOO_LARGE = 413
 _CONNECT_S = 5.0
 _BEGIN = 100
-"""Bytes of an answer that show that it is a page."""
+"""Number of first bytes of an answer that show whether it is a page."""
 
 
 class Transport:
@@ -78,7 +79,7 @@ class Transport:
                 "Accept-Encoding": urllib3.util.SKIP_HEADER,
                 "User-Agent": urllib3.util.SKIP_HEADER,
             },
-            # Retries are ours: urllib3's would not tell a store that is away from a refused request.
+            # This class retries: urllib3 would not distinguish an absent store from a refused request.
             retries=False,
             ca_certs=ca_file,
         )
@@ -205,7 +206,7 @@ class Transport:
 
 
 def _is_page(response: urllib3.BaseHTTPResponse) -> bool:
-    """True for HTML, which no route of kvs_api answers with; a proxy may give it no type, or a wrong one."""
+    """Return True for HTML, which kvs_api never sends; a proxy may give it no type, or a wrong one."""
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind in ("text/html", "application/xhtml+xml"):
         return True

@@ -1,7 +1,8 @@
 """Processor cores available to a process, and machines with more compute threads than cores.
 
-Excess threads do not share cores fairly: threads of one torch operation wait for each other by spinning, so
-two workers with all cores each train four to six times slower than with half of the cores each.
+Worker settings and `cerebro up` count `available` cores; `cerebro status` and `cerebro doctor` warn with `crowded`.
+Excess threads do not share cores fairly: threads of one torch operation wait for each other by spinning, so two workers
+with all cores each train four to six times slower than with half of the cores each.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ def of_machine() -> int:
 
 
 def available(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that this process and all others of its control group may keep busy together, at least one.
+    """Return the cores that this process and its control group may keep busy together, at least one.
 
     Args:
-        proc: of the process file system; tests give others.
+        proc: mount point of the process file system; for tests.
         groups: mount point of the control groups.
     """
     quota = min(_quotas(proc, groups), default=float("inf"))
@@ -35,11 +36,12 @@ def available(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup
 
 
 def arithmetic(*, proc: Path = Path("/proc")) -> str:
-    """The same for processors of the same model with the same instructions: libraries choose by these how they compute,
-    and so how they round. Empty where the machine does not say.
+    """Return a digest of the processor's model and instructions; "" if unknown.
+
+    Libraries choose their code, and so their rounding, by these facts.
 
     Args:
-        proc: as of `available`.
+        proc: as in `available`.
     """
     first = _text(proc / "cpuinfo").partition("\n\n")[0]
     facts = dict(line.partition(":")[::2] for line in first.splitlines())
@@ -49,7 +51,7 @@ def arithmetic(*, proc: Path = Path("/proc")) -> str:
 
 
 _FACTS = ("model name", "vendor_id", "cpu family", "model", "flags", "CPU part", "CPU variant", "Features")
-"""Of /proc/cpuinfo, on x86 and on Arm."""
+"""Fields of /proc/cpuinfo that the digest covers, on x86 and on Arm."""
 
 
 def crowded(workers: Iterable[WorkerStatus]) -> list[str]:
@@ -73,8 +75,10 @@ def crowded(workers: Iterable[WorkerStatus]) -> list[str]:
 
 
 def _quotas(proc: Path, groups: Path) -> Iterable[float]:
-    """Of the group of this process and of those above it, which bound it too (cgroups(7), Linux's admin-guide/cgroup-v2
-    and scheduler/sched-bwc)."""
+    """Yield the core limits of this process's group and its parent groups, which limit it too.
+
+    Sources: cgroups(7), Linux's admin-guide/cgroup-v2 and scheduler/sched-bwc.
+    """
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):

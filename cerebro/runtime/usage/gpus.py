@@ -1,4 +1,8 @@
-"""NVIDIA's GPUs through the library of their driver (NVML). The one door to `pynvml`."""
+"""NVIDIA's GPUs through the library of their driver (NVML). The only importer of `pynvml`.
+
+The agent lists GPUs at its start (`worker.agent.__main__`), `meter` measures them, and `machine_checks` asks for
+troubles. It never changes a GPU. Other vendors' GPUs are not found.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class Gpu:
 
 
 _SLOWING = {0x8: "hardware slowdown", 0x40: "heat", 0x80: "the power brake"}
-"""nvmlClocksThrottleReason -> what slows a GPU down although it has work."""
+"""Bit of nvmlClocksThrottleReasons -> reason why a GPU with work is slowed down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +41,14 @@ class Trouble:
 
 
 class Gpus:
-    """The GPUs that this process may use, asked of NVIDIA's driver. Without a driver there are none.
+    """The GPUs that this process may use, from NVIDIA's driver; no GPUs without a driver.
 
     Args:
-        visible: ``CUDA_VISIBLE_DEVICES``; `None`: all. Numbers count in the driver's order.
-        library: NVML; tests give another.
+        visible: ``CUDA_VISIBLE_DEVICES``; `None` for all. Numbers count in the driver's order.
+        library: NVML; another one for tests.
+
+    Attributes:
+        found: the GPUs, in the order of `visible`.
     """
 
     def __init__(self, visible: str | None = None, library: Any = None) -> None:
@@ -59,7 +66,7 @@ class Gpus:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """For people, such as their model."""
+        """Names of the GPUs, such as their model."""
         return tuple(gpu.name for gpu in self.found)
 
     def used_share(self, number: int) -> float | None:
@@ -154,7 +161,7 @@ class Gpus:
         )
 
     def _open(self, visible: str | None) -> Iterator[Any]:
-        """CUDA's own reading of the list: it ends at the first entry that names no GPU."""
+        """Yield the handles of the visible GPUs. As in CUDA, the list ends at the first invalid entry."""
         count = self._nvml.nvmlDeviceGetCount()
         wanted = [str(i) for i in range(count)] if visible is None else visible.split(",")
         for entry in map(str.strip, wanted):
@@ -167,7 +174,7 @@ class Gpus:
 
 
 def _text(found: object) -> str:
-    """Older versions of the library say bytes."""
+    """Return text; older versions of the library return bytes."""
     return found.decode() if isinstance(found, bytes) else str(found)
 
 

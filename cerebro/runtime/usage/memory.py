@@ -1,9 +1,11 @@
-"""The memory of this container as the kernel counts it: its limit, and how often something in it was killed for lack of
-memory.
+"""Memory as the kernel counts it: the control group's limit and OOM kills, and this process's peak.
+
+The agent reads its group to explain killed children and to see when memory is short; child processes measure their own
+peak. Nothing here frees memory or ends a process.
 
 A process that the kernel's OOM killer ends only shows SIGKILL, as any other killed one does; the counter of its control
 group tells the difference. Read from cgroup v2 (``memory.events``, ``memory.max``; Linux's admin-guide/cgroup-v2) or v1
-(``memory.oom_control``, ``memory.limit_in_bytes``); where neither is there, nothing is known.
+(``memory.oom_control``, ``memory.limit_in_bytes``). Without either, values are unknown.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ Half of all memory exceeds the agent's use. It is below the maximum, so that les
 killed first when a whole node runs short.
 """
 _SHORT = 0.1
+"""Free fraction below which memory is short."""
 _UNLIMITED = 1 << 60
-"""v1 has no word for it, only a number near 2^63."""
+"""Limits from this value mean no limit: v1 then shows a number near 2^63."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +70,12 @@ class MemoryGroup:
         return None
 
     def limit_bytes(self) -> int | None:
-        """The group's limit; `None`: it has none."""
+        """Return the group's limit; `None` without a limit."""
         found = number(self.limit)
         return found if found is not None and found < _UNLIMITED else None
 
     def usable_bytes(self) -> int | None:
-        """The group's limit or, if that is none or more than there is, the machine's memory."""
+        """Return the smaller of the group's limit and the machine's memory; `None` if both are unknown."""
         machine, limit = fields(self.meminfo).get("MemTotal:"), self.limit_bytes()
         found = [
             each for each in (limit, machine * 1024 if machine is not None else None) if each is not None
@@ -81,7 +84,7 @@ class MemoryGroup:
 
 
 def container_group(mount: Path) -> MemoryGroup:
-    """The group of a container, whose mount point begins at its own group."""
+    """Return the group of a container, whose mount point begins at its own group."""
     if (mount / "cgroup.controllers").exists():
         return MemoryGroup(events=mount / "memory.events", limit=mount / "memory.max")
     folder = mount / "memory"
@@ -89,7 +92,7 @@ def container_group(mount: Path) -> MemoryGroup:
 
 
 def own_group(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> MemoryGroup:
-    """The group of this process. Its files may be missing, which its methods take for "unknown"."""
+    """Return the group of this process. If its files are missing, its values are unknown."""
     for line in _lines(membership):
         # number:controllers:path; v2 is number 0, without controllers.
         _, controllers, path = line.split(":", 2)
@@ -124,7 +127,7 @@ def reset_peak() -> bool:
 
 
 def peak_bytes(process: Path = _PROCESS) -> int:
-    """Most memory that this process had at once since `reset_peak`, in bytes; 0: not known."""
+    """Return the peak bytes of this process since `reset_peak`; 0 if unknown."""
     return fields(process / "status").get("VmHWM:", 0) * 1024
 
 
@@ -147,7 +150,7 @@ def number(path: Path) -> int | None:
 
 
 def fields(path: Path) -> dict[str, int]:
-    """Of a file with a name and a number on each line."""
+    """Read a file with a name and a number on each line."""
     pairs = (line.split() for line in _lines(path))
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
 

@@ -1,8 +1,10 @@
 """Measure a worker's processor time and memory, by its control group or its processes.
 
-A container has its own control group (Linux's admin-guide/cgroup-v1, -v2), with counters that include ended
-processes. Elsewhere the group contains other programs (a login session), so this sums this process and its
-descendants.
+`Housekeeping` calls `UsageMeter.measure` every 10 s and reports the result for pages and Prometheus; nothing is decided
+on it. The agent also asks for `gpu_share` to judge a hang.
+
+A container has its own control group (Linux's admin-guide/cgroup-v1, -v2), with counters that include ended processes.
+Elsewhere the group contains other programs (a login session), so this sums this process and its descendants.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ log = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
 
 PAUSE_S = 10.0
-"""Between two measurements: a page shows them, nothing is decided on them."""
+"""Seconds between two measurements."""
 
 
 class UsageMeter:
-    """Measures one worker. To be used by one thread.
+    """Measures one worker. Only one thread calls `measure`.
 
     Args:
-        cores: that the worker may use.
+        cores: number of cores that the worker may use.
         shards: its shard volume.
         gpus: see `Gpus`.
-        is_container: whether the control group is the worker's own.
-        groups: mount point of the control groups, which in a container begins at its own; tests give others.
-        process: the worker's first one.
+        is_container: True if the control group is the worker's own.
+        groups: mount point of the control groups; in a container it begins at the container's own group.
+        process: the worker's first process; default: this process.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class UsageMeter:
         self._group = _Group(groups) if is_container else None
         self._process = process or psutil.Process()
         self._previous: tuple[float, float] | None = None
-        """Time of the measurement before, and processor seconds until then."""
+        """Time of the previous measurement, and the processor seconds until then."""
 
     def measure(self) -> WorkerUsage:
         """Measure the present usage. Processor time counts from the previous call, so the first call has
@@ -86,7 +88,7 @@ class UsageMeter:
         try:
             return measure()
         except Exception:
-            # Kernels and drivers return unexpected values, and a page is not worth losing a worker.
+            # Kernels and drivers return unexpected values; a measurement must not end the worker.
             log.exception("not measured")
             return otherwise
 
@@ -97,11 +99,11 @@ class UsageMeter:
         self._previous = now, seconds
         if previous is None or now <= previous[0]:
             return None
-        # Time of a process whose parent ended before it is lost to the sum: then too little is shown, once.
+        # The sum loses the time of a process whose parent ended first; then one measurement is too low.
         return max(0.0, seconds - previous[1]) / (now - previous[0])
 
     def _limit(self) -> int | None:
-        """The container's limit, or the machine's memory without one."""
+        """Return the container's limit, or else the machine's memory."""
         limit = self._group.memory.limit_bytes() if self._group else None
         return limit if limit is not None else psutil.virtual_memory().total
 

@@ -1,4 +1,8 @@
-"""Free space on the file systems of volumes."""
+"""Free space on the file systems of volumes.
+
+Workers and the controller register a `VolumeCollector` with Prometheus; `meter` uses `disk`. A scrape waits at most 1
+s. Sizes of single files or experiments are not measured here.
+"""
 
 from __future__ import annotations
 

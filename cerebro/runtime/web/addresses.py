@@ -1,6 +1,7 @@
 """Addresses that services listen on and are reached at, of IPv4 and IPv6.
 
-`::` stands for every address of the machine, of both families where the kernel has them. Standard library only.
+`serving`, `health` and `on_demand` get their sockets here; settings parse ``HOST:PORT`` with it. `::` stands for every
+address of the machine, of both families where the kernel has them. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ _NO_SUCH_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPRO
 
 
 def split_bind(bind: str) -> tuple[str, str]:
-    """Host, without brackets, and port of ``HOST:PORT`` or ``[HOST]:PORT``; either may be empty."""
+    """Return host, without brackets, and port of ``HOST:PORT`` or ``[HOST]:PORT``; either may be ""."""
     host, _, port = bind.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), port
 
 
 def host_name(header: str) -> str:
-    """The name in a ``Host`` header, in lower case, without port, brackets and final dot."""
+    """Return the name in a ``Host`` header, in lower case, without port, brackets and final dot."""
     name = header[1 : header.find("]")] if header.startswith("[") else header.partition(":")[0]
     return name.lower().rstrip(".")
 
 
 def in_url(host: str) -> str:
-    """A host as it stands in a URL: an IPv6 address in brackets."""
+    """Return a host as written in a URL: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 

@@ -1,4 +1,7 @@
-"""Bodies of ASGI requests."""
+"""Bodies of ASGI requests, copied to a file with a limit on their size.
+
+`wsgi` and kvs_api's application read bodies with it. Time limits for a slow body are in `serving`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ async def read_body(receive: Callable[[], Awaitable[Any]], into: IO[bytes], max_
     """Copy the body of a request to a file.
 
     Raises:
-        DisconnectedError: it does not arrive.
+        DisconnectedError: the caller closed its connection first.
         TooLargeError: it has more than `max_bytes` bytes.
     """
     size, has_more = 0, True

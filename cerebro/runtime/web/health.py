@@ -1,12 +1,12 @@
 """Health of a process: a small HTTP server, and a client for probes.
 
-``GET /health`` is readiness, ``GET /live`` is liveness (a restart could help). Both answer 200, or 503 with
-one line with the reason. ``GET /metrics`` is for Prometheus. Web services answer the same at their own
-address, `/metrics` only with the token. This server needs no token, so its port must be reachable only inside
-the cluster. Web services run it too, because their own connections and threads may all be busy.
+All services call `serve` at their start. ``GET /health`` is readiness, ``GET /live`` is liveness (a restart could
+help). Both answer 200, or 503 with one line with the reason. ``GET /metrics`` is for Prometheus. Web services answer
+the same at their own address, `/metrics` only with the token. This server needs no token, so its port must be reachable
+only inside the cluster. Web services run it too, because their own connections and threads may all be busy.
 
-``python -m cerebro.runtime.web.health [URL]`` is the containers' health command. It runs every few seconds, so
-this module uses only the standard library.
+``python -m cerebro.runtime.web.health [URL]`` is the containers' health command. It runs every few seconds, so this
+module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of an `Exposition` (Prometheus, "Exposition formats")."""
 
 _TIMEOUT_S = 5.0
-_MOST_QUESTIONS = 32
-_LONGEST_QUESTION_S = 15.0
+_MOST_REQUESTS = 32
+"""Maximum requests at a time; a further one ends the oldest."""
+_LONGEST_REQUEST_S = 15.0
+"""Seconds after which a request is ended."""
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -95,7 +97,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, bound: socket.socket, handler: type[BaseHTTPRequestHandler]) -> None:
         self._open: dict[socket.socket, float] = {}
-        """Connection -> since when it is open, oldest first."""
+        """Connection -> monotonic time at which it was opened, oldest first."""
         self.address_family = bound.family
         super().__init__(bound.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
@@ -106,7 +108,7 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a new thread. With too many requests, end the oldest."""
         self._open[request] = time.monotonic()
-        for each in list(self._open)[:-_MOST_QUESTIONS]:
+        for each in list(self._open)[:-_MOST_REQUESTS]:
             self._end(each)
         super().process_request(request, client_address)
 
@@ -114,11 +116,11 @@ class _Server(ThreadingHTTPServer):
         """End requests that take too long. Called after each request and twice a second."""
         now = time.monotonic()
         for each, since in list(self._open.items()):
-            if now - since > _LONGEST_QUESTION_S:
+            if now - since > _LONGEST_REQUEST_S:
                 self._end(each)
 
     def shutdown_request(self, request: Any) -> None:
-        """It is answered."""
+        """Forget an answered request."""
         self._open.pop(request, None)
         super().shutdown_request(request)
 
@@ -152,7 +154,7 @@ def _verdict(problem: str) -> tuple[int, str]:
 
 def probe(url: str) -> str:
     """Return the problem of the process behind `url`, or an empty text if it is healthy."""
-    # Services that only answer probes do without: half a megabyte each.
+    # Imported here, because services that only answer probes save half a megabyte.
     import urllib.error
     import urllib.request
 
@@ -168,7 +170,7 @@ def probe(url: str) -> str:
 
 
 def own_url(environment: Mapping[str, str]) -> str:
-    """Where the service with this environment answers, asked from its own container."""
+    """Return the health URL of the service with this environment, for its own container."""
     bind = environment.get("CEREBRO_HEALTH_BIND") or environment.get("CEREBRO_BIND") or ""
     host, port = split_bind(bind)
     name = "127.0.0.1" if host in ("", "0.0.0.0") else "localhost" if host in EVERYWHERE else in_url(host)
@@ -176,7 +178,7 @@ def own_url(environment: Mapping[str, str]) -> str:
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """0 if the process at the URL, or the one with this environment, is well; else 1, and why."""
+    """Probe the URL, or the service with this environment. Return 0 if it is healthy; else 1, with a message."""
     url = arguments[0] if arguments else own_url(environment)
     problem = probe(url) if url else "give a URL, or set CEREBRO_HEALTH_BIND or CEREBRO_BIND"
     if problem:

@@ -1,12 +1,11 @@
-"""Start a web server at its first connection: ``python -m cerebro.runtime.web.on_demand --bind [::]:8888 -- COMMAND
-...``.
+"""Start a web server at its first connection.
 
-Until then this process listens in the server's place and answers the kubelet's probes, with a quarter of the memory.
-The first other request starts the server, on a loopback port that replaces ``{port}`` in the command. From then on all
-connections are relayed to it, probes included, so a server that hangs fails its probes. When the server ends, this
-process ends with the same status: the kubelet reports the exit and restarts the container, which waits again.
-
-Standard library only.
+``python -m cerebro.runtime.web.on_demand --bind [::]:8888 -- COMMAND ...`` is how the chart runs TensorBoard and the
+notebook. Until the first connection this process listens in the server's place and answers the kubelet's probes, with a
+quarter of the memory. The first other request starts the server, on a loopback port that replaces ``{port}`` in the
+command. From then on all connections are relayed to it, probes included, so a server that hangs fails its probes. When
+the server ends, this process ends with the same status: the kubelet reports the exit and restarts the container, which
+waits again. Idle servers are not stopped. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from cerebro.runtime.web.addresses import listener, split_bind
 
 HOST = "127.0.0.1"
 START_S = 120.0
-"""Time for the server to listen. A server that hangs here fails no probe."""
+"""Seconds for the server to listen. A server that hangs here fails no probe."""
 
 _PROBE = re.compile(rb"^user-agent: *kube-probe/", re.IGNORECASE | re.MULTILINE)
 _WELL = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nConnection: close\r\n\r\nidle\n"

@@ -1,7 +1,8 @@
 """Connections to other machines, through the proxy that the environment names.
 
-The variables are `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in capital or small letters. This machine,
-private networks and services of a cluster are always reached directly.
+`kvs.transport`, the client's file downloads, the MLflow export and the dispatcher's OIDC get their connection pools
+from `pool`. The variables are `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in capital or small letters.
+This machine, private networks and services of a cluster are always reached directly.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _CLUSTER_SUFFIXES = (".svc", ".local", ".localhost", ".internal")
 
 
 def proxy_of(address: str, environment: Mapping[str, str]) -> str:
-    """The URL of the proxy for an address; empty: the connection is direct."""
+    """Return the URL of the proxy for an address; "" for a direct connection."""
     parts = urlsplit(address)
     host = (parts.hostname or "").lower().rstrip(".")
     known = {name.lower(): value for name, value in sorted(environment.items()) if value}
@@ -36,10 +37,10 @@ def proxy_of(address: str, environment: Mapping[str, str]) -> str:
 def pool(
     address: str, *, environment: Mapping[str, str] | None = None, **options: Any
 ) -> urllib3.PoolManager:
-    """A connection pool for one address, with the options of `urllib3.PoolManager`.
+    """Create a connection pool for one address, with the options of `urllib3.PoolManager`.
 
     Args:
-        environment: by default the process's.
+        environment: environment variables; default: this process's.
     """
     proxy = proxy_of(address, os.environ if environment is None else environment)
     if not proxy:

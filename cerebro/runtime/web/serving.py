@@ -1,9 +1,10 @@
 """The web server of kvs_api, dispatcher and the local TensorBoard: uvicorn, with limits on connections.
 
-Anybody who reaches the port can open connections and send half a request. uvicorn alone waits for the other half
-forever. `_Connection` adds three rules: a process opens fewer connections than it may have open files, a request must
-arrive in time, and when all connections are taken, the server closes the oldest that waits for a request.
-No rule closes a connection while its request is being answered, or while its peer takes the answer.
+Their main modules create a `WebServer` with `Threads` and call `run`. Every peer that reaches the port can open
+connections and send half a request. uvicorn alone waits for the other half forever. `_Connection` adds three rules: a
+process opens fewer connections than it may have open files, a request must arrive in time, and when all connections are
+taken, the server closes the oldest that waits for a request. No rule closes a connection while its request is being
+answered, or while its peer takes the answer.
 
 The only importer of uvicorn. Knows no application: `cerebro.runtime.web.wsgi` runs Flask applications on it.
 """
@@ -41,9 +42,9 @@ MOST_CONNECTIONS = 4000
 GRACE_S = 8.0
 """Longest time for open requests after SIGTERM. Kubernetes gives a pod 30 s by default; clients try again elsewhere."""
 HUNG_S = 60.0
-"""A loop that has not turned for this long does not recover: no callback takes more than milliseconds."""
+"""Seconds without a turn of the event loop that count as hung: no callback takes more than milliseconds."""
 STUCK_S = 90.0
-"""Threads without progress for this long do not recover if requests wait: a call to the store takes at most 15 s."""
+"""Seconds without progress of all threads that count as hung if requests wait: calls to the store take up to 15 s."""
 
 _BACKLOG = 128
 """Listen backlog. asyncio may accept this many connections in one step, before `_Connection` can close any."""
@@ -167,12 +168,12 @@ class _Connection(HttpToolsProtocol):
         """True from an answer to the first byte of the next request."""
         self._head_bytes = 0
         self._body_since: float | None = None
-        """When the headers of a request were complete whose body is not."""
+        """Time at which the headers were complete; `None` unless the body is incomplete."""
         self._body_bytes = 0
         self._frame_bytes = 0
         """Bytes received after the newest bytes of the body: chunk sizes, chunk extensions and trailers."""
         self._unsent, self._taken = 0, self.since
-        """Bytes of answers that the peer has not taken yet, and when that number changed last."""
+        """Bytes of answers that the peer has not taken yet, and the time of the latest change."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Close another connection if there are too many now."""

@@ -1,9 +1,9 @@
 """Tickets that let users signed in at the dispatcher into TensorBoard, which has no sign-in.
 
-Both programs know a key derived from the cluster's token by a one-way function. The dispatcher redirects a
-signed-in browser with a ticket in the address, valid for a minute. The guard (`cerebro.local.tensorboard`)
-exchanges it for a pass, a cookie valid for a long working day. Both consist of an expiry and its signature,
-so they are not stored. Pure.
+The dispatcher (`access.sign_in`) issues tickets, and the guard (`cerebro.local.tensorboard`) checks them. Both know a
+key derived from the cluster's token by a one-way function. The dispatcher redirects a signed-in browser with a ticket
+in the address, valid for 60 s. The guard exchanges it for a pass, a cookie valid for 12 hours. Both consist of an
+expiry and its signature, so they are not stored, and cannot be revoked. Pure.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ class Kind(StrEnum):
 
 
 LASTS_S = {Kind.TICKET: 60, Kind.PASS: 12 * 3600}
+"""Seconds of validity."""
 
 
 def cookie_name(port: int | str | None) -> str:
-    """Of the cookie with the pass, of a guard at this port."""
+    """Return the name of the cookie with the pass, for a guard at this port."""
     return f"cerebro-tensorboard-{port or ''}"
 
 
 def key_of(token: str) -> bytes:
-    """What signs and checks, of the cluster's token."""
+    """Derive the signing key from the cluster's token."""
     return hmac.new(token.encode(errors="surrogatepass"), b"cerebro tensorboard 1", hashlib.sha256).digest()
 
 
 def issue(key: bytes, kind: Kind, now: float) -> str:
-    """A new one, which holds from `now` (seconds since the epoch) for `LASTS_S`."""
+    """Return a new ticket or pass, valid from `now` (seconds since the epoch) for `LASTS_S`."""
     ends = str(int(now) + LASTS_S[kind])
     return f"{ends}.{_signature(key, kind, ends)}"
 
 
 def holds(key: bytes, kind: Kind, ticket: str, now: float) -> bool:
-    """Whether `ticket` was issued with this key, as this kind, and has not ended."""
+    """Return True if `ticket` was issued with this key, as this kind, and has not expired."""
     ends, _, signature = ticket.partition(".")
     is_ours = hmac.compare_digest(
         signature.encode(errors="surrogatepass"), _signature(key, kind, ends).encode()

@@ -1,6 +1,7 @@
 """Run a WSGI application, such as Flask's, on the ASGI server of `cerebro.runtime.web.serving`.
 
-A request gets a thread once all of its body has arrived, so slow callers occupy connections only.
+The dispatcher and the local TensorBoard wrap their applications in `WsgiOnAsgi`. A request gets a thread once all of
+its body has arrived, so slow callers occupy connections only. Bodies above 64 KiB wait in a temporary file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class WsgiOnAsgi:
 
     Args:
         app: the WSGI application.
-        threads: run it.
+        threads: threads that run it.
         max_body_bytes: the server refuses larger bodies with status 413.
     """
 
@@ -106,7 +107,7 @@ class _Answer:
 
 
 def _environ(scope: Any, body: IO[bytes], size: int) -> dict[str, Any]:
-    """The environment of PEP 3333."""
+    """Return the WSGI environment (PEP 3333) of a request."""
     server, client = scope.get("server") or ("", 0), scope.get("client") or ("", 0)
     found = {
         "REQUEST_METHOD": scope["method"],

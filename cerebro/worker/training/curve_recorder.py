@@ -1,9 +1,8 @@
 """A short curve of a sub-epoch's reported values, for policies that rank models by a priority score.
 
-The handler of sub-epochs makes a recorder only if the task has `with_curve`. The scores are computed in the
-controller.
-
-Values on a GPU are summed there: fetching each one would synchronize the GPU at every batch.
+`model_hopper.handler` makes a recorder only if the task has `with_curve`; `InstrumentedLoader` feeds it. The curve has
+at most `MAX_POINTS` points and goes into the task's result. The scores are computed in the controller. Values on a GPU
+are summed there: fetching each one would synchronize the GPU at every batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Facts about a model without training: sizes, repeated blocks, and a signature shared by equal models.
 
-Models are created on torch's ``meta`` device, without memory for weights. User code that reads values fails
-there and runs on the CPU.
+`trial_runner.inspection` calls it for each model of a run. Models are created on torch's ``meta`` device, without
+memory for weights. User code that reads values fails there and runs on the CPU. Time and memory are measured by trials,
+not here.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def signature_of(modules: Sequence[nn.Module], hyperparams: Mapping[str, Any]) -
 
 
 def mattering(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyperparameters that time or memory may depend on."""
+    """Return the hyperparameters that time or memory may depend on."""
     return {
         name: value
         for name, value in hyperparams.items()
@@ -153,5 +154,5 @@ def _modules(module: nn.Module) -> Iterator[list[str]]:
 
 
 def named(modules: Collection[nn.Module]) -> str:
-    """A model for people: the classes of its modules."""
+    """Return a model's name for people: the classes of its modules."""
     return " + ".join(type(module).__name__ for module in modules)

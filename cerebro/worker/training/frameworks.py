@@ -1,5 +1,7 @@
-"""User code's framework: torch or Keras. Only this module distinguishes them; others see torch modules and
-specs.
+"""User code's framework: torch or Keras.
+
+`sub_epoch` and trials turn each spec into a torch spec with `hopped`. Only this module distinguishes frameworks; others
+see torch modules and specs. Keras itself is imported only for Keras specs.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from cerebro.spec import SubEpochSpec
 
 
 def hopped(spec: SubEpochSpec) -> SubEpochSpec:
-    """A spec whose models are modules of torch: the spec itself, or what stands for it.
+    """Return a spec whose models are torch modules: the spec itself, or an adapter for Keras.
 
     Raises:
-        SpecError: this process cannot have the backend that it wants.
+        SpecError: this process cannot use the spec's backend.
     """
     if not isinstance(spec, KerasSubEpochSpec):
         return spec
@@ -28,7 +30,7 @@ def hopped(spec: SubEpochSpec) -> SubEpochSpec:
 
 
 def users(modules: Sequence[torch.nn.Module]) -> list[Any]:
-    """What `create_models` of the user's own spec returned."""
+    """Return the models that `create_models` of the user's own spec returned."""
     return [module.model if isinstance(module, StandIn) else module for module in modules]
 
 

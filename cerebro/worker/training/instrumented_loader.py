@@ -1,4 +1,9 @@
-"""The data loader of user code: batches of a partition, progress at each, and live metrics."""
+"""The data loader of user code: batches of a partition, progress at each, and live metrics.
+
+`model_hopper`, trials, replays and dry runs create an `InstrumentedLoader` for each call of `train`, `test` or
+`predict`. It wraps a `PartitionLoader`, which reads the rows, and implements `cerebro.spec.DataLoader`. `on_batch` may
+raise to leave the sub-epoch between batches.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from cerebro.worker.training.metrics import checked_name
 from cerebro.worker.training.torch_view import as_torch
 
 _MAX_VALUES = 100
-"""Maximum of `cerebro.contract.events.LivePoint`."""
+"""Maximum number of reported names, as in `cerebro.contract.events.LivePoint`."""
 
 
 class BatchReporter:

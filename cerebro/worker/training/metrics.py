@@ -1,4 +1,8 @@
-"""Metrics of user code: validated, combined over ranks, and converted for a task's result."""
+"""Metrics of user code: validated, combined over ranks, and converted for a task's result.
+
+`sub_epoch` validates the return value of `train` and `test`; `ranks.grouped` combines ranks; `model_hopper.handler`
+converts. Combining sub-epochs of an epoch is the fold's job (`cerebro.contract.metrics`).
+"""
 
 from __future__ import annotations
 
@@ -48,10 +52,10 @@ def checked_metrics(returned: object, function: str, where: str) -> Measured:
 
 
 def checked_name(name: object, function: str) -> str:
-    """A metric's name as text that can be stored and shown.
+    """Return a metric's name as text that can be stored and shown.
 
     Raises:
-        MetricError: it cannot.
+        MetricError: the name is no text, or too long, or has characters that cannot be shown.
     """
     if not isinstance(name, str):
         raise MetricError(
@@ -106,7 +110,7 @@ def of_ranks(found: Sequence[RankMetrics]) -> Measured:
 
 
 def numbers_of(metrics: Measured) -> dict[str, float]:
-    """Each metric as a number."""
+    """Return each metric as a number."""
     return {name: each.value if isinstance(each, Ratio) else each for name, each in metrics.items()}
 
 
@@ -121,7 +125,7 @@ def kinds_of(metrics: Measured) -> dict[str, bool]:
 
 
 def terms_of(metric: float | Ratio) -> Terms:
-    """Both terms of a ratio."""
+    """Return both terms of a ratio."""
     assert isinstance(metric, Ratio)
     return Terms(metric.numerator, metric.denominator)
 
@@ -154,7 +158,7 @@ def require_mergeable(
 
 
 def described(value: object) -> str:
-    """What user code returned, for people."""
+    """Describe a value that user code returned, for people."""
     shape = getattr(value, "shape", None)
     return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
 
@@ -208,7 +212,7 @@ def _number(value: object, function: str, name: str) -> float:
 
 
 def _size(value: object) -> int:
-    """Elements of an array or tensor; 0 for all else."""
+    """Return the number of elements of an array or tensor; 0 for all else."""
     if not is_array(value):
         return 0
     return int(cast(Any, value).numel() if hasattr(value, "numel") else cast(Any, value).size)

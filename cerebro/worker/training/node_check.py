@@ -1,9 +1,9 @@
 """A node check: a few seconds of work with known results, in its own process, without user code.
 
-``python -m cerebro.worker.training.node_check`` prints a JSON `Probe` per line, immediately, so that findings
-survive if a later probe hangs. It checks arithmetic and memory (of its visible GPU, otherwise of processor
-and host), a partition on the worker, and the checkpoint volume. It finds wrong results and hangs; the reader
-judges speed.
+The agent's `health.machine_checks` starts ``python -m cerebro.worker.training.node_check``. It prints a JSON `Probe`
+per line, immediately, so that findings survive if a later probe hangs. It checks arithmetic and memory (of its visible
+GPU, otherwise of processor and host), a partition on the worker, and the checkpoint volume, where it writes and removes
+a file of 64 MiB. It finds wrong results and hangs; the reader judges speed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOOPS = 2_000_000
 
 
 def main() -> None:
-    """Make all probes."""
+    """Print all probes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--shards", type=Path, required=True)
     parser.add_argument("--checkpoints", type=Path, required=True)
@@ -46,11 +46,11 @@ def main() -> None:
 
 
 def probes(shards: Path, checkpoints: Path, *, expects_gpu: bool) -> Iterator[Probe]:
-    """Make them one by one.
+    """Yield all probes, one by one.
 
     Args:
         shards, checkpoints: volumes.
-        expects_gpu: the worker has registered GPUs.
+        expects_gpu: True if the worker has registered GPUs.
     """
     number = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if expects_gpu and not number and torch.version.cuda is not None:
@@ -64,7 +64,7 @@ def probes(shards: Path, checkpoints: Path, *, expects_gpu: bool) -> Iterator[Pr
     yield _probe("checkpoint volume", lambda: volume(checkpoints))
 
 
-class _NothingToLookAtError(Exception):
+class _NothingToCheckError(Exception):
     """The worker has nothing for this probe to check."""
 
 
@@ -74,7 +74,7 @@ def _probe(name: str, probe: Callable[[], str | float]) -> Probe:
         found = probe()
         problem = found if isinstance(found, str) else ""
         rate = found if isinstance(found, float) else None
-    except _NothingToLookAtError as why:
+    except _NothingToCheckError as why:
         return Probe(name=name, note=str(why))
     except (torch.OutOfMemoryError, MemoryError) as why:
         # Other processes use the memory.
@@ -115,7 +115,7 @@ def memory(device: torch.device, num_bytes: int = _PATTERN_BYTES) -> str:
         num_bytes = min(num_bytes, free // 2)
     number = num_bytes // 8
     if not number:
-        raise _NothingToLookAtError("no memory is free: what runs there has it")
+        raise _NothingToCheckError("no memory is free: what runs there has it")
     for pattern in (0x5555555555555555, -0x5555555555555556):
         written = torch.full((number,), pattern, dtype=torch.int64, device=device)
         wrong = int((written != pattern).sum())
@@ -126,7 +126,7 @@ def memory(device: torch.device, num_bytes: int = _PATTERN_BYTES) -> str:
 
 
 def processor() -> str:
-    """A loop whose outcome is known."""
+    """Run a loop with a known outcome. Return a description of the error, or ""."""
     value = 1
     for _ in range(_LOOPS):
         value = (value * 1_103_515_245 + 12_345) & 0x7FFFFFFF
@@ -148,10 +148,10 @@ _EXPECTED = _looped(_LOOPS)
 
 
 def partition(shards: Path, num_bytes: int = _READ_BYTES) -> str:
-    """Read part of the worker's shards."""
+    """Read part of the worker's shards; an error is raised."""
     files = sorted(shards.glob("datasets/*/train/partition-*/*.arrow"))
     if not files:
-        raise _NothingToLookAtError("it holds none")
+        raise _NothingToCheckError("it holds none")
     read = 0
     for path in files:
         if read >= num_bytes:
@@ -186,7 +186,7 @@ def volume(checkpoints: Path, num_bytes: int = _WRITE_BYTES) -> str:
                     return f"MiB {number} of a file read otherwise than it was written"
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _NothingToLookAtError("it is full, which is no fault of the machine") from error
+            raise _NothingToCheckError("it is full, which is no fault of the machine") from error
         raise
     finally:
         path.unlink(missing_ok=True)

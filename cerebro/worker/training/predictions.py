@@ -1,4 +1,8 @@
-"""Predictions as one Arrow table per partition: a column ``id`` and the columns that user code returned."""
+"""Predictions as one Arrow table per partition: a column ``id`` and the columns that user code returned.
+
+`model_hopper.handler` writes it for a `predict` task, to the path that the task names on the shared volume; dry runs
+write it to a temporary folder. The client joins the partitions.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from cerebro.errors import DataError, SpecError
 from cerebro.ragged_rows import Ragged
 
 _SINGLE = "prediction"
-"""Column name where `predict` returns no dict."""
+"""Column name if `predict` returns no dict."""
 
 Column: TypeAlias = "np.ndarray[Any, Any] | Ragged | list[Any]"
 """One entry per row: numbers, arrays of different lengths, texts, or other Python values for Arrow."""
@@ -112,7 +116,7 @@ def _column(name: str, value: object) -> Column:
 
 
 def _as_one(name: str, parts: Sequence[Column]) -> Column:
-    """The column of all batches."""
+    """Join the parts of a column from all batches."""
     parts = [part for part in parts if len(part)] or parts[:1]
     if all(isinstance(part, Ragged) for part in parts):
         try:

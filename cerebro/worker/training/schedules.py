@@ -1,8 +1,9 @@
 """Learning-rate schedules whose length has changed, as after more epochs were granted.
 
-One rule: a schedule continues at its present step, on the curve of its new length. User code makes a new schedule in
-each sub-epoch, with the present `dataloader.total_steps`. So the new curve is known for every schedule: the new object
-is stepped to the present step. Its saved state would continue on the old curve instead, past the end.
+`tracked_checkpoint` calls it when user code tracks a schedule. One rule: a schedule continues at its present step, on
+the curve of its new length. User code makes a new schedule in each sub-epoch, with the present
+`dataloader.total_steps`. So the new curve is known for every schedule: the new object is stepped to the present step.
+Its saved state would continue on the old curve instead, past the end.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _set(group: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _attached(schedule: LRScheduler, optimizer: torch.optim.Optimizer) -> Any:
-    """Return a copy of a schedule, and of those inside it, for another optimizer."""
+    """Return a copy of a schedule, with its inner schedules, for another optimizer."""
     found: Any = copy.copy(schedule)
     found.optimizer = optimizer
     if hasattr(found, "_schedulers"):

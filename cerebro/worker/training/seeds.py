@@ -1,8 +1,8 @@
 """Random numbers of sub-epochs: seeds, and states of generators to save and restore.
 
-Seeds follow from a sub-epoch's identity, so that a re-execution anywhere draws the same numbers. Savepoints hold the
-states of the generators (`cerebro.worker.training.checkpoints.savepoints`). Generators that user code makes itself
-are not covered.
+Every caller that trains or evaluates seeds with this module. Seeds follow from a sub-epoch's identity, so that a
+re-execution anywhere draws the same numbers. Savepoints hold the states of the generators
+(`cerebro.worker.training.checkpoints.savepoints`). Generators that user code makes itself are not covered.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cerebro.worker.training.checkpoints.comparison import differences
 
 
 def model_seed(seed: int, model: str) -> int:
-    """Seed of a model's initial weights."""
+    """Return the seed of a model's initial weights."""
     return _derive(seed, model)
 
 
 def sub_epoch_seed(seed: int, model: str, epoch: int, partition: int) -> int:
-    """Seed of one sub-epoch: shuffling, dropout, augmentation."""
+    """Return the seed of one sub-epoch: shuffling, dropout, augmentation."""
     return _derive(seed, model, epoch, partition)
 
 

@@ -1,6 +1,8 @@
-"""One sub-epoch, one evaluation, one prediction: user code called as the templates promise.
+"""One sub-epoch, one evaluation, one prediction: user code called as `SubEpochSpec` promises.
 
-The only place where models meet user code; hopping and replay both come here, which is why they agree to the bit.
+`model_hopper`, trials, replays, dry runs and the client's results call it: `create`, `restore`, then `train_sub_epoch`,
+`evaluate` or `predicting`, then `Trainee.save`. Only here and in trials do models meet user code, so hopping and replay
+agree to the bit. It reads no rows and chooses no paths: callers pass a data loader and a file name.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class Trainee:
     # --- overridden by rank groups (`grouped`) ------------------------------------------------------
 
     rank = 0
-    """Number of this process among them."""
+    """Number of this process among the ranks; 0 without a rank group."""
 
     @property
     def has_own_parameters(self) -> bool:
@@ -130,7 +132,7 @@ class Trainee:
 
 
 def default_device() -> torch.device:
-    """The GPU of this process, or the CPU."""
+    """Return the GPU of this process, or the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -158,7 +160,7 @@ def require_gpu(device: torch.device) -> None:
 
 
 def device_named(name: str) -> torch.device:
-    """A device by its name, such as ``cuda:1``."""
+    """Return a device by its name, such as ``cuda:1``."""
     return torch.device(name)
 
 
@@ -177,13 +179,12 @@ def has_batch_norm(modules: Sequence[torch.nn.Module]) -> bool:
 def create(
     spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str, device: torch.device
 ) -> Trainee:
-    """A new model, initialised from the seed, on `device`.
+    """Create a model, initialised from the seed, on `device`.
 
     Raises:
         SpecError: `create_models` did not return a list of modules.
     """
     seed_everything(model_seed(seed, model))
-    # User code keeps its promises or does not.
     returned: object = hopped(spec).create_models(dict(hyperparams))
     modules = list(returned) if isinstance(returned, list | tuple) else []
     if not modules or not all(isinstance(module, torch.nn.Module) for module in modules):
@@ -222,7 +223,7 @@ def restore(trainee: Trainee, state: State) -> None:
 
 
 def tensor_shapes(trainee: Trainee) -> dict[str, tuple[int, ...]]:
-    """Name of each tensor in the state of the modules -> its shape."""
+    """Return the shape of each tensor in the state of the modules, by name."""
     return {
         f"module {number}: {name}" if len(trainee.modules) > 1 else name: tuple(tensor.shape)
         for number, module in enumerate(trainee.modules)
@@ -264,10 +265,10 @@ def train_sub_epoch(
 
 @contextmanager
 def _one_row_named(loader: DataLoader, hyperparams: Mapping[str, Any], partition: int) -> Iterator[None]:
-    """Say which batch has one row, where batch normalization cannot train on it.
+    """Explain torch's error for a batch of one row, which batch normalization cannot train on.
 
     Raises:
-        SpecError: instead of torch's error about one value per channel.
+        SpecError: the batch has one row; the message names the partition and a remedy.
     """
     try:
         yield
@@ -305,7 +306,7 @@ def predicting(
 
 @contextmanager
 def evaluating(trainee: Trainee, method: str, *, seed: int) -> Iterator[None]:
-    """Evaluation mode, no gradients, seeded; `checkpoint` can only be read.
+    """Evaluate the modules in the block: evaluation mode, no gradients, seeded, `checkpoint` read-only.
 
     Raises:
         SpecError: the user's method has written into `checkpoint`.

@@ -1,6 +1,7 @@
 """Checks of a sub-epoch that fail nothing: training without effect, and state that will be lost.
 
-A model hops from process to process. A sub-epoch saves its modules' states and `checkpoint`, and drops the rest.
+`sub_epoch.train_sub_epoch` wraps the user's `train` with `SubEpochChecks`; the warnings go into the task's result and
+log. A model hops from process to process. A sub-epoch saves its modules' states and `checkpoint`, and drops the rest.
 Training continues without an error then, and computes something else. Each check reports facts and no guesses.
 """
 

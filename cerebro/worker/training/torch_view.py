@@ -1,10 +1,10 @@
 """A sub-epoch's batches as a `torch.utils.data.DataLoader`, for libraries that require one.
 
-It returns the batches of the sub-epoch's own loader, so heartbeats and step counts are the same. A library
-may wrap it.
+`InstrumentedLoader.as_torch` returns it to user code. It returns the batches of the sub-epoch's own loader, so
+heartbeats and step counts are the same. A library may wrap it, but not read it in loader processes.
 
-Such a library often seeds all generators with a fixed number before its loop: then each sub-epoch would draw
-the same dropout masks. So the generators are restored when the library requests its first batch.
+Such a library often seeds all generators with a fixed number before its loop: then each sub-epoch would draw the same
+dropout masks. So the generators are restored when the library requests its first batch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TorchBatches(IterableDataset[Any]):
 
 
 class TorchView(DataLoader[Any]):
-    """A loader whose length is the number of batches, as that of any loader, while `dataset` counts rows."""
+    """A loader whose length is the number of batches; `dataset` counts rows."""
 
     dataset: TorchBatches
 
@@ -76,12 +76,12 @@ def as_torch(
     """Make the view. It yields the same batch objects: no collation, no copies, no loader processes."""
     found = TorchBatches(batches, arrange or _pair, on_begin)
     # A separate generator: torch's loader draws a seed for loader processes even if it starts none.
-    return TorchView(found, batch_size=None, collate_fn=_as_it_is, generator=torch.Generator())
+    return TorchView(found, batch_size=None, collate_fn=_unchanged, generator=torch.Generator())
 
 
 def _pair(inputs: Any, outputs: Any) -> tuple[Any, Any]:
     return inputs, outputs
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch

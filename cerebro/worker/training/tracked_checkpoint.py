@@ -1,13 +1,13 @@
 """User code's `checkpoint` mapping and its tracked objects, saved and restored automatically.
 
-A *tracked* object's state is in the mapping under its name, where user code would save it manually. So both
-ways produce the same files, and code may switch between sub-epochs.
+`sub_epoch` gives a `Checkpoint` to each call of user code; `Trainee` saves its content with the model. It writes no
+files. A *tracked* object's state is in the mapping under its name, where user code would save it manually. So both ways
+produce the same files, and code may switch between sub-epochs.
 
-The learning-rate trap: an optimizer created with a new learning rate silently gets the old one back when it
-loads its saved state. So the initial plain numbers of a tracked object are saved with its state. If the
-model's hyperparameters change and the object is created with other numbers, the new ones are kept
-(`_with_changes`). The initial numbers of an untracked optimizer are unknown: after the sub-epoch its values
-named like hyperparameters are checked (`stale`).
+The learning-rate trap: an optimizer created with a new learning rate silently gets the old one back when it loads its
+saved state. So the initial plain numbers of a tracked object are saved with its state. If the model's hyperparameters
+change and the object is created with other numbers, the new ones are kept (`_with_changes`). The initial numbers of an
+untracked optimizer are unknown: after the sub-epoch its values named like hyperparameters are checked (`_stale`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Warm-up computations: the first calls in a process are slow, because libraries resolve symbols and load code.
 
-Runs in the parent before it forks task processes, and in each task process before its task arrives.
+`model_hopper.handler` runs `warm_up_before_fork` in the parent before it forks task processes, and `warm_up` in each
+task process before its task arrives. The results are discarded.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.errors import RanksDifferError
-from cerebro.worker.training.checkpoints.weights import weight, weighted
 from cerebro.worker.training.metrics import RankMetrics, of_ranks
+from cerebro.worker.training.ranks.gradient_weights import weight, weighted
 
 
 @given(st.lists(st.lists(st.floats(-10, 10), max_size=7), min_size=1, max_size=5).filter(any))

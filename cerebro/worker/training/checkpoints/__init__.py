@@ -1,1 +1,5 @@
-"""Checkpoints: written, verified, shared among ranks, resumed from between two batches."""
+"""Checkpoints and savepoints: written, verified and read, alone or jointly by ranks.
+
+`checkpoint` is the entry: `save`, `check`, `read`, `load`. `frozen` stores frozen weights once in a *base*, the
+frozen-weights file of a model. Removal of old files is in `cerebro.worker.upkeep.checkpoint_removal`.
+"""

@@ -1,4 +1,8 @@
-"""Tensors of a model that are in a base, and how a state is written without them (`frozen`, `placeholders`)."""
+"""Tensors of a model that are in a base (a frozen-weights file), and how a state is written without them.
+
+`frozen.move_to_base` creates `BaseTensors`; `checkpoint.save` and `joint_write` write placeholders in place of its
+tensors. No file is written here.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ class BaseTensor:
 
     Attributes:
         rows, first: this rank's rows, and the first row's number.
-        size: bytes of the entire tensor. at: offset in the base.
-        digest: of its bytes; independent of the number of ranks.
-        placeholder: replaces it in the written state; untouched memory.
+        size, at: bytes of the entire tensor, and its offset in the base.
+        digest: digest of its bytes; independent of the number of ranks.
+        placeholder: untouched memory that replaces the tensor in the written state.
     """
 
     name: str
@@ -137,6 +141,6 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def key_of(rows: torch.Tensor, shape: torch.Size) -> tuple[Any, ...]:
-    """The same for tensors that are one."""
-    # Uses the storage, which an empty part has, too.
+    """Return a key that is equal for equal views of the same memory."""
+    # By storage and not by address, because an empty part has a storage, too.
     return rows.untyped_storage()._cdata, rows.storage_offset(), rows.stride(), tuple(shape), rows.dtype

@@ -1,7 +1,10 @@
-"""Checkpoints: written to a temporary file, hashed, flushed and renamed; verified when read (`checked.py`).
+"""Checkpoints: written to a temporary file, hashed, flushed and renamed; verified when read (`verified_file`).
 
-The name includes the writing attempt, and the file never changes. So readers need no lock, and a superseded
-writer does no harm. Loaded with ``weights_only=True``: a checkpoint cannot contain code.
+`Trainee.save` and the ranks' `joint_write` write them; `model_hopper`, trials, replays and the client's results read
+them.
+
+The name includes the writing attempt, and the file never changes. So readers need no lock, and a superseded writer does
+no harm. Loaded with ``weights_only=True``: a checkpoint cannot contain code.
 """
 
 from __future__ import annotations
@@ -117,14 +120,14 @@ def commit(file: DurableFile, name: str) -> CheckpointRef:
 
 
 class _Sink:
-    """What torch writes into: hands on to a file, and remembers an error of the volume."""
+    """File object for torch that passes data on and remembers an error of the volume."""
 
     def __init__(self, file: Sink) -> None:
         self._file = file
         self.problem: StorageFullError | VolumeError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
-        """Hand on."""
+        """Write to the file."""
         try:
             return self._file.write(data)
         except (StorageFullError, VolumeError) as error:
@@ -132,7 +135,7 @@ class _Sink:
             raise
 
     def flush(self) -> None:
-        """Nothing to do: the file is flushed when it is committed."""
+        """Do nothing: the file is flushed when it is committed."""
 
 
 @contextmanager

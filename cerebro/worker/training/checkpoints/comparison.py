@@ -1,4 +1,8 @@
-"""Compare two states of a model bit for bit: for replays and re-executions."""
+"""Compare two states of a model bit for bit.
+
+`cerebro replay` compares a replayed state with a checkpoint, and `model_hopper.verification` a re-executed sub-epoch
+with the committed one. Only replays may use a tolerance.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ def differences(one: object, other: object, where: str = "state", *, tolerance: 
 
 
 def digest(state: object) -> str:
-    """16 hexadecimal digits that are equal for states without `differences`."""
+    """Return 16 hexadecimal digits that are equal for states without `differences`."""
     found = xxhash.xxh3_64()
     for part in _parts(state):
         found.update(part)
@@ -44,7 +48,7 @@ def digest(state: object) -> str:
 
 
 def trained(state: State) -> State:
-    """The result of training, without the hyperparameters."""
+    """Return the trained part of a state, without the hyperparameters."""
     return {name: state[name] for name in ("models", "checkpoint")}
 
 
@@ -68,7 +72,7 @@ def _parts(value: object) -> Iterator[bytes | memoryview]:
 
 
 def _text(value: object) -> str:
-    """Equal texts for equal plain values. Processes iterate over equal sets in different orders."""
+    """Return equal texts for equal plain values. Processes iterate over equal sets in different orders."""
     return repr(sorted(map(repr, value)) if isinstance(value, set) else value)
 
 

@@ -1,7 +1,10 @@
-"""Frozen weights: stored once in a *base* file that later checkpoints reference.
+"""Frozen weights: stored once in a *base* (frozen-weights file) that later checkpoints reference.
 
-A parameter that needs no gradient when its state is saved is assumed to be frozen. Each save compares its
-bytes with the base and writes changed parameters with the checkpoint. So a wrong assumption costs only time.
+`Trainee.save` calls `move_to_base` before it writes a checkpoint, on all ranks. A base is written only for at least 16
+MiB of frozen weights.
+
+A parameter that needs no gradient when its state is saved is assumed to be frozen. Each save compares its bytes with
+the base and writes changed parameters with the checkpoint. So a wrong assumption costs only time.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ LEAST_BYTES = 16 << 20
 """Minimum bytes of frozen weights for a base. With fewer, a checkpoint is one file."""
 
 _LEAST_TENSOR, _LEAST_ROW = 64 << 10, 256
-"""Bytes of a tensor that is set apart, and of one of its rows: rows are compared one by one."""
+"""Minimum bytes of a tensor in a base, and of one of its rows: rows are compared one by one."""
 
 _WORD = (1 << 64) - 1
 
@@ -171,7 +174,7 @@ def _agree(weight: BaseTensor, reports: list[tuple[int, bool] | None]) -> bool:
 
 
 def _write_base(holder: Holder, path: Path, weights: Sequence[BaseTensor]) -> str:
-    """Write a base, each rank its rows; its name. Collective."""
+    """Write a base, each rank its rows, and return its name. Collective."""
     size = 0
     for weight in weights:
         weight.at, size = size, size + weight.size
@@ -191,7 +194,7 @@ def _write_base(holder: Holder, path: Path, weights: Sequence[BaseTensor]) -> st
     def fill() -> None:
         own_weights = [weight for weight in weights if holder.rank == 0 or not weight.is_whole]
         if not own_weights:
-            return  # it may be on another machine, which sees a file late that is new
+            return  # this rank may be on another machine, where a new file becomes visible late
         with volume_errors_named(path.parent), Path(aside).open("r+b", buffering=0) as opened:
             for weight in own_weights:
                 write_at(

@@ -1,7 +1,8 @@
 """Read a checkpoint jointly: each rank reads a share of its blocks into memory that all ranks map.
 
-The host reads the file once and holds it once for all ranks. The memory is a verified copy: the file may be damaged
-later. Each rank maps it privately, so a rank's changes are invisible to the others.
+`model_hopper.rank_setup` and `trial_runner.trial` call `load_together` on all ranks. The host reads the file once and
+holds it once for all ranks. The memory is a verified copy: the file may be damaged later. Each rank maps it privately,
+so a rank's changes are invisible to the others. Files below 16 MiB, and ranks on several workers, read separately.
 """
 
 from __future__ import annotations

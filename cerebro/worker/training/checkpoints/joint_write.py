@@ -1,8 +1,11 @@
 """A checkpoint written jointly: rank 0 creates the file, and each rank writes its rows.
 
+`ranks.grouped.GroupTrainee` calls `save_together` for checkpoints and savepoints. Only tensors sharded by rows on one
+worker are written by their ranks; others are sent to rank 0.
+
 The file equals, bit for bit, the one rank 0 would write with full tensors. For sharded tensors, rank 0 passes
-placeholders to torch: untouched memory. A write from a placeholder leaves a gap in the file and records its
-offset. So no torch format is imitated, and no rank needs memory for another rank's rows.
+placeholders to torch: untouched memory. A write from a placeholder leaves a gap in the file and records its offset. So
+no torch format is imitated, and no rank needs memory for another rank's rows.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ def save_together(
             with needs_named(state, in_base):
                 rows.write(*received, group)
         return None
-    is_told = False
+    is_announced = False
     try:
         with opened(root, name, full, in_base) as file:
             full = storable_state(full)
@@ -69,12 +72,12 @@ def save_together(
             writer = PlaceholderWriter(file, rows.placeholders, in_base)
             put(full, writer)
             file.flush()
-            is_told = True
+            is_announced = True
             group.gathered((str(file.aside), writer.offsets))
             rows.write(str(file.aside), writer.offsets, group)
             return writer.commit(name)
     except Exception:
-        if not is_told:
+        if not is_announced:
             group.gathered(None)  # no rank waits for rows
         raise
 
@@ -94,7 +97,7 @@ class _Rows:
         self.placeholders: list[torch.Tensor] = []
 
     def join(self, part: DTensor, group: Group) -> torch.Tensor | None:
-        """A full tensor, which has no values where ranks write them; nothing on ranks but the first. Collective."""
+        """Return a full tensor or its placeholder on rank 0, and `None` on other ranks. Collective."""
         base = self._in_base
         placeholder = None if base is None else base.placeholder_of(part.to_local(), part.shape)
         if placeholder is not None:
@@ -133,7 +136,7 @@ class _Rows:
 
 
 def first_row(part: DTensor) -> int:
-    """Which row of the full tensor a rank's rows begin with."""
+    """Return the number of the full tensor's row that a rank's rows begin with."""
     _, (first, *_) = compute_local_shape_and_global_offset(part.shape, part.device_mesh, part.placements)
     return int(first)
 

@@ -1,8 +1,8 @@
 """A writer for torch.save that omits tensors written in another way.
 
-Such a tensor has a *placeholder*: untouched memory of the right size. When torch writes from it, the offset
-in the file is recorded. So no torch format is imitated. Ranks fill in their rows later; frozen weights stay
-omitted.
+`checkpoint.save` uses it for weights in a base, `joint_write` for rows that other ranks write. Such a tensor has a
+*placeholder*: untouched memory of the right size. When torch writes from it, the offset in the file is recorded. So no
+torch format is imitated. Ranks fill in their rows later; frozen weights stay omitted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cerebro.runtime.volume_errors import NO_MEMORY, volume_errors_named
 from cerebro.worker.training.checkpoints.base_tensors import BaseTensor, BaseTensors
 
 Offsets = dict[int, int]
-"""Number of a tensor that is written by rows -> where in the file it begins."""
+"""Number of a tensor that is written by rows -> its offset in the file."""
 
 
 class PlaceholderWriter:
@@ -31,10 +31,10 @@ class PlaceholderWriter:
 
     Args:
         rows: placeholders of tensors that ranks write themselves.
-        in_base: frozen weights, that are in a base.
+        in_base: frozen weights that are in a base.
 
     Attributes:
-        offsets: where each of `rows` begins in the file.
+        offsets: offset of each of `rows` in the file.
     """
 
     def __init__(

@@ -1,4 +1,8 @@
-"""Rows of tensors as bytes, and how they get into a file that several ranks write."""
+"""Rows of tensors as bytes, and how ranks write them into one file.
+
+`frozen` and `joint_write` write with it. `done_by_all` makes every rank raise if one cannot write, so that no rank
+waits.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
 """Savepoints: the state of a sub-epoch between two batches, from which another attempt continues bit for bit.
 
-A savepoint is a file like a checkpoint and records the position in the sub-epoch, so no row is trained twice
-or skipped. It contains the modules with gradients and modes, the user's `checkpoint` with tracked objects,
-the user's `progress`, and the generators' states. On resume, user code's `train` starts as usual. Code before
-the loop sees the initial state; the savepoint is restored when the next batch is returned.
+`InstrumentedLoader` drives a `Savepoints` for each sub-epoch; `model_hopper.savepoint_timing` decides when to call
+`take`, and the handler gives the function that writes the file.
+
+A savepoint is a file like a checkpoint and records the position in the sub-epoch, so no row is trained twice or
+skipped. It contains the modules with gradients and modes, the user's `checkpoint` with tracked objects, the user's
+`progress`, and the generators' states. On resume, user code's `train` starts as usual. Code before the loop sees the
+initial state; the savepoint is restored when the next batch is returned.
 
 Opt-in: `docs/decisions/0030-savepoints.md` explains what makes a sub-epoch resumable.
 """
@@ -32,10 +35,11 @@ Write = Callable[[State, int, int], None]
 """Writes this rank's state durably, with the batch number and earlier rows. Collective."""
 
 _SHORTEST_S, _LONGEST_S = 60.0, 900.0
+"""Bounds of the automatic interval between two savepoints, in seconds."""
 _INTERVAL_PER_COST = 50.0
 """Minimum interval as a multiple of a savepoint's duration: limits overhead to 2 %."""
 _SHORT_SUB_EPOCH_S = 120.0
-"""A sub-epoch that takes less is done again as quickly."""
+"""Shorter sub-epochs, in seconds, get no automatic savepoint: repeating them is as quick."""
 _BETWEEN_LOSSES_S = 20 * 3600.0
 """Default mean time between losses of a worker."""
 _SPARE_S = 2.0
@@ -69,7 +73,7 @@ class Savepoints:
         self._trainee, self._write, self._resumed = trainee, write, resumed
         self._hook: Callable[[], object] | None = None
         self._every = 0
-        """0: user code did not ask for savepoints."""
+        """Batches between savepoints; 0 if user code has not declared the sub-epoch resumable."""
         self._progress: dict[str, Any] | None = None
         self._passes = 0
         self._first = resumed["batch"] if resumed else 0
@@ -110,7 +114,7 @@ class Savepoints:
         self._hook, self._every = hook, every
 
     def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Hand out what user code keeps by `cerebro.spec.DataLoader.progress`: the savepoint's values, or these."""
+        """Return the dict for `cerebro.spec.DataLoader.progress`, with the savepoint's values on resume."""
         if self._progress is not None:
             raise SpecError("dataloader.progress() was called before: keep all values in one dict")
         self._require_start("dataloader.progress()")
@@ -132,7 +136,7 @@ class Savepoints:
     # --- calls of the data loader -----------------------------------------------------------------
 
     def begin_pass(self) -> None:
-        """User code begins a loop."""
+        """Record that user code begins a loop over the data."""
         self._passes += 1
         if self._passes == 2 and self._write is not None and self._is_wanted():
             self._switch_off("train() passes over its data a second time, which has no savepoints")
@@ -332,11 +336,11 @@ class Timer:
         self.began = self._newest = 0.0
 
     def begin(self, now: float) -> None:
-        """A sub-epoch begins."""
+        """Start a sub-epoch."""
         self.began = self._newest = now
 
     def tried(self, began: float, now: float, *, is_taken: bool) -> None:
-        """One was taken, or could not be: the next one is due an interval from now."""
+        """Record an attempt at a savepoint: the next one is due an interval from now."""
         self._newest = now
         if is_taken:
             self.cost_s = now - began

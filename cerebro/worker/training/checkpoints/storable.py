@@ -1,7 +1,8 @@
-"""Values that a checkpoint can hold: what user code keeps is checked, and refused by name, before anything is written.
+"""Values that a checkpoint can hold: unsuitable ones are refused by name, before anything is written.
 
-A checkpoint is read with ``weights_only=True``, which knows torch's types and Python's plain ones. All else would be
-found only when the next sub-epoch reads the file, on another worker.
+`checkpoint.save`, `tracked_checkpoint` and `savepoints` call it for everything that user code keeps. A checkpoint is
+read with ``weights_only=True``, which knows torch's types and Python's plain ones. All else would be found only when
+the next sub-epoch reads the file, on another worker.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WORTH_COPYING = 0.9
 
 
 def allow_empty_bytes() -> None:
-    """Let the reader make ``b""``, which a pickle writes as the call ``bytes()``. Call it before each load."""
+    """Allow ``bytes()`` when reading: a pickle writes ``b""`` as this call. Call it before each load."""
     torch.serialization.add_safe_globals([bytes])
 
 
@@ -60,7 +61,7 @@ def _storable(value: object, where: str) -> object:
             _require_readable(value, where)
         return value
     if isinstance(value, np.generic) and type(value.item()) in _PLAIN:
-        value = value.item()  # what np.mean() of a list of losses is
+        value = value.item()  # such as np.mean() of a list of losses
     if type(value) is int and value.bit_length() > _LARGEST_INT_BITS:
         raise SpecError(f"{where} holds an integer of {value.bit_length()} bits: keep str(number) instead")
     if value is None or type(value) in _PLAIN or type(value) in _OF_TORCH:

@@ -1,9 +1,11 @@
 """Detect state in user code's variables that a savepoint would miss.
 
-A savepoint contains only declared state. A running sum in a variable of `train` would silently restart at
-zero. So if user code only tracks its optimizer, its variables are inspected: those changed since before the
-loop, and those that count batches, which `enumerate` starts at 0. State outside values, such as another
-iterator's position, is not visible.
+`Savepoints` creates a `Variables` at the first batch and asks for problems before it takes an undeclared savepoint.
+Nothing is saved or changed here.
+
+A savepoint contains only declared state. A running sum in a variable of `train` would silently restart at zero. So if
+user code only tracks its optimizer, its variables are inspected: those changed since before the loop, and those that
+count batches, which `enumerate` starts at 0. State outside values, such as another iterator's position, is not visible.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class Variables:
         return ""
 
     def _marks(self) -> Marks | None:
-        """`None`: the loop is not in the thread, or not below the call, of user code."""
+        """Return the variables' marks; `None` if the loop is in another thread or not below user code's call."""
         frame: FrameType | None = sys._getframe(1)
         found: Marks = {}
         is_users = False

@@ -1,8 +1,11 @@
 """A checkpoint file that is verified once and read later, with the guarantee that both see the same bytes.
 
-The file may be damaged, replaced or removed in between. A mapping would pass that on silently; a copy in
-memory would take as much space as the model until its sub-epoch. So the verification keeps a digest per
-block, and reading compares each block again while it is in the processor's cache.
+`checkpoint.check` creates a `CheckedFile` (also while an earlier sub-epoch trains), and `checkpoint.read` or
+`joint_read` reads it.
+
+The file may be damaged, replaced or removed in between. A mapping would pass that on silently; a copy in memory would
+take as much space as the model until its sub-epoch. So the verification keeps a digest per block, and reading compares
+each block again while it is in the processor's cache.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class CheckedReader(SeekableReader):
         self.problem: CheckpointCorruptError | VolumeError | None = None
         self._buffer = memoryview(bytearray(BLOCK_BYTES))
         self._block, self._number = self._buffer[:0], -1
-        """What of the buffer is a checked block, and which one."""
+        """Checked block in the buffer, and its number; -1 without one."""
         with unreadable_named(checked.path):
             self._file = opened(checked.path)
 
@@ -116,7 +119,7 @@ class CheckedReader(SeekableReader):
         return self._block
 
     def block(self, number: int, into: memoryview) -> memoryview:
-        """A block of the file, checked, in as much of `into` as it takes."""
+        """Read a block into `into`, check it, and return the filled part of `into`."""
         if self.problem is not None:
             raise self.problem
         with unreadable_named(self._checked.path):

@@ -1,6 +1,8 @@
 """Run the checks of `cerebro.techniques.conformance` on one rank. All ranks run the same check at a time.
 
-``python -m cerebro.worker.training.ranks.conformance FOLDER RANK RANKS``
+``python -m cerebro.worker.training.ranks.conformance FOLDER RANK RANKS`` is started by that module, once per rank. It
+reads ``FOLDER/request``, a pickle, and appends a line to ``FOLDER/records-RANK`` for each check and problem. Workers
+never run it.
 """
 
 from __future__ import annotations

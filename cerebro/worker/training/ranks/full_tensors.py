@@ -1,7 +1,7 @@
 """Assemble a rank group's state: join the parts of tensors and require everything else to be equal.
 
-A checkpoint does not depend on the number of ranks. So everything except parts of tensors must be the same on
-every rank.
+`checkpoints.joint_write` and `GroupTrainee` call `gather_full` on all ranks; the result is on rank 0's host. A
+checkpoint does not depend on the number of ranks. So everything except parts of tensors must be the same on every rank.
 """
 
 from __future__ import annotations
@@ -92,19 +92,19 @@ def require_same(state: Any, group: Group) -> None:
 
 
 def _first_names(parts: Mapping[str, DTensor]) -> dict[str, str]:
-    """Name of each tensor -> the first name of the same one: weights that modules share are in a file once."""
+    """Map each tensor's name to the first name of the same memory: shared weights are in a file once."""
     found: dict[tuple[Any, ...], str] = {}
     names = {}
     for path in sorted(parts):
         local = parts[path].to_local()
-        # Uses the storage, which an empty part has, too.
+        # By storage and not by address, because an empty part has a storage, too.
         place = local.untyped_storage()._cdata, local.storage_offset(), tuple(parts[path].shape)
         names[path] = found.setdefault(place, path)
     return names
 
 
 def _require_equal(marks: Mapping[str, str], group: Group) -> None:
-    """Raise RanksDifferError unless all ranks have the same ones. First by their digest: they are many."""
+    """Raise RanksDifferError unless all ranks have the same marks. Compares a digest first: marks are many."""
     digest = xxhash.xxh3_128_hexdigest("\0".join(f"{path}\0{marks[path]}" for path in sorted(marks)).encode())
     if len(set(group.gathered(digest))) == 1:
         return

@@ -1,9 +1,11 @@
 """A model trained with a parallel plan: the user's own loop, adapted for ranks that read shares of the rows.
 
-All collective steps run in the same order on all ranks: `prepare`, then `train_sub_epoch`, then
+`model_hopper`, trials, replays and conformance checks call `prepare` on each rank. A `GroupTrainee` replaces the
+`Trainee` of a single process. The technique changes the modules; this module weights gradients, gathers metrics and
+saves jointly. All collective steps run in the same order on all ranks: `prepare`, then `train_sub_epoch`, then
 `Trainee.state`::
 
-    group = RankGroup.join(folder, rank=rank, size=size, device=device)  # or kept from the sub-epoch before
+    group = RankGroup.join(folder, rank=rank, size=size, device=device)
     technique = resolve(parallel_plan)
     device = technique.made_on(group, parallel_plan.params)
     trainee = create(spec, hyperparams, seed=seed, model=model, device=device)
@@ -33,11 +35,11 @@ from cerebro.techniques.base import Group, Params, Technique
 from cerebro.worker.training.checkpoints.base_tensors import BaseTensors
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.joint_write import first_row, save_together
-from cerebro.worker.training.checkpoints.weights import weight, weighted
 from cerebro.worker.training.frameworks import only_single
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.metrics import Measured, RankMetrics, of_ranks
 from cerebro.worker.training.ranks.full_tensors import gather_full, require_same
+from cerebro.worker.training.ranks.gradient_weights import weight, weighted
 from cerebro.worker.training.ranks.sharded import cut, cut_named, cut_optimizer_states
 from cerebro.worker.training.seeds import rank_seed
 from cerebro.worker.training.sub_epoch import Trainee
@@ -58,12 +60,12 @@ class GroupTrainee(Trainee):
 
     @property
     def has_own_parameters(self) -> bool:
-        """False: a technique may have put parts in their place."""
+        """False: a technique may have replaced them by parts."""
         return False
 
     @property
     def share(self) -> tuple[int, int]:
-        """What `PartitionLoader` takes."""
+        """Index and number of row shares of each batch, for `PartitionLoader`."""
         share = self.technique.share(self.group)
         return share.index, share.of
 
@@ -160,7 +162,7 @@ class GroupTrainee(Trainee):
 def prepare(
     spec: SubEpochSpec, trainee: Trainee, technique: Technique, params: Params, group: Group
 ) -> GroupTrainee:
-    """Make a created and restored model ready to train by a way. Collective; changes its modules in place.
+    """Make a created and restored model ready to train with a technique. Collective; changes its modules in place.
 
     Raises:
         NotApplicableError: the technique cannot train it, with the reason.

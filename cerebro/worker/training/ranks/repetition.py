@@ -1,8 +1,8 @@
 """Train sub-epochs again as before: in this process, or by parallel plan in the same number of processes.
 
-Such a process is ``python -m cerebro.worker.training.ranks.repetition FOLDER RANK`` and reads
-``FOLDER/request.json``. Rank 0 writes the state after the sub-epoch, and a reference to it in
-``FOLDER/trained.json``.
+`cerebro.client.replay` calls `Repeat.train` on the user's machine; workers never run this. A rank's process is ``python
+-m cerebro.worker.training.ranks.repetition FOLDER RANK`` and reads ``FOLDER/request.json``. Rank 0 writes the state
+after the sub-epoch, and a reference to it in ``FOLDER/trained.json``.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class Repeat:
     """Trains models again.
 
     Attributes:
-        spec, code: user code, decoded and encoded. technique: the same for a user's own technique, by its
-            hash.
-        fitted: file with the result of `ETLSpec.fit` for the data set, if any.
-        rows: number of rows by partition. folders: their folders.
+        technique: returns the encoded code of a user's own technique by its hash.
+        spec, code: user code, decoded and encoded.
+        folders, rows: folder and number of rows of each partition.
         models: all models of the run: a clone of another model's checkpoint trains as that model first.
         cores: threads for sub-epochs without a logged number of threads.
-        is_single: True to use one device, whatever the parallel plans.
+        is_single: True to use one device for all parallel plans.
+        fitted: file with the result of `ETLSpec.fit` for the data set, if any.
     """
 
     technique: Callable[[str], str]
@@ -235,7 +235,7 @@ class Repeat:
 
 
 def _validation(model: Model, visit: Visit) -> Validation | None:
-    """The validation metrics that `train` had in a sub-epoch."""
+    """Return the validation metrics that `train` received in a sub-epoch."""
     if not visit.validated:
         return None
     return Validation(epoch=visit.validated, metrics=model.validations[visit.validated])
@@ -245,7 +245,7 @@ def _validation(model: Model, visit: Visit) -> Validation | None:
 
 
 def main(folder: Path, rank: int) -> None:
-    """Train it, together with the other ranks."""
+    """Train the requested sub-epoch as one rank, together with the others."""
     request = _Request.model_validate_json((folder / REQUEST).read_text())
     torch.set_num_threads(request.threads)
     if request.archive:

@@ -1,7 +1,8 @@
 """Cut full tensors to match sharded parameters, without communication between ranks.
 
-A checkpoint contains full tensors of an optimizer or of averaged weights. When user code loads one for a
-DTensor parameter, it is cut in the same way; torch cannot combine full and sharded tensors (pytorch#136336).
+`GroupTrainee` uses it when it restores a state and around the user's `train`. A checkpoint contains full tensors of an
+optimizer or of averaged weights. When user code loads one for a DTensor parameter, it is cut in the same way; torch
+cannot combine full and sharded tensors (pytorch#136336). `full_tensors` does the reverse.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""One rank's share of a sub-epoch: a partition, and rows of each batch."""
+"""One rank's share of a sub-epoch: a partition, and rows of each batch.
+
+`model_hopper.handler` and `repetition` create it to get the rank's `PartitionLoader`. In a gang each worker's ranks
+read that worker's partition; otherwise all ranks read shares of one partition.
+"""
 
 from __future__ import annotations
 

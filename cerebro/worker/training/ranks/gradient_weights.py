@@ -1,9 +1,9 @@
 """Weights that make the gradients of uneven shares add up to the batch's gradient.
 
-Rank r of k has n_r of a batch's n rows. Its loss is the mean over its rows, and the ranks' gradients are
-averaged. So its `backward` starts from k * n_r / n instead of 1, and the average is the gradient of the mean
-over all n rows:
-sum_r (k * n_r / n) * grad_r / k. If a loss is a mean over other terms than rows, those are counted instead.
+`GroupTrainee.running` wraps the user's `train` with `weighted`. Rank r of k has n_r of a batch's n rows. Its loss is
+the mean over its rows, and the ranks' gradients are averaged. So its `backward` starts from k * n_r / n instead of 1,
+and the average is the gradient of the mean over all n rows: sum_r (k * n_r / n) * grad_r / k. If a loss is a mean over
+other terms than rows, those are counted instead. Model weights are not meant.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def weighted(factor: Callable[[], float]) -> Iterator[None]:
 
 
 class _Weighted(list[torch.Tensor]):
-    """Gradients that were weighted, to know them again."""
+    """Gradients that are already weighted."""
 
 
 def _is_weighted(given: Any) -> bool:
