@@ -55,7 +55,6 @@ class Watch:
 
 
 def _cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the processor seconds that the processes have used."""
     total = 0.0
     for pid in pids:
         with suppress(psutil.Error):

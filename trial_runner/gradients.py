@@ -2,12 +2,10 @@
 
 `train_observer` summarizes each parameter's gradient; `trial` compares a parallel plan's summaries with a single
 device's. A summary has the norm of the gradient and eight signed sums, so a comparison needs no second copy of the
-gradient.
-
-Each entry adds to one sum with a sign; both depend only on the entry's position and the parameter's name (a count
-sketch: Charikar, Chen and Farach-Colton, "Finding frequent items in data streams", 2002, section 3). For gradients g
-and h, the squared differences of the sums add up to |g - h|² in expectation. With eight sums the estimate is rarely far
-too low.
+gradient. Each entry adds to one sum with a sign; both depend only on the entry's position and the parameter's name (a
+count sketch: Charikar, Chen and Farach-Colton, "Finding frequent items in data streams", 2002, section 3). For
+gradients g and h, the squared differences of the sums add up to |g - h|² in expectation. With eight sums the estimate
+is rarely far too low.
 """
 
 from __future__ import annotations
@@ -95,7 +93,6 @@ def is_rounding(name: str, marks: Marks) -> bool:
 
 
 def _norm(marks: Marks) -> float:
-    """Return the norm of the whole gradient."""
     return math.sqrt(sum(mark.norm**2 for mark in marks.values() if mark is not None))
 
 

@@ -32,8 +32,6 @@ _PATIENCE_S = 20.0
 
 @dataclass(kw_only=True)
 class _Group:
-    """A group of similar models."""
-
     name: str = ""
     facts: ModelFacts | None = None
     problem: str = ""

@@ -118,7 +118,6 @@ def _is_unexpected(record: logging.LogRecord) -> bool:
 
 
 def _optimizer(model: Any) -> Any:
-    """Return the optimizer of a compiled model, or `None`."""
     return getattr(model, "optimizer", None)
 
 

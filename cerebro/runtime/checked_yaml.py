@@ -50,8 +50,7 @@ def read(path: Path, model: type[_Model], error: type[CerebroError], *, example:
         example: says where an example file is.
 
     Raises:
-        error: the file cannot be read or has errors; the message has a line for each, with file, line and
-            field.
+        error: the file cannot be read or has errors; the message has a line for each, with file, line and field.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -20,8 +20,7 @@ from typing import IO
 from cerebro.errors import ClusterError
 
 FIELDS = ("experiment", "run", "model", "sub_epoch", "worker", "attempt")
-"""Fields of a record, by name; `sub_epoch` is a task's key, `attempt` its number. Omitted if not applicable.
-"""
+"""Fields of a record, by name; `sub_epoch` is a task's key, `attempt` its number. Omitted if not applicable."""
 
 FORMATS = ("text", "json")
 
@@ -44,8 +43,7 @@ def set_up(
     stream: IO[str] | None = None,
     **constant: str | int,
 ) -> None:
-    """Send records of all loggers, from INFO, to `stream` (default: standard error). Replaces an earlier
-    set-up.
+    """Send records of all loggers, from INFO, to `stream` (default: standard error). Replaces an earlier set-up.
 
     Args:
         service: name of the service, as in ``app.kubernetes.io/component``.

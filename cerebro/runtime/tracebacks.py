@@ -1,10 +1,8 @@
 """Format exceptions of user code as text, with each frame once.
 
 The child's task loop, ETL, trials and `named` use `line_of` and `text_of` for failures that users read. Frames of the
-platform are left out where user code has frames.
-
-An exception may be hostile by accident: its text may have 100 MB, or raise. Nothing here raises, and texts are cut
-before they are joined.
+platform are left out where user code has frames. An exception may be hostile by accident: its text may have 100 MB, or
+raise. Nothing here raises, and texts are cut before they are joined.
 """
 
 from __future__ import annotations
@@ -124,7 +122,6 @@ def _is_users(frame: FrameSummary) -> bool:
 
 
 def _ending(error: BaseException) -> str:
-    """Return the last lines of a traceback."""
     if isinstance(error, SyntaxError):
         try:
             return "".join(TracebackException(type(error), error, None).format_exception_only()).rstrip()

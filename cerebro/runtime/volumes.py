@@ -80,8 +80,7 @@ class Volumes:
 
     @property
     def events(self) -> Path:
-        """kvs_api's folders of log segments and snapshots, by experiment. Names of cluster folders start with
-        a dot."""
+        """kvs_api's folders of log segments and snapshots, by experiment. Names of cluster folders start with a dot."""
         return self.shared / "events"
 
     def failed_rows(self, dataset: str, split: str, partition: int) -> Path:
@@ -102,8 +101,7 @@ class Volumes:
         return self.code / "environments" / fingerprint
 
     def rendezvous_root(self, worker: str) -> Path:
-        """Folder with a rendezvous folder per rank group of a worker. Content from earlier processes is
-        stale."""
+        """Folder with a rendezvous folder per rank group of a worker. Content from earlier processes is stale."""
         return self.shards / "ranks" / worker
 
     def archive(self, sha256: str) -> Path:
@@ -159,8 +157,7 @@ def failed_rows_file(dataset: str, split: str, partition: int) -> str:
 def checkpoint_file(
     *, sub_epoch: int, epoch: int, partition: int, attempt: int, other_partitions: Sequence[int] = ()
 ) -> str:
-    """Name of a sub-epoch's checkpoint, written by an attempt in its model's folder. `sub_epoch_of` parses
-    it.
+    """Name of a sub-epoch's checkpoint, written by an attempt in its model's folder. `sub_epoch_of` parses it.
 
     Args:
         other_partitions: partitions of a gang after the first; attempts are counted per set of partitions.
@@ -181,8 +178,7 @@ def savepoint_of(name: str) -> tuple[int, int] | None:
 
 
 def sub_epoch_of(name: str) -> int | None:
-    """Parse the sub-epoch from a checkpoint's or savepoint's name, also while it is written; `None` for other
-    files.
+    """Parse the sub-epoch from a checkpoint's or savepoint's name, also while it is written; `None` for other files.
 
     Compare the numbers, never the names: sub-epoch 100,000 has one more digit.
     """

@@ -87,7 +87,6 @@ def _encoded(request: Mapping[str, Any]) -> bytes:
 
 
 def _run(folder: Path, request: bytes, processes: int, limit_s: float) -> list[str]:
-    """Start the ranks, wait for them and return the problems."""
     (folder / "request").write_bytes(request)
     errors = [(folder / f"errors-{rank}").open("w+") for rank in range(processes)]
     started = [

@@ -1,12 +1,10 @@
 """Rank groups: processes that train one model together by torch.distributed.
 
 `model_hopper.rank_setup` and `trial_runner.handler` join a group for a task, as do `repetition` and `conformance` in
-`cerebro.worker.training.ranks`. The agent starts the processes; this module only connects them.
-
-Ranks on one machine meet through a file in a private folder, which needs no free port, and communicate over the
-loopback interface. A group lasts for one task. Ranks of several
-workers form a *wide* group: they meet at a free port and use the interface with their worker's address. Their traffic
-is not authenticated.
+`cerebro.worker.training.ranks`. The agent starts the processes; this module only connects them. Ranks on one machine
+meet through a file in a private folder, which needs no free port, and communicate over the loopback interface. A group
+lasts for one task. Ranks of several workers form a *wide* group: they meet at a free port and use the interface with
+their worker's address. Their traffic is not authenticated.
 """
 
 from __future__ import annotations

@@ -213,7 +213,6 @@ def _returns(function: ast.FunctionDef) -> Iterator[ast.expr | None]:
 
 
 def _texts(code: CodeType) -> set[str]:
-    """Return the texts among a function's constants."""
     flat = [
         each
         for constant in code.co_consts

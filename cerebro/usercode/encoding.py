@@ -256,7 +256,6 @@ def _is_edited(cls: type, text: str) -> bool:
 
 
 def _methods(cls: type) -> dict[str, types.CodeType]:
-    """Return qualified name -> code of the class's methods."""
     codes = [value.__code__ for value in vars(cls).values() if isinstance(value, types.FunctionType)]
     return {code.co_qualname: code for code in codes}
 

@@ -103,7 +103,6 @@ class _Finder:
 
 
 def _names(code_folder: Path) -> Iterator[str]:
-    """Yield the names of a folder's modules and packages."""
     for entry in code_folder.iterdir():
         name = entry.name if entry.is_dir() else inspect.getmodulename(entry.name)
         if name is not None and name.isidentifier():

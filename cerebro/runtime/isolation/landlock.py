@@ -1,10 +1,8 @@
 """Landlock: irrevocably restrict file access of this process and its children.
 
 `cerebro.worker.child.sandbox` chooses the folders and calls `restrict`; `cerebro doctor` asks why it is unavailable.
-Landlock does not cover modes, owners and times: `metadata_guard` does.
-
-Wraps the three system calls (landlock(7), the kernel's userspace-api/landlock.rst, uapi/linux/landlock.h), which need
-no privileges.
+Landlock does not cover modes, owners and times: `metadata_guard` does. Wraps the three system calls (landlock(7), the
+kernel's userspace-api/landlock.rst, uapi/linux/landlock.h), which need no privileges.
 
 ``python -m cerebro.runtime.isolation.landlock`` tests it in a separate process: exit status 0, or a line with the
 reason.

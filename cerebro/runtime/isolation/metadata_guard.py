@@ -176,7 +176,6 @@ def _file_of(call: Call, process: int, memory: int, arguments: Sequence[int]) ->
 
 
 def _change(change: str, file: int, memory: int, given: Sequence[int]) -> None:
-    """Make the change through the descriptor."""
     path = f"/proc/self/fd/{file}"
     if change == "mode":
         if stat.S_ISLNK(os.fstat(file).st_mode):

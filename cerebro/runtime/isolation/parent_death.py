@@ -1,13 +1,11 @@
 """Parent-death signal: a process is killed when its parent ends in any way.
 
-Wraps the Linux system call ``prctl(PR_SET_PDEATHSIG)``. The supervisor wraps every service and the agent
-every child, so a ``kill -9`` of either leaves no process with ports, GPU memory or locks. This program
-requests the signal and then *becomes* the command (`os.execvp`: same pid, no extra memory). `subprocess`'s
-``preexec_fn`` would run Python between fork and exec, where a lock held by another thread hangs the child.
-
-The same step sets the niceness of processes that run next to training. Where the kernel groups processes by
-session (sched(7), "The autogroup feature"), a niceness counts only within a session, so the session's
-niceness is set, too.
+Wraps the Linux system call ``prctl(PR_SET_PDEATHSIG)``. The supervisor wraps every service and the agent every child,
+so a ``kill -9`` of either leaves no process with ports, GPU memory or locks. This program requests the signal and then
+*becomes* the command (`os.execvp`: same pid, no extra memory). `subprocess`'s ``preexec_fn`` would run Python between
+fork and exec, where a lock held by another thread hangs the child. The same step sets the niceness of processes that
+run next to training. Where the kernel groups processes by session (sched(7), "The autogroup feature"), a niceness
+counts only within a session, so the session's niceness is set, too.
 
 Runs as a script under ``python -I -S``: standard library only, without Cerebro.
 """

@@ -106,8 +106,7 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
 
         Args:
             process: id of the calling process. Each term has exactly one process.
-            is_start: True if the process has not led yet: it takes over at once from an earlier process of
-                `holder`.
+            is_start: True if the process has not led yet: it takes over at once from an earlier process of `holder`.
             open_runs: maximum number of attended runs.
             attended: attended runs; `None`: unchanged.
         """
@@ -142,14 +141,12 @@ class KvsClient(AccountCalls, HistoryCalls, MachineCalls, SegmentCalls):
     def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False, once: str = "") -> int:
         """Append a client's event exactly once, despite retries, and return its seq.
 
-        The same `RunRequested` from another call, and a second `DeletionRequested`, return the first one's
-        seq.
+        The same `RunRequested` from another call, and a second `DeletionRequested`, return the first one's seq.
 
         Args:
-            is_unread: True if the log cannot be read. A deletion then removes its waiting runs from the
-                queue.
-            once: at most 64 characters. Another call with the same text appends nothing and returns the first
-                seq. By default each call counts.
+            is_unread: True if the log cannot be read. A deletion then removes its waiting runs from the queue.
+            once: at most 64 characters. Another call with the same text appends nothing and returns the first seq. By
+                default each call counts.
 
         Raises:
             NotFoundError: the experiment, or the run in it, does not exist.

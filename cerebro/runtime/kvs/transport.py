@@ -42,14 +42,13 @@ class Transport:
         address: base URL, such as ``http://127.0.0.1:7070``.
         token: bearer token.
         retry_for_s: seconds to retry while the service or its store is away.
-        timeout_s: seconds to wait for an answer of one try, in addition to a blocking read; a hanging server
-            counts as away.
+        timeout_s: seconds to wait for an answer of one try, in addition to a blocking read; a hanging server counts as
+            away.
         pool: connections kept open; at least one per thread that blocks.
         gone: returns why the service is away and a remedy, or an empty text. Called after `retry_for_s`.
         write_headers: returns the headers of the next write: the user (`ACTS_FOR`) or the controller's term
             (`api.TERM`).
-        ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the
-            system's.
+        ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the system's.
     """
 
     def __init__(
@@ -140,8 +139,7 @@ class Transport:
         """Send a request, with retries for `retry_for_s` seconds.
 
         Args:
-            accepts_pages: True returns an HTML page like any answer. By default it is retried, as a proxy may
-                send one.
+            accepts_pages: True returns an HTML page like any answer. By default it is retried, as a proxy may send one.
 
         Raises:
             StoreUnavailableError: no service answers.

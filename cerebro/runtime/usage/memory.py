@@ -58,8 +58,7 @@ class MemoryGroup:
         )
 
     def used_bytes(self) -> int | None:
-        """Return the group's "working set" in bytes, which the kubelet uses: without file cache that can be
-        dropped."""
+        """Return the group's "working set" in bytes, which the kubelet uses: without file cache that can be dropped."""
         folder = self.limit.parent
         for file, dropped in (
             ("memory.current", "inactive_file"),

@@ -60,8 +60,7 @@ class UsageMeter:
         """Time of the previous measurement, and the processor seconds until then."""
 
     def measure(self) -> WorkerUsage:
-        """Measure the present usage. Processor time counts from the previous call, so the first call has
-        none.
+        """Measure the present usage. Processor time counts from the previous call, so the first call has none.
 
         A failed measurement does not prevent the others.
         """

@@ -302,7 +302,6 @@ class AttemptRunner:
         self._lease.save(savepoint)
 
     def _next_check_s(self) -> float:
-        """Return the seconds until the next check for a hang."""
         now = time.monotonic()
         if self._suspected is not None:
             return max(0.0, self._suspected.ends - now)
@@ -337,8 +336,7 @@ def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> 
     """Remove the partial checkpoint of an ended process. The next ETL of a partition clears its shards.
 
     Args:
-        is_refused: True if the store never granted the attempt; then also remove its complete checkpoint and
-            log.
+        is_refused: True if the store never granted the attempt; then also remove its complete checkpoint and log.
     """
     body = item.body
     if not isinstance(body, TrainTask):

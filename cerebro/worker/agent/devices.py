@@ -1,11 +1,9 @@
 """A worker's devices, and the resources of a task that uses some.
 
 The agent creates one `WorkerDevices` at its start and registers its devices; `execution` asks for the `Share` of a
-task. The controller decides which devices a task gets.
-
-A device is a GPU or, on a machine without GPUs, a share of the worker's cores. User code sees only its own GPUs and
-computes with their share of threads. So concurrent attempts share neither GPU memory nor cores, and results are
-bit-for-bit independent of other attempts.
+task. The controller decides which devices a task gets. A device is a GPU or, on a machine without GPUs, a share of the
+worker's cores. User code sees only its own GPUs and computes with their share of threads. So concurrent attempts share
+neither GPU memory nor cores, and results are bit-for-bit independent of other attempts.
 """
 
 from __future__ import annotations

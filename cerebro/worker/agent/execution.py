@@ -377,7 +377,6 @@ class Execution:
         child.run(body, item.attempt, codes, self._task_log(item), received_at=began)
 
     def _task_logs(self, item: InboxItem) -> tuple[Path, ...]:
-        """Return log paths for all ranks that may run here."""
         first, ranks = self._task_log(item), 1 if item.body is None else _ranks(item.body)
         rank_logs = (first.with_suffix(f".rank{rank}.log") for rank in range(1, ranks))
         return (first, *rank_logs)
@@ -461,7 +460,6 @@ def _parallel_plan(body: TaskBody) -> ParallelPlan | None:
 
 
 def _ranks(body: TaskBody) -> int:
-    """Return the number of processes a task needs."""
     parallel_plan = _parallel_plan(body)
     return 1 if parallel_plan is None else parallel_plan.ranks
 

@@ -218,7 +218,6 @@ class Reports:
         return answer.outcomes[len(saves) :]
 
     def _take_points(self) -> dict[str, tuple[LivePoint, ...]]:
-        """Take all unsent points of the attempts, by experiment."""
         found: dict[str, tuple[LivePoint, ...]] = defaultdict(tuple)
         for lease in self._leases():
             item, points = lease.take_points()

@@ -54,10 +54,9 @@ class SandboxSettings:
     """File access of user code.
 
     Attributes:
-        is_on: True if user code cannot access files of other experiments (``CEREBRO_SANDBOX``, ``on`` or
-            ``off``, the default).
-        writable_folders: further folders that user code may change (``CEREBRO_SANDBOX_WRITABLE``, separated
-            by colons).
+        is_on: True if user code cannot access files of other experiments (``CEREBRO_SANDBOX``, ``on`` or ``off``, the
+            default).
+        writable_folders: further folders that user code may change (``CEREBRO_SANDBOX_WRITABLE``, separated by colons).
     """
 
     is_on: bool = False
@@ -75,26 +74,25 @@ class Settings:
         volumes: mounted volumes.
         cores: processor cores to use (``CEREBRO_CORES``, default all available ones).
         node: name of the pod's machine (``CEREBRO_NODE``); "" for this machine's own name.
-        pod: the pod's container of this process (``CEREBRO_POD``, ``CEREBRO_POD_UID``, ``CEREBRO_CONTAINER``;
-            all or none). Workers of one pod share its shard volume.
-        devices: number of devices, each with its own concurrent task (``CEREBRO_DEVICES``, default all
-            available GPUs, or one device without GPUs).
-        device_memory: bytes of a CPU device (``CEREBRO_DEVICE_MEMORY``, such as ``512MiB``); `None` for no
-            limit.
+        pod: the pod's container of this process (``CEREBRO_POD``, ``CEREBRO_POD_UID``, ``CEREBRO_CONTAINER``; all or
+            none). Workers of one pod share its shard volume.
+        devices: number of devices, each with its own concurrent task (``CEREBRO_DEVICES``, default all available GPUs,
+            or one device without GPUs).
+        device_memory: bytes of a CPU device (``CEREBRO_DEVICE_MEMORY``, such as ``512MiB``); `None` for no limit.
         weight: share of the data (``CEREBRO_WEIGHT``, default its number of devices).
         lease_s: a task is revoked if its worker is silent for longer (``CEREBRO_LEASE_S``). 10 s.
         report_s: longest pause between two reports; a fifth of the lease, so that four may be lost.
-        grace_s: seconds for the running task of a draining worker to reach its next batch or row, or to save
-            completed work (``CEREBRO_GRACE_S``). 20 s: two thirds of Kubernetes' default grace period.
+        grace_s: seconds for the running task of a draining worker to reach its next batch or row, or to save completed
+            work (``CEREBRO_GRACE_S``). 20 s: two thirds of Kubernetes' default grace period.
         health_bind: host:port of the health endpoint (``CEREBRO_HEALTH_BIND``); "" disables it.
         gangs: address for other workers of a gang.
         savepoint_s: seconds between savepoints of a resumable sub-epoch, 0 for only at the worker's end
             (``CEREBRO_SAVEPOINT_S``, default automatic, see `cerebro.worker.training.checkpoints.savepoints.Timer`).
-        task_log_bytes: maximum bytes of an attempt's log, its beginning and its end
-            (``CEREBRO_TASK_LOG_MIB``, default 64 MiB); 0 for no limit.
+        task_log_bytes: maximum bytes of an attempt's log, its beginning and its end (``CEREBRO_TASK_LOG_MIB``, default
+            64 MiB); 0 for no limit.
         sandbox: file access of user code.
-        failure_rules: the cluster's rules, before a run's (``CEREBRO_FAILURE_RULES``, JSON: a list of objects
-            with ``name``, ``pattern`` and ``action``); default: no rules.
+        failure_rules: the cluster's rules, before a run's (``CEREBRO_FAILURE_RULES``, JSON: a list of objects with
+            ``name``, ``pattern`` and ``action``); default: no rules.
         etl_hang_timeout_s: seconds without a new row after which an ETL task is ended. 600 s.
     """
 

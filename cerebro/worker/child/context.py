@@ -187,12 +187,10 @@ class Context:
 class BaseHandler(ABC):
     """Base of each handler module's `Handler`, created with a `Context` once per user-code process.
 
-    Importing a handler module must not start threads or access devices, because processes are forked from the
-    importer.
+    Importing a handler module must not start threads or access devices, because processes are forked from the importer.
 
     Attributes:
-        keeps_process: True if one process runs all tasks of a user code; False if each task gets a new
-            process.
+        keeps_process: True if one process runs all tasks of a user code; False if each task gets a new process.
     """
 
     keeps_process: ClassVar[bool] = False

@@ -1,13 +1,11 @@
 """Memory limit of a CPU device, which is a share of a machine's cores.
 
 `model_hopper` and `trial_runner` start counting before they create a model, and `Context.listen` checks the limit at
-each batch. GPUs need none: torch raises when their memory is full.
-
-A CPU device has no memory of its own, so usage is counted: the peak resident memory of the process above its resident
-memory just before the model was created. The kernel keeps that peak (``VmHWM``, proc(5)); file mappings are not
-counted. The check runs between batches: unlike on a GPU, the batch that exceeds the limit completes, and the attempt
-ends before the next one. ``RLIMIT_DATA`` is unsuitable: it counts reserved memory such as thread stacks, and libraries
-that reach it abort as often as they raise.
+each batch. GPUs need none: torch raises when their memory is full. A CPU device has no memory of its own, so usage is
+counted: the peak resident memory of the process above its resident memory just before the model was created. The kernel
+keeps that peak (``VmHWM``, proc(5)); file mappings are not counted. The check runs between batches: unlike on a GPU,
+the batch that exceeds the limit completes, and the attempt ends before the next one. ``RLIMIT_DATA`` is unsuitable: it
+counts reserved memory such as thread stacks, and libraries that reach it abort as often as they raise.
 """
 
 from __future__ import annotations

@@ -3,11 +3,9 @@
 The child's `task_loop.main` calls `serve` and never returns. User code never sees changes by other user code, and no
 task waits again for an interpreter and torch. The first process waits for its fork. It then ends in the same way, so
 that the agent sees the death of user code as if it had started that process itself, or forks the next one for other
-code.
-
-Forking is safe while the first process only imports: libraries start threads, which a fork would lose, when they first
-compute, and CUDA when a device is first used. The module also finds and kills leftover processes of user code, for the
-agent's `ChildProcess` too.
+code. Forking is safe while the first process only imports: libraries start threads, which a fork would lose, when they
+first compute, and CUDA when a device is first used. The module also finds and kills leftover processes of user code,
+for the agent's `ChildProcess` too.
 """
 
 from __future__ import annotations

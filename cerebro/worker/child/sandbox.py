@@ -1,11 +1,9 @@
 """The sandbox against accidents: file access of user code, limited by Landlock and seccomp.
 
 The task loop enters a `Sandbox` before it runs user code, if the worker's setting is on; the agent calls `check` when
-it starts.
-
-An experiment owns its checkpoints, predictions and logs; a data set owns its shards. Temporary folders and caches are
-shared. Other files are readable unless other experiments own them. The sandbox prevents mistakes, not attacks: users
-share a user id, caches and the network.
+it starts. An experiment owns its checkpoints, predictions and logs; a data set owns its shards. Temporary folders and
+caches are shared. Other files are readable unless other experiments own them. The sandbox prevents mistakes, not
+attacks: users share a user id, caches and the network.
 
 `rights_of` is pure. `Sandbox` applies the rights in a process with user code.
 """
@@ -230,8 +228,7 @@ class Sandbox:
     def admits(self, body: TaskBody) -> bool:
         """True if this process may run a task with its present rights.
 
-        To the kernel, folders that were removed and recreated, as after an experiment's deletion, are
-        different.
+        To the kernel, folders that were removed and recreated, as after an experiment's deletion, are different.
         """
         if self._scope is None:
             return True

@@ -218,8 +218,6 @@ class TaskProcesses:
 
 
 class _TaskProcess:
-    """A forked process, as its parent sees it."""
-
     def __init__(
         self, work: Callable[[Channel[ToTaskProcess]], None], others: tuple[_TaskProcess, ...]
     ) -> None:

@@ -2,11 +2,9 @@
 
 The child's task loop calls `blame` for each exception, and the agent's `execution` calls `tells_of_device` for a
 process that died without one. A failure that blames the device lets the controller exclude the worker; this module only
-classifies.
-
-Sources: ``cudaGetErrorString`` and the status names of the runtime, driver and libraries, as torch, TensorFlow and
-pynvml quote them (CUDA Toolkit: Runtime API, 6.36 Data types; NVML: Return values). torch also reports the runtime's
-number as ``error_code`` of `torch.AcceleratorError`.
+classifies. Sources: ``cudaGetErrorString`` and the status names of the runtime, driver and libraries, as torch,
+TensorFlow and pynvml quote them (CUDA Toolkit: Runtime API, 6.36 Data types; NVML: Return values). torch also reports
+the runtime's number as ``error_code`` of `torch.AcceleratorError`.
 """
 
 from __future__ import annotations
@@ -83,8 +81,7 @@ _MAYBE = (
 )
 """Messages of a faulty kernel or of a bad memory cell.
 
-Excludes a failed assertion in a kernel ("device-side assert triggered") and an invalid device number: errors
-of code.
+Excludes a failed assertion in a kernel ("device-side assert triggered") and an invalid device number: errors of code.
 """
 _NUMBERS = {
     **dict.fromkeys((46, 214, 220, 802, 803), Blame.DEVICE),
@@ -106,9 +103,7 @@ def blame(error: BaseException, *, has_gpu: bool) -> Blame:
 
 
 def tells_of_device(text: str) -> str:
-    """Return the log line that shows a faulty machine, or "". For processes that died without an
-    exception.
-    """
+    """Return the log line that shows a faulty machine, or "". For processes that died without an exception."""
     return next((line for line in text.splitlines() if any(known in line for known in _BROKEN)), "")
 
 

@@ -29,9 +29,7 @@ SLOW = 3
 BUSY_CORES, BUSY_GPU = 0.05, 0.01
 """Minimum use of one core and of a GPU for a busy attempt."""
 _RUNNABLE = 0.5
-"""Fraction of checks that found runnable threads, for a busy attempt. A crowded machine may give it no
-processor.
-"""
+"""Fraction of checks that found runnable threads, for a busy attempt. A crowded machine may give it no processor."""
 _SAMPLES, _LONGEST_SAMPLE_S = 8, 5.0
 """Number of usage checks in the second half of the limit, and the most seconds between two."""
 _REMEMBERED = 1000

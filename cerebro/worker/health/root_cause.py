@@ -88,7 +88,6 @@ def who_is_behind(
 
 
 def _least(ranks: Iterable[int], values: Sequence[int]) -> list[int]:
-    """Return the ranks with the least value."""
     found = list(ranks)
     least = min((values[rank] for rank in found), default=0)
     return [rank for rank in found if values[rank] == least]

@@ -26,8 +26,7 @@ class EtlJob:
         output_folder: the partition's folder; owned by this job while it runs.
         objects_uri: root of the objects that rows name; None without objects.
         cache_folder: folder for remote objects during preprocessing; removed afterwards.
-        cores: number of processes, which also determines the shards; with 1 the calling process does the
-            work.
+        cores: number of processes, which also determines the shards; with 1 the calling process does the work.
         shortages: number of attempts that ran out of memory; reduces the initial processes.
         max_failed_fraction: maximum fraction of failed rows, 0 to 1.
         fingerprint: changes whenever the output may change; shards with another one are rebuilt.

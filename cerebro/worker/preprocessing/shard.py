@@ -1,12 +1,10 @@
 """Build one shard: apply the user's row or batch function and write the results.
 
 `etl_worker` calls `begin` once per process and `Preprocessor.shard` per shard. The client's dry run uses a
-`Preprocessor` for the first rows, in the notebook.
-
-A row that makes the function raise is recorded and skipped. A row that cannot be stored, or differs from the others,
-ends the job. Each call seeds the global random generators from the fingerprint and the id of its (first) row, so random
-rows are the same on every core and in every attempt. Batches start at the shard's first row and are halved after an
-exception.
+`Preprocessor` for the first rows, in the notebook. A row that makes the function raise is recorded and skipped. A row
+that cannot be stored, or differs from the others, ends the job. Each call seeds the global random generators from the
+fingerprint and the id of its (first) row, so random rows are the same on every core and in every attempt. Batches start
+at the shard's first row and are halved after an exception.
 """
 
 from __future__ import annotations

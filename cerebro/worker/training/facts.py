@@ -47,8 +47,7 @@ def made_on_meta(spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: in
     """Create a model's modules, without memory for weights if possible.
 
     Raises:
-        SpecError: `create_models` did not return a list of modules. Other exceptions on the CPU are user
-            code's.
+        SpecError: `create_models` did not return a list of modules. Other exceptions on the CPU are user code's.
     """
     device = torch.device("meta")
     try:

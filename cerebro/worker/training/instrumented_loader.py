@@ -75,13 +75,11 @@ class InstrumentedLoader:
     """A `cerebro.spec.DataLoader` over a `PartitionLoader`.
 
     Args:
-        epoch, sub_epoch, position: the sub-epoch and its position; for an evaluation, the model's epoch.
-            `epoch` counts from 1, as in the log.
+        epoch, sub_epoch, position: the sub-epoch and its position; for an evaluation, the model's epoch. `epoch` counts
+            from 1, as in the log.
         on_batch: called before each batch with (rows done, batch index, values reported since the last call).
-        is_due: returns True if `on_batch` needs values now; `report` checks it to fetch numbers from a GPU
-            only then.
-        savepoints: savepoints of the sub-epoch; the loader resumes at their batch, with their validation
-            metrics.
+        is_due: returns True if `on_batch` needs values now; `report` checks it to fetch numbers from a GPU only then.
+        savepoints: savepoints of the sub-epoch; the loader resumes at their batch, with their validation metrics.
         recorder: receives all reported values.
     """
 

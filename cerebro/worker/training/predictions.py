@@ -116,7 +116,6 @@ def _column(name: str, value: object) -> Column:
 
 
 def _as_one(name: str, parts: Sequence[Column]) -> Column:
-    """Join the parts of a column from all batches."""
     parts = [part for part in parts if len(part)] or parts[:1]
     if all(isinstance(part, Ragged) for part in parts):
         try:

@@ -215,7 +215,6 @@ def _digest(tensor: torch.Tensor) -> object:
 
 
 def _parameters(modules: Sequence[torch.nn.Module]) -> dict[str, int]:
-    """Return the identities of all parameters by name."""
     return {
         f"parameter {name!r} of module {number}": id(weight)
         for number, module in enumerate(modules)

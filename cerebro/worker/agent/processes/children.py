@@ -86,9 +86,7 @@ class ChildPool:
         return child
 
     def make_ready(self, settings: Iterable[ChildSpec]) -> None:
-        """Start missing children for expected tasks, so imports finish early. Skip them while memory is
-        short.
-        """
+        """Start missing children for expected tasks, so imports finish early. Skip them while memory is short."""
         for setting in settings:
             place = (setting.share.devices, setting.handler)
             with self._lock:

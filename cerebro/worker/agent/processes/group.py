@@ -33,8 +33,7 @@ class ChildGroup:
     """Children that train one model together, one attempt after another. Used by one thread.
 
     Args:
-        children: by rank; all with one handler, each with its own device. The first is a process of this
-            worker.
+        children: by rank; all with one handler, each with its own device. The first is a process of this worker.
         rendezvous_root: folder for rendezvous folders, created if missing.
         address: this worker's address for a gang.
 
@@ -172,7 +171,6 @@ class ChildGroup:
     # --- meeting ---------------------------------------------------------------------------------
 
     def _rendezvous_folder(self) -> Path:
-        """Create a new rendezvous folder for an attempt."""
         self._part()
         # The worker's next process finds it here if this one is killed.
         with volume_errors_named(self._rendezvous_root):

@@ -1,11 +1,9 @@
 """Hide the agent's token from user code, which runs under the same user id.
 
-`worker.agent.__main__` calls it at start, before any child exists.
-
-Uses Linux' ``prctl(PR_SET_DUMPABLE)``: for a process that is not dumpable, other processes of its user cannot read
-``/proc/PID/environ``, ``mem`` and ``fd`` or trace it (proc(5), ptrace(2)). Removing the variable is not enough:
-``environ`` keeps the initial values. This does not stop processes with ``CAP_SYS_PTRACE``, such as root outside
-containers.
+`worker.agent.__main__` calls it at start, before any child exists. Uses Linux' ``prctl(PR_SET_DUMPABLE)``: for a
+process that is not dumpable, other processes of its user cannot read ``/proc/PID/environ``, ``mem`` and ``fd`` or trace
+it (proc(5), ptrace(2)). Removing the variable is not enough: ``environ`` keeps the initial values. This does not stop
+processes with ``CAP_SYS_PTRACE``, such as root outside containers.
 """
 
 from __future__ import annotations

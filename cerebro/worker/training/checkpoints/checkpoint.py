@@ -1,10 +1,8 @@
 """Checkpoints: written to a temporary file, hashed, flushed and renamed; verified when read (`verified_file`).
 
 `Trainee.save` and the ranks' `joint_write` write them; `model_hopper`, trials, replays and the client's results read
-them.
-
-The name includes the writing attempt, and the file never changes. So readers need no lock, and a superseded writer does
-no harm. Loaded with ``weights_only=True``: a checkpoint cannot contain code.
+them. The name includes the writing attempt, and the file never changes. So readers need no lock, and a superseded
+writer does no harm. Loaded with ``weights_only=True``: a checkpoint cannot contain code.
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None
 
     Raises:
         FileNotFoundError: the folder is missing: the experiment was deleted.
-        SpecError: the user's `checkpoint`, or a module's extra state, contains an object that cannot be
-            loaded.
+        SpecError: the user's `checkpoint`, or a module's extra state, contains an object that cannot be loaded.
         StorageFullError: the volume is full; earlier files are unchanged, and the new one is removed.
     """
     state = storable_state(state)

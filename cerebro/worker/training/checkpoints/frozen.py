@@ -68,8 +68,7 @@ class Holder(Protocol):
 def move_to_base(
     holder: Holder, path: Path, state: Mapping[str, Any], *, makes_base: bool
 ) -> BaseTensors | None:
-    """Store a state's frozen weights in a base, and return them; `None` if there are no such weights.
-    Collective.
+    """Store a state's frozen weights in a base, and return them; `None` if there are no such weights. Collective.
 
     Args:
         state: this rank's part.
@@ -121,9 +120,7 @@ def move_to_base(
 
 
 def _candidates(holder: Holder, state: Mapping[str, Any]) -> Iterator[BaseTensor]:
-    """Yield unique, large, contiguous parameters without gradients, up to a layout's maximum with changed
-    ones.
-    """
+    """Yield unique, large, contiguous parameters without gradients, up to a layout's maximum with changed ones."""
     changing = set(holder.frozen.layout.changing) if holder.frozen.layout else set()
     visited: set[tuple[Any, ...]] = set()
     for number, (module, saved) in enumerate(zip(holder.modules, state["models"], strict=True)):

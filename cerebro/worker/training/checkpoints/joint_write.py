@@ -142,7 +142,6 @@ def first_row(part: DTensor) -> int:
 
 
 def _write(descriptor: int, part: DTensor, offset: int) -> None:
-    """Write this rank's rows of a tensor that begins at an offset of the file."""
     local = part.to_local().detach()
     if local.numel():
         row_bytes = part.numel() // part.shape[0] * part.element_size()

@@ -304,7 +304,6 @@ def _validation_of(resumed: Mapping[str, Any]) -> Validation | None:
 
 
 def _rank_state(resumed: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """Return the state that one rank saved."""
     ranks = resumed.get("ranks", [resumed])
     found: Mapping[str, Any] = ranks[rank]
     return found

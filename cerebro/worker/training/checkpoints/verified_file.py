@@ -1,11 +1,9 @@
 """A checkpoint file that is verified once and read later, with the guarantee that both see the same bytes.
 
 `checkpoint.check` creates a `CheckedFile` (also while an earlier sub-epoch trains), and `checkpoint.read` or
-`joint_read` reads it.
-
-The file may be damaged, replaced or removed in between. A mapping would pass that on silently; a copy in memory would
-take as much space as the model until its sub-epoch. So the verification keeps a digest per block, and reading compares
-each block again while it is in the processor's cache.
+`joint_read` reads it. The file may be damaged, replaced or removed in between. A mapping would pass that on silently; a
+copy in memory would take as much space as the model until its sub-epoch. So the verification keeps a digest per block,
+and reading compares each block again while it is in the processor's cache.
 """
 
 from __future__ import annotations

@@ -102,9 +102,7 @@ class Repeat:
     fitted: Path | None = None
 
     def train(self, model: Model, folder: Path) -> Trainee:
-        """Train all sub-epochs of a model, with `folder` for states between sub-epochs with a parallel
-        plan.
-        """
+        """Train all sub-epochs of a model, with `folder` for states between sub-epochs with a parallel plan."""
         previous, trainee = self._owned(model, 0), self._new(model, 0)
         for sub_epoch, visit in enumerate(model.visits):
             now = self._owned(model, sub_epoch)
@@ -235,7 +233,6 @@ class Repeat:
 
 
 def _validation(model: Model, visit: Visit) -> Validation | None:
-    """Return the validation metrics that `train` received in a sub-epoch."""
     if not visit.validated:
         return None
     return Validation(epoch=visit.validated, metrics=model.validations[visit.validated])

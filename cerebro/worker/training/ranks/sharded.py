@@ -73,9 +73,7 @@ def _cut_values(kept: Any, parameter: torch.Tensor | None) -> Any:
 
 
 def _is_whole(value: Any) -> bool:
-    """True if it is a tensor that must be cut; a number, such as a count of steps, is the same on all
-    ranks.
-    """
+    """True if it is a tensor that must be cut; a number, such as a count of steps, is the same on all ranks."""
     return isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and value.dim() > 0
 
 
