@@ -31,9 +31,9 @@ from cerebro.contract.search import (
     Uniform,
 )
 from cerebro.search.history import Past
-from cerebro.search.procedure import Facts, Order, Report
+from cerebro.search.procedure import Action, Facts, Report
 from cerebro.search.procedures.hyperband import HyperbandSearch
-from cerebro.search.samplers import draw
+from cerebro.search.samplers import suggest
 from cerebro.search.transducer import Search
 
 WORKERS, EPOCHS = 8, 81
@@ -44,7 +44,7 @@ RANDOM_MODELS, ASHA_MODELS = 25, 545
 
 def benchmark() -> list[Figure]:
     """Measure all rows."""
-    return [*_busy(), *_hyperband(), _sooner(), _against_random(), _draw_time(), _decision_time()]
+    return [*_busy(), *_hyperband(), _sooner(), _against_random(), _suggestion_time(), _decision_time()]
 
 
 # --- procedures in virtual time -----------------------------------------------------------------
@@ -107,7 +107,7 @@ class _OneByOne(HyperbandSearch):
 
     @property
     def _target(self) -> int:
-        return len(self._of_draw)
+        return len(self._of_suggestion)
 
     def decider(self, facts: Facts) -> Decider:
         """Return the procedure without the rules and users of a search."""
@@ -116,7 +116,7 @@ class _OneByOne(HyperbandSearch):
 
 class _Alone:
     def __init__(
-        self, begin: Callable[[], Sequence[Order]], on_report: Callable[[Report], Sequence[Order]]
+        self, begin: Callable[[], Sequence[Action]], on_report: Callable[[Report], Sequence[Action]]
     ) -> None:
         self.begin, self.on_report = begin, on_report
 
@@ -239,17 +239,17 @@ FUNCTIONS: Mapping[str, tuple[Callable[[Hyperparameters], float], Space]] = {
         },
     ),
 }
-DRAWS, AT_A_TIME = 100, 4
+SUGGESTIONS, AT_A_TIME = 100, 4
 
 
 def _best(function: str, choice: Sampler, seed: int) -> float:
     of, space = FUNCTIONS[function]
     history: list[Past] = []
-    while len(history) < DRAWS:
+    while len(history) < SUGGESTIONS:
         numbers = range(len(history), len(history) + AT_A_TIME)
         history += [
             Past(hyperparams=each, scores={1: -of(each)}, is_running=False)
-            for each in draw(choice, space, history, numbers, seed)
+            for each in suggest(choice, space, history, numbers, seed)
         ]
     return max(past.scores[1] for past in history)
 
@@ -261,7 +261,7 @@ def _against_random() -> Figure:
     }
     share = sum(won.values()) / (len(FUNCTIONS) * len(SEEDS))
     return Figure(
-        what=f"search: TPE is better than random draws after {DRAWS} models",
+        what=f"search: TPE is better than random suggestions after {SUGGESTIONS} models",
         measured=f"in {share:.0%} of {len(FUNCTIONS) * len(SEEDS)} searches, {AT_A_TIME} models at a time",
         ratio=share,
         bar=0.8,
@@ -281,19 +281,19 @@ WIDE: Space = {
 }
 
 
-def _draw_time() -> Figure:
+def _suggestion_time() -> Figure:
     history = [
         Past(hyperparams=each, scores={1: -abs(_number(each, "x0") - 0.3)}, is_running=False)
-        for each in draw(RandomSampler(), WIDE, (), range(MANY), 0)
+        for each in suggest(RandomSampler(), WIDE, (), range(MANY), 0)
     ]
     seconds = []
     for number in range(MANY, MANY + 11):
         began = time.process_time()
-        draw(TPE(), WIDE, history, range(number, number + 1), 0)
+        suggest(TPE(), WIDE, history, range(number, number + 1), 0)
         seconds.append(time.process_time() - began)
     took = statistics.median(seconds[1:]) * 1000  # the first one imports
     return Figure(
-        what=f"search: a TPE draw after {MANY} models, telling all of them included",
+        what=f"search: a TPE suggestion after {MANY} models, including the replay of all models",
         measured=f"{took:.0f} ms of processor time, {len(WIDE)} hyperparameters",
         ratio=took,
         bar=50,
@@ -309,16 +309,16 @@ class _Timed:
         self.search = search
         self.seconds: list[float] = []
 
-    def begin(self) -> Sequence[Order]:
+    def begin(self) -> Sequence[Action]:
         """Decide like the search."""
         return self.search.begin()
 
-    def on_report(self, report: Report) -> Sequence[Order]:
+    def on_report(self, report: Report) -> Sequence[Action]:
         """Decide like the search."""
         began = time.process_time()
-        orders = self.search.on_report(report)
+        actions = self.search.on_report(report)
         self.seconds.append(time.process_time() - began)
-        return orders
+        return actions
 
 
 def _decision_time() -> Figure:

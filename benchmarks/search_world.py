@@ -2,9 +2,9 @@
 
 `workers` workers hold a partition each, and a sub-epoch is a model on one of them. A model that has been on all workers
 has trained an epoch and is validated at its last worker. The idle worker with the most remaining work chooses among the
-idle models it has not trained in this epoch: by highest priority, then by most remaining granted work. (In `python -m
-research simulate search` the controller decides, which takes too long for a benchmark.) Epochs of models differ
-(log-normal, sigma 0.4), and sub-epochs vary by 5%. A model's accuracy follows a `Curve` drawn with its number.
+idle models it has not trained in this epoch: by highest priority, then by most remaining work within its resource. (In
+`python -m research simulate search` the controller decides, which takes too long for a benchmark.) Epochs of models
+differ (log-normal, sigma 0.4), and sub-epochs vary by 5%. The number of a model seeds its accuracy `Curve`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Protocol
 
 from cerebro.search.procedure import (
     SEARCH,
+    Action,
     Add,
     Added,
-    Draw,
-    Drawn,
     Extend,
     Finish,
     Measured,
-    Order,
     Reached,
     Report,
     Stop,
     Stopped,
+    Suggest,
+    Suggested,
 )
 from research.searches.searches import VALIDATION, Curve
 
@@ -38,11 +38,11 @@ from research.searches.searches import VALIDATION, Curve
 class Decider(Protocol):
     """A search, or a procedure with known facts."""
 
-    def begin(self) -> Sequence[Order]:
+    def begin(self) -> Sequence[Action]:
         """Return the first actions."""
         ...
 
-    def on_report(self, report: Report) -> Sequence[Order]:
+    def on_report(self, report: Report) -> Sequence[Action]:
         """Return the actions after a report."""
         ...
 
@@ -73,7 +73,7 @@ class Model:
     """A model of the world."""
 
     number: int
-    grant: int
+    resource: int
     priority: int
     open: set[int]
     trained: int = 0
@@ -83,7 +83,7 @@ class Model:
     @property
     def is_ready(self) -> bool:
         """True if its next sub-epoch can start."""
-        return not self.is_busy and not self.is_stopped and self.trained < self.grant
+        return not self.is_busy and not self.is_stopped and self.trained < self.resource
 
 
 @dataclass
@@ -115,7 +115,7 @@ class World:
         self._workers = workers
         self._rng = random.Random(f"{seed}/units")
         self._models: dict[str, Model] = {}
-        self._drawn = 0
+        self._num_suggested = 0
         self._now = 0.0
         self._last_new = 0.0
         self._spans: list[tuple[float, float]] = []
@@ -123,7 +123,7 @@ class World:
         self._free = set(range(workers))
 
     def run(self, decider: Decider) -> Outcome:
-        """Run until all granted epochs are complete."""
+        """Run until every resource is used up."""
         outcome = Outcome()
         self._carry_out(decider, deque(decider.begin()))
         while True:
@@ -150,7 +150,7 @@ class World:
     def _precedence(self, name: str) -> tuple[float, float, str]:
         model = self._models[name]
         seconds = self._configurations.of(model.number).epoch_s
-        return -model.priority, -(model.grant - model.trained) * seconds, name
+        return -model.priority, -(model.resource - model.trained) * seconds, name
 
     def _start_sub_epoch(self, name: str, worker: int) -> None:
         model = self._models[name]
@@ -181,45 +181,45 @@ class World:
         reports: list[Report] = [
             Measured(model=name, epoch=model.trained, value=value, metrics=metrics, time=self._now)
         ]
-        if model.trained == model.grant:
+        if model.trained == model.resource:
             reports.append(
                 Reached(model=name, epochs=model.trained, value=value, metrics=metrics, time=self._now)
             )
         for report in reports:
             self._carry_out(decider, deque(decider.on_report(report)))
 
-    def _add(self, order: Add) -> Added:
-        name, drawn = f"m{len(self._models):05}", order.hyperparams["number"]
-        assert isinstance(drawn, int)
-        model = Model(drawn, order.epochs, order.priority, set(range(self._workers)))
-        if order.origin is not None:
-            model.trained = self._models[order.origin].trained
+    def _add(self, action: Add) -> Added:
+        name, number = f"m{len(self._models):05}", action.hyperparams["number"]
+        assert isinstance(number, int)
+        model = Model(number, action.epochs, action.priority, set(range(self._workers)))
+        if action.origin is not None:
+            model.trained = self._models[action.origin].trained
         self._models[name] = model
         self._last_new = self._now
         return Added(
             model=name,
-            hyperparams=order.hyperparams,
-            is_warm=order.origin is not None,
-            epochs=order.epochs,
+            hyperparams=action.hyperparams,
+            is_warm=action.origin is not None,
+            epochs=action.epochs,
             trained=model.trained,
         )
 
-    def _carry_out(self, decider: Decider, orders: deque[Order]) -> None:
-        while orders:
-            match order := orders.popleft():
-                case Draw():
-                    for number in range(self._drawn, self._drawn + order.count):
-                        self._drawn += 1
-                        orders += decider.on_report(Drawn(number=number, hyperparams={"number": number}))
+    def _carry_out(self, decider: Decider, actions: deque[Action]) -> None:
+        while actions:
+            match action := actions.popleft():
+                case Suggest():
+                    for number in range(self._num_suggested, self._num_suggested + action.count):
+                        self._num_suggested += 1
+                        actions += decider.on_report(Suggested(number=number, hyperparams={"number": number}))
                 case Add():
-                    orders += decider.on_report(self._add(order))
+                    actions += decider.on_report(self._add(action))
                 case Extend():
-                    self._models[order.model].grant = order.epochs
-                    self._models[order.model].priority = order.priority
+                    self._models[action.model].resource = action.epochs
+                    self._models[action.model].priority = action.priority
                 case Stop():
-                    model = self._models[order.model]
-                    if not model.is_stopped and model.trained < model.grant:
+                    model = self._models[action.model]
+                    if not model.is_stopped and model.trained < model.resource:
                         model.is_stopped = True
-                        orders += decider.on_report(Stopped(model=order.model, by=SEARCH))
+                        actions += decider.on_report(Stopped(model=action.model, by=SEARCH))
                 case Finish():
                     pass

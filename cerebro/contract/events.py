@@ -178,7 +178,7 @@ class ModelChanged(_Event):
 
 
 class SearchStopRequested(_Event):
-    """A user stops a search from adding or extending models. Models train their granted epochs."""
+    """A user stops a search from adding or extending models. Models use up their resource."""
 
     type: Literal["SearchStopRequested"] = "SearchStopRequested"
     run: Name
@@ -345,7 +345,7 @@ class TrialsRecalled(_Event):
 
 
 class Extension(NamedTuple):
-    """A larger grant."""
+    """A larger resource of a model."""
 
     model: str
     epochs: int
@@ -353,8 +353,7 @@ class Extension(NamedTuple):
 
 
 class SearchDecided(_Event):
-    """The search answered a report. Made again from the log alone, its orders are the same; if they are not, its code
-    has changed."""
+    """The search answered a report. A replay of the log must give the same actions; otherwise its code has changed."""
 
     type: Literal["SearchDecided"] = "SearchDecided"
     run: Name
@@ -362,21 +361,21 @@ class SearchDecided(_Event):
     """Number of the decision, from 0."""
     report: int = Field(ge=-1)
     """Number of the report that it answers; -1: the beginning."""
-    draw: int = Field(0, exclude_if=lambda value: not value)
+    suggest: int = Field(0, exclude_if=lambda value: not value)
     """Number of suggestions to request."""
     add: tuple[NewModel, ...] = Field((), exclude_if=lambda value: not value)
     extend: tuple[Extension, ...] = Field((), exclude_if=lambda value: not value)
     stop: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
     """Model -> why it is trained no further."""
     finish: str | None = Field(None, exclude_if=lambda value: value is None)
-    """Nothing more will be ordered, and why."""
+    """Reason why the search takes no further action."""
 
 
-class ValuesDrawn(_Event):
-    """The sampler's answer to draws that the search asked for. It is not made again: floating point differs between
-    machines and versions of libraries."""
+class ValuesSuggested(_Event):
+    """Suggestions of the sampler. They are never recomputed: floating point differs between machines and library
+    versions."""
 
-    type: Literal["ValuesDrawn"] = "ValuesDrawn"
+    type: Literal["ValuesSuggested"] = "ValuesSuggested"
     run: Name
     first: int = Field(ge=0)
     """Number of the first suggestion, counted from 0."""
@@ -570,7 +569,7 @@ Event = Annotated[
     | ParallelPlansRuledOut
     | TrialsRecalled
     | SearchDecided
-    | ValuesDrawn
+    | ValuesSuggested
     | CheckpointsPruned
     | WorkerJoined
     | WorkerLost
@@ -599,7 +598,7 @@ ControllerEvent = Annotated[
     | ParallelPlansRuledOut
     | TrialsRecalled
     | SearchDecided
-    | ValuesDrawn
+    | ValuesSuggested
     | CheckpointsPruned
     | ModelRetried
     | TaskGivenUp,

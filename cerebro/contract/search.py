@@ -80,7 +80,7 @@ class _Written(Contract):
 
 
 class RandomSampler(_Written):
-    """Independent draws."""
+    """Independent random values."""
 
     kind: Literal["random"] = "random"
 
@@ -89,8 +89,8 @@ class TPE(_Written):
     """A tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), for spaces of any kind.
 
     Attributes:
-        startup: number of measured models before the estimator draws; earlier draws are independent.
-        candidates: draws for each hyperparameter; the estimator takes the best.
+        startup: number of measured models before the estimator is used; earlier suggestions are independent.
+        candidates: random values for each hyperparameter; the estimator takes the best.
     """
 
     kind: Literal["tpe"] = "tpe"
@@ -99,7 +99,7 @@ class TPE(_Written):
 
 
 class GP(_Written):
-    """A Gaussian process, for few models that train long: a draw takes seconds.
+    """A Gaussian process, for few models that train long: a suggestion takes seconds.
 
     Attributes:
         startup: as in `TPE`.
@@ -114,7 +114,7 @@ class CMA(_Written):
 
     Attributes:
         sigma: initial standard deviation, as a fraction of each range.
-        population: draws per generation; `None`: 4 + floor(3 ln d) for d numbers.
+        population: suggestions per generation; `None`: 4 + floor(3 ln d) for d numbers.
     """
 
     kind: Literal["cma"] = "cma"
@@ -144,7 +144,7 @@ class FixedProcedure(_Procedure):
 
 
 class Random(_Procedure):
-    """Train each draw for all epochs, and start a new model when one ends.
+    """Train each suggestion for all epochs, and start a new model when one ends.
 
     Attributes:
         sampler: source of the values.
@@ -180,7 +180,7 @@ class ASHA(_Procedure):
         first, eta: as in `Hyperband`.
         rule: ``"stopping"``: a model continues past a rung if it is among the best 1/eta that have reached the rung,
             else it stops; ``"promotion"``: it pauses, and continues once it is among them.
-        brackets: each has one rung less than the one before; a model's bracket is drawn, weighted by Hyperband's sizes.
+        brackets: each has one rung less than the one before; a model's is random, weighted by Hyperband's sizes.
         active: number of models in training at a time; `None`: two for each worker.
         sampler: source of the values.
     """
@@ -201,7 +201,7 @@ class PBT(_Procedure):
         population: number of models in training at a time.
         every: epochs of a generation.
         quantile: fraction of the population that is replaced after each generation.
-        perturb: hyperparameter -> factors; a clone draws one. It multiplies a number by the factor and keeps
+        perturb: hyperparameter -> factors; a clone gets a random one. It multiplies a number by the factor and keeps
             it in its range; a choice moves to the previous (a factor below 1) or next value. By default
             `run_fit` uses 0.8 and 1.25 for `uniform` and `loguniform` hyperparameters. A clone starts with
             trained weights, so omit hyperparameters that change their shapes.
@@ -314,6 +314,6 @@ class SearchRequest(Contract):
 
     @property
     def sampler(self) -> Sampler:
-        """The procedure's sampler; independent draws for a procedure without one."""
+        """The procedure's sampler; independent random values for a procedure without one."""
         procedure = self.procedure
         return RandomSampler() if isinstance(procedure, FixedProcedure | PBT) else procedure.sampler

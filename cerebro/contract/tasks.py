@@ -17,7 +17,7 @@ from cerebro.contract.failure_rules import FailureRule, MatchedRule
 from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.parallel_plans import MemoryPlace, ParallelPlan, TechniqueChoice
 from cerebro.contract.records import Hyperparameters, Locators
-from cerebro.contract.search_questions import SearchAnswer, SearchQuestion
+from cerebro.contract.search_tasks import SearchAnswer, SearchTaskRequest
 from cerebro.contract.texts import cleaned, first_line
 from cerebro.contract.trials import DeviceKind, DevicePlace, GroupId, Inspection, ParallelPlanId, TrialOutcome
 
@@ -667,7 +667,7 @@ class SearchTask(LateContract):
     """Code of the procedure; absent for suggestions, which run no user code."""
     archive: Sha256 | None = None
     hang_timeout_s: float
-    question: SearchQuestion
+    request: SearchTaskRequest
 
 
 TaskBody = Annotated[

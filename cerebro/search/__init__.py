@@ -2,7 +2,7 @@
 
 A *procedure* decides how many epochs each model trains; a *sampler* suggests the hyperparameters of the next
 model. Users choose them independently. Both receive *reports*, derived from an experiment's log in its order,
-and answer with *orders*. The same reports always give the same orders.
+and answer with *actions*. The same reports always give the same actions.
 
 This module exports the names that a user's own procedure needs.
 """
@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from cerebro.search.procedure import (
     SEARCH,
+    Action,
     Add,
     Added,
     Changed,
     Closed,
     Crew,
-    Draw,
-    Drawn,
     Extend,
     Extended,
     Facts,
     Failed,
     Finish,
     Measured,
-    Order,
     Procedure,
     Reached,
     Refused,
@@ -32,24 +30,24 @@ from cerebro.search.procedure import (
     Resumed,
     Stop,
     Stopped,
+    Suggest,
+    Suggested,
 )
 
 __all__ = [
     "SEARCH",
+    "Action",
     "Add",
     "Added",
     "Changed",
     "Closed",
     "Crew",
-    "Draw",
-    "Drawn",
     "Extend",
     "Extended",
     "Facts",
     "Failed",
     "Finish",
     "Measured",
-    "Order",
     "Procedure",
     "Reached",
     "Refused",
@@ -57,4 +55,6 @@ __all__ = [
     "Resumed",
     "Stop",
     "Stopped",
+    "Suggest",
+    "Suggested",
 ]

@@ -11,7 +11,7 @@ from cerebro.contract.records import Hyperparameters
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """A model with new weights, added or ordered.
+    """A model with new weights, added or requested.
 
     Attributes:
         scores: epoch -> score; larger is better.

@@ -1,7 +1,7 @@
-"""The interface of procedures: reports, orders and `Procedure`.
+"""The interface of procedures: reports, actions and `Procedure`.
 
-An epoch is a pass over all partitions. A model's *resource* (in code: grant) is the number of epochs it may
-train for in all. At a *rung* the model has used up its resource and the procedure decides about it.
+An epoch is a pass over all partitions. A model's *resource* is the number of epochs it may train for
+in all. At a *rung* the model has used up its resource and the procedure decides about it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEARCH = "search"
 class Added:
     """A model was added to the run.
 
-    The search's models (`by` is `SEARCH`) arrive in the order of its `Add` orders.
+    The search's models (`by` is `SEARCH`) arrive in the order of its `Add` actions.
 
     Attributes:
         is_warm: True if it started with another model's weights.
@@ -121,8 +121,8 @@ class Changed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A suggestion, in answer to `Draw`. Numbers ascend from 0.
+class Suggested:
+    """A suggestion, in answer to `Suggest`. Numbers ascend from 0.
 
     `time` as in `Measured`.
     """
@@ -156,17 +156,17 @@ Report = (
     | Resumed
     | Extended
     | Changed
-    | Drawn
+    | Suggested
     | Crew
     | Closed
 )
 
-# --- orders -------------------------------------------------------------------------------------
+# --- actions ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draw:
-    """Request `count` suggestions from the sampler. Each arrives as `Drawn`."""
+class Suggest:
+    """Request `count` suggestions from the sampler. Each arrives as `Suggested`."""
 
     count: int
 
@@ -205,12 +205,12 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """Order nothing further. The run ends when every resource is used up."""
+    """Take no further action. The run ends when every resource is used up."""
 
     why: str
 
 
-Order = Draw | Add | Extend | Stop | Finish
+Action = Suggest | Add | Extend | Stop | Finish
 
 # --- procedures ---------------------------------------------------------------------------------
 
@@ -248,10 +248,10 @@ class Procedure(Protocol):
     Must be deterministic: answers may depend only on reports. Take random numbers from `Facts.rng`.
     """
 
-    def begin(self, facts: Facts) -> list[Order]:
-        """Return the first orders. Called once, before any report."""
+    def begin(self, facts: Facts) -> list[Action]:
+        """Return the first actions. Called once, before any report."""
         ...
 
-    def on_report(self, report: Report) -> list[Order]:
-        """Return the orders that follow from a report."""
+    def on_report(self, report: Report) -> list[Action]:
+        """Return the actions that follow from a report."""
         ...

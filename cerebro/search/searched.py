@@ -29,8 +29,8 @@ class SearchedModel:
     Attributes:
         number: position in the order of addition.
         is_apart: True if a user started it with another model's weights; its values cannot be compared.
-        granted: resource: epochs it may train for in all.
-        ordered: resource ordered by the search since a user last changed it; the order may still be pending.
+        resource: epochs it may train for in all.
+        requested: resource requested by the search since a user last changed it; the action may still be pending.
         reached: largest resource used up, or the inherited epochs.
         values: epoch -> value of the run's metric.
         changed: last completed epoch when a user changed its hyperparameters; 0 without such a change.
@@ -41,8 +41,8 @@ class SearchedModel:
     number: int
     hyperparams: Hyperparameters
     is_apart: bool
-    granted: int
-    ordered: int = 0
+    resource: int
+    requested: int = 0
     reached: int = 0
     values: dict[int, float] = field(default_factory=dict)
     changed: int = 0
@@ -63,7 +63,7 @@ class SearchedModel:
     @property
     def is_active(self) -> bool:
         """True if it has epochs left to train."""
-        return not self.has_ended and self.reached < self.granted
+        return not self.has_ended and self.reached < self.resource
 
 
 class SearchedModels:
@@ -103,7 +103,7 @@ class SearchedModels:
                 number=len(self._models),
                 hyperparams=report.hyperparams,
                 is_apart=report.is_warm and report.by != SEARCH,
-                granted=report.epochs,
+                resource=report.epochs,
                 reached=report.trained,
             )
             self._models[report.model] = model
@@ -115,10 +115,10 @@ class SearchedModels:
         self._refresh(model)
 
     def extend(self, name: str, epochs: int) -> None:
-        """Record the search's order for a larger resource."""
+        """Record the search's request for a larger resource."""
         model = self._models[name]
-        model.ordered = max(model.ordered, epochs)
-        model.granted = max(model.granted, epochs)
+        model.requested = max(model.requested, epochs)
+        model.resource = max(model.resource, epochs)
         self._refresh(model)
 
     def _refresh(self, model: SearchedModel) -> None:
@@ -134,7 +134,7 @@ def _note(model: SearchedModel, report: _AboutOne) -> None:
             model.values[report.epoch] = report.value
         case Reached():
             model.reached = max(model.reached, report.epochs)
-            model.granted = max(report.epochs, model.ordered)
+            model.resource = max(report.epochs, model.requested)
         case Failed():
             model.is_failed = True
         case Stopped():
@@ -145,6 +145,6 @@ def _note(model: SearchedModel, report: _AboutOne) -> None:
             model.is_failed = model.is_stopped = False
             model.is_kept = True
             if report.epochs is not None:
-                model.granted, model.ordered = report.epochs, 0
-            if model.trained >= model.granted:
-                model.reached = max(model.reached, model.granted)
+                model.resource, model.requested = report.epochs, 0
+            if model.trained >= model.resource:
+                model.reached = max(model.reached, model.resource)

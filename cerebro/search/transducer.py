@@ -1,8 +1,8 @@
-"""A search as a function from reports to orders; the controller drives it.
+"""A search as a function from reports to actions; the controller drives it.
 
 It combines the procedure, the stop rules, the hour limit and the user's commands, and it alone settles
 conflicts: the search does not extend a model that a user stopped, and does not stop a model that a user
-resumed or extended. Orders depend only on the reports and their order, so replaying the reports rebuilds the
+resumed or extended. Actions depend only on the reports and their order, so replaying the reports rebuilds the
 search.
 """
 
@@ -17,18 +17,16 @@ from cerebro.errors import SearchError
 from cerebro.search.history import Past
 from cerebro.search.procedure import (
     SEARCH,
+    Action,
     Add,
     Added,
     Closed,
-    Draw,
-    Drawn,
     Extend,
     Extended,
     Facts,
     Failed,
     Finish,
     Measured,
-    Order,
     Procedure,
     Reached,
     Refused,
@@ -36,6 +34,8 @@ from cerebro.search.procedure import (
     Resumed,
     Stop,
     Stopped,
+    Suggest,
+    Suggested,
 )
 from cerebro.search.procedures import procedure_of
 from cerebro.search.rules import StopRules
@@ -49,16 +49,16 @@ Without this limit, a spec that raises or invalid hyperparameters would request 
 
 
 class Search:
-    """State of a search; turns each report into orders.
+    """State of a search; turns each report into actions.
 
     Args:
         epochs: largest resource of a model.
         metric, mode: how models are compared.
         seed: seed of the run.
         workers: number of workers at the start of the run.
-        largest_batch: largest valid batch size. If given, the orders of a user's own procedure are checked
+        largest_batch: largest valid batch size. If given, the actions of a user's own procedure are checked
             against it.
-        own: the procedure object for an `OwnProcedure` request. Its invalid orders raise instead of being
+        own: the procedure object for an `OwnProcedure` request. Its invalid actions raise instead of being
             skipped, so its author sees the mistake.
 
     Raises:
@@ -92,7 +92,7 @@ class Search:
         """True if the search only stops models from here. The run ends when every resource is used up."""
         self._procedure = procedure_of(request.procedure, user_procedure)
         self._is_own, self._largest_batch = user_procedure is not None, largest_batch
-        self._drawn_batches: set[str] = set()
+        self._suggested_batches: set[str] = set()
         self._search_set: set[str] = set()
         """Models whose resource only the procedure has set."""
         self._rules = StopRules(request.stop, self.facts)
@@ -107,7 +107,7 @@ class Search:
     # --- state -----------------------------------------------------------------------------------
 
     @property
-    def open_draws(self) -> range:
+    def open_suggestions(self) -> range:
         """Numbers of the requested suggestions that have not arrived."""
         return range(self._answered, self._requested)
 
@@ -118,12 +118,12 @@ class Search:
 
     @property
     def _has_open(self) -> bool:
-        return bool(self.models.num_active or self._adds or self.open_draws)
+        return bool(self.models.num_active or self._adds or self.open_suggestions)
 
     def history(self) -> tuple[Past, ...]:
-        """Return the sampler's input: models with new weights and models ordered but not added yet."""
-        ordered = (Past(hyperparams=add.hyperparams) for add in self._adds if add.origin is None)
-        return (*(self._past(model) for model in self.models if not model.is_apart), *ordered)
+        """Return the sampler's input: models with new weights and models requested but not added yet."""
+        requested = (Past(hyperparams=add.hyperparams) for add in self._adds if add.origin is None)
+        return (*(self._past(model) for model in self.models if not model.is_apart), *requested)
 
     def _past(self, model: SearchedModel) -> Past:
         return Past(
@@ -134,14 +134,14 @@ class Search:
             is_running=not model.has_ended and model.reached < self.facts.epochs,
         )
 
-    # --- reports and orders ----------------------------------------------------------------------
+    # --- reports and actions ---------------------------------------------------------------------
 
-    def begin(self) -> list[Order]:
-        """Return the first orders. Call once, before any report."""
+    def begin(self) -> list[Action]:
+        """Return the first actions. Call once, before any report."""
         return list(self._passed(self._procedure.begin(self.facts)))
 
-    def on_report(self, report: Report) -> list[Order]:
-        """Return the orders that follow from a report, in execution order.
+    def on_report(self, report: Report) -> list[Action]:
+        """Return the actions that follow from a report, in execution order.
 
         Raises:
             SearchError: the procedure named an unknown model, or a stop rule names an unknown metric. Pass no
@@ -156,21 +156,21 @@ class Search:
             self.models.apply(stopped)
         # The procedure sees stops first, so it does not promote a model that a rule stops at this rung.
         news: list[Report] = [report, *gone] if isinstance(report, Added) else [*gone, report]
-        orders: list[Order] = [*stops]
+        actions: list[Action] = [*stops]
         for each in news:
-            orders += self._procedure_orders(each)
+            actions += self._procedure_actions(each)
         if self._closed_why and not self.is_finished and not self._has_open:
             self.is_finished = True
-            orders.append(Finish(why=self._closed_why))
-        return orders
+            actions.append(Finish(why=self._closed_why))
+        return actions
 
     def _note(self, report: Report) -> None:
         self.models.apply(report)
         match report:
-            case Drawn():
+            case Suggested():
                 self._answered = report.number + 1
                 if self._is_own:
-                    self._drawn_batches.add(repr(report.hyperparams.get("batch_size")))
+                    self._suggested_batches.add(repr(report.hyperparams.get("batch_size")))
             case Added(by="search"):
                 self._search_set.add(report.model)
                 self._answer_add()
@@ -208,7 +208,7 @@ class Search:
                     found[report.model] = why
             case Added(by="search") if self._over_why:
                 found[report.model] = self._over_why
-        if isinstance(report, Drawn | Measured | Reached | Failed) and self._hours_end(report.time):
+        if isinstance(report, Suggested | Measured | Reached | Failed) and self._hours_end(report.time):
             found |= {model.id: self._over_why for model in self.models if model.is_active}
         return [Stop(model=name, why=why) for name, why in found.items() if self._may_stop(self.models[name])]
 
@@ -224,75 +224,75 @@ class Search:
     def _may_stop(self, model: SearchedModel) -> bool:
         return not (model.is_kept or model.has_ended or model.trained >= self.facts.epochs)
 
-    def _procedure_orders(self, report: Report) -> list[Order]:
+    def _procedure_actions(self, report: Report) -> list[Action]:
         return [] if self.is_finished else list(self._passed(self._procedure.on_report(report)))
 
-    def _passed(self, orders: Iterable[Order]) -> Iterable[Order]:
-        """Yield the procedure's orders that remain allowed.
+    def _passed(self, actions: Iterable[Action]) -> Iterable[Action]:
+        """Yield the procedure's actions that remain allowed.
 
-        Users' commands, limits and the end of the search overrule orders.
+        Users' commands, limits and the end of the search overrule actions.
         """
-        for order in orders:
+        for action in actions:
             if self._is_own:
-                self._check(order)
-            match order:
+                self._check(action)
+            match action:
                 case Finish():
                     self.is_finished = True
-                    yield order
+                    yield action
                     return
                 case Stop():
-                    model = self._known(order.model)
+                    model = self._known(action.model)
                     if self._may_stop(model):
                         # At the end of its resource nothing runs, so no `Stopped` report will arrive.
-                        if model.trained >= model.granted:
+                        if model.trained >= model.resource:
                             self.models.apply(Stopped(model=model.id, by=SEARCH))
-                        yield order
+                        yield action
                 case _ if self._closed_why:
                     continue
-                case Draw():
-                    if count := self._within_samples(order.count):
+                case Suggest():
+                    if count := self._within_samples(action.count):
                         self._requested += count
-                        yield Draw(count=count)
+                        yield Suggest(count=count)
                 case Add():
-                    if order.origin is not None:
-                        self._known(order.origin)
-                    self._adds.append(order)
-                    yield order
+                    if action.origin is not None:
+                        self._known(action.origin)
+                    self._adds.append(action)
+                    yield action
                 case Extend():
-                    model = self._known(order.model)
-                    if not model.has_ended and order.epochs > model.granted:
-                        self.models.extend(order.model, order.epochs)
-                        yield order
+                    model = self._known(action.model)
+                    if not model.has_ended and action.epochs > model.resource:
+                        self.models.extend(action.model, action.epochs)
+                        yield action
 
-    def _check(self, order: Order) -> None:
-        """Check an order of a user's own procedure against the known state.
+    def _check(self, action: Action) -> None:
+        """Check an action of a user's own procedure against the known state.
 
         Raises:
-            SearchError: the order is impossible.
+            SearchError: the action is impossible.
         """
         name, most = self.procedure_name, self.facts.epochs
-        if isinstance(order, Add | Extend) and order.epochs > most:
-            what = "a model" if isinstance(order, Add) else order.model
+        if isinstance(action, Add | Extend) and action.epochs > most:
+            what = "a model" if isinstance(action, Add) else action.model
             raise SearchError(
-                f"{name} ordered {order.epochs} epochs for {what}, but the run has epochs={most}: order at most "
+                f"{name} requested {action.epochs} epochs for {what}, but the run has epochs={most}: request at most "
                 "that many"
             )
-        if isinstance(order, Extend):
-            model = self._known(order.model)
-            if order.epochs < model.granted and order.model in self._search_set:
+        if isinstance(action, Extend):
+            model = self._known(action.model)
+            if action.epochs < model.resource and action.model in self._search_set:
                 raise SearchError(
-                    f"{name} ordered a grant of {order.epochs} epochs for {order.model}, which has one of "
-                    f"{model.granted}: a grant only grows; use Stop to train a model no further"
+                    f"{name} requested {action.epochs} epochs for {action.model}, which already has "
+                    f"{model.resource}: a resource only grows; use Stop to train a model no further"
                 )
-        if isinstance(order, Add) and self._largest_batch is not None:
-            size = order.hyperparams.get("batch_size")
+        if isinstance(action, Add) and self._largest_batch is not None:
+            size = action.hyperparams.get("batch_size")
             is_size = (
                 isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= self._largest_batch
             )
             # A sampler's invalid batch size is refused as under any procedure, and the search continues.
-            if not is_size and repr(size) not in self._drawn_batches:
+            if not is_size and repr(size) not in self._suggested_batches:
                 raise SearchError(
-                    f"{name} ordered a model with batch_size {size!r}, expected a whole number from 1 to "
+                    f"{name} requested a model with batch_size {size!r}, expected a whole number from 1 to "
                     f"{self._largest_batch} (the smallest partition)"
                 )
 
@@ -303,7 +303,7 @@ class Search:
     def _known(self, name: str) -> SearchedModel:
         if name not in self.models:
             raise SearchError(
-                f"the procedure {self.procedure_name!r} ordered something for the model {name!r}, which the "
+                f"the procedure {self.procedure_name!r} returned an action for the model {name!r}, which the "
                 "run does not have: use only models that `Added` has reported"
             )
         return self.models[name]

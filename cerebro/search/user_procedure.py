@@ -1,7 +1,7 @@
 """A user's own procedure on a worker, and its stand-in in the controller.
 
-The stand-in passes on the worker's orders. The worker replays the whole search for each request, so it keeps
-no state between requests. The orders must repeat: a procedure that depends on anything but its reports could
+The stand-in passes on the worker's actions. The worker replays the whole search for each request, so it keeps
+no state between requests. The actions must repeat: a procedure that depends on anything but its reports could
 not continue after a crash.
 """
 
@@ -13,121 +13,121 @@ from typing import Any
 from pydantic import ValidationError
 
 from cerebro.contract.search import OwnProcedure
-from cerebro.contract.search_questions import Orders, OrdersQuestion
+from cerebro.contract.search_tasks import Actions, ActionsRequest
 from cerebro.errors import SearchError
-from cerebro.search.procedure import Add, Draw, Extend, Facts, Finish, Order, Procedure, Report, Stop
+from cerebro.search.procedure import Action, Add, Extend, Facts, Finish, Procedure, Report, Stop, Suggest
 from cerebro.search.transducer import Search
-from cerebro.search.wire_format import order_data, order_of, orders_line, unpacked
+from cerebro.search.wire_format import action_data, action_of, actions_line, unpacked
 
-_KINDS = (Draw, Add, Extend, Stop, Finish)
+_KINDS = (Suggest, Add, Extend, Stop, Finish)
 
 
 class Answered:
     """Stand-in for a procedure that runs on a worker.
 
-    Returns the orders from `give` at the next report.
+    Returns the actions from `give` at the next report.
     """
 
     def __init__(self) -> None:
-        self.orders: list[Order] = []
+        self.actions: list[Action] = []
 
-    def begin(self, facts: Facts) -> list[Order]:
-        """Return the orders from `give`."""
+    def begin(self, facts: Facts) -> list[Action]:
+        """Return the actions from `give`."""
         return self._taken()
 
-    def on_report(self, report: Report) -> list[Order]:
-        """Return the orders from `give` once: `Search` may pass on one report as several."""
+    def on_report(self, report: Report) -> list[Action]:
+        """Return the actions from `give` once: `Search` may pass on one report as several."""
         return self._taken()
 
-    def give(self, orders: Orders) -> None:
-        """Set the orders for the next report."""
-        self.orders = [order_of(each) for each in orders]
+    def give(self, actions: Actions) -> None:
+        """Set the actions for the next report."""
+        self.actions = [action_of(each) for each in actions]
 
-    def _taken(self) -> list[Order]:
-        orders, self.orders = self.orders, []
-        return orders
+    def _taken(self) -> list[Action]:
+        actions, self.actions = self.actions, []
+        return actions
 
 
 class _Recorder:
-    """Wraps a user's procedure: checks each order and records it."""
+    """Wraps a user's procedure: checks each action and records it."""
 
     def __init__(self, procedure: Procedure, name: str) -> None:
         self._procedure, self._name = procedure, name
-        self.orders: list[Any] = []
+        self.actions: list[Any] = []
 
-    def begin(self, facts: Facts) -> list[Order]:
+    def begin(self, facts: Facts) -> list[Action]:
         return self._checked("begin", self._procedure.begin(facts))
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         return self._checked("on_report", self._procedure.on_report(report))
 
-    def take(self) -> Orders:
-        """Return the orders since the last call."""
-        orders, self.orders = tuple(self.orders), []
-        return orders
+    def take(self) -> Actions:
+        """Return the actions since the last call."""
+        actions, self.actions = tuple(self.actions), []
+        return actions
 
-    def _checked(self, method: str, returned: object) -> list[Order]:
+    def _checked(self, method: str, returned: object) -> list[Action]:
         call = f"{self._name}.{method}()"
-        expected = "expected a list of orders (Draw, Add, Extend, Stop, Finish of cerebro.search)"
+        expected = "expected a list of actions (Suggest, Add, Extend, Stop, Finish of cerebro.search)"
         if not isinstance(returned, list | tuple):
             raise SearchError(f"{call} returned {_short(returned)}, {expected}; return [] for none")
         data = []
-        for order in returned:
-            if type(order) not in _KINDS:
-                raise SearchError(f"{call} returned {_short(order)} among its orders, {expected}")
+        for action in returned:
+            if type(action) not in _KINDS:
+                raise SearchError(f"{call} returned {_short(action)} among its actions, {expected}")
             try:
-                data.append(order_data(order))
+                data.append(action_data(action))
             except ValidationError as cause:
                 first = cause.errors()[0]
                 where = ".".join(map(str, first["loc"]))
                 raise SearchError(
-                    f"{call} ordered {_short(order)}: {where} is {_short(first['input'])}, {first['msg']}"
+                    f"{call} returned {_short(action)}: {where} is {_short(first['input'])}, {first['msg']}"
                 ) from None
             except ValueError as cause:
-                raise SearchError(f"{call} ordered {_short(order)}: {cause}") from None
-        self.orders += data
-        return [order_of(each) for each in data]
+                raise SearchError(f"{call} returned {_short(action)}: {cause}") from None
+        self.actions += data
+        return [action_of(each) for each in data]
 
 
-def search_of(question: OrdersQuestion, procedure: Procedure) -> Search:
+def search_of(request: ActionsRequest, procedure: Procedure) -> Search:
     """Build the search of a request, before its first report."""
     return Search(
-        question.request,
-        epochs=question.epochs,
-        metric=question.metric,
-        mode=question.mode,
-        seed=question.seed,
-        workers=question.workers,
-        largest_batch=question.largest_batch,
+        request.search,
+        epochs=request.epochs,
+        metric=request.metric,
+        mode=request.mode,
+        seed=request.seed,
+        workers=request.workers,
+        largest_batch=request.largest_batch,
         user_procedure=procedure,
     )
 
 
-def answer(question: OrdersQuestion, make: Callable[[], Any]) -> tuple[Orders, ...]:
-    """Return a procedure's orders for all reports without an answer.
+def answer(request: ActionsRequest, make: Callable[[], Any]) -> tuple[Actions, ...]:
+    """Return a procedure's actions for all reports without an answer.
 
     Args:
         make: returns a new procedure. Runs user code.
 
     Raises:
-        SearchError: the object is no procedure, an order is impossible, or earlier orders did not repeat.
+        SearchError: the object is no procedure, an action is impossible, or earlier actions did not repeat.
         Exception: any exception of user code.
     """
-    choice = question.request.procedure
+    choice = request.search.procedure
     assert isinstance(choice, OwnProcedure)
-    reports, known = unpacked(question.log)
+    reports, known = unpacked(request.log)
     recorder = _Recorder(make(), choice.name)
-    search = search_of(question, recorder)
-    answers: list[Orders] = []
+    search = search_of(request, recorder)
+    answers: list[Actions] = []
     for number in range(len(reports) + 1):
         try:
             _pass_report(search, reports, number)
         except SearchError as error:
             raise SearchError(f"{error} ({_moment(reports, number)})") from None
-        orders = recorder.take()
-        if number < len(known) and orders_line(orders) != orders_line(known[number]):
-            raise SearchError(_difference(choice.name, _moment(reports, number), known[number], orders))
-        answers.append(orders)
+        actions = recorder.take()
+        if number < len(known) and actions_line(actions) != actions_line(known[number]):
+            raise SearchError(_difference(choice.name, _moment(reports, number), known[number], actions))
+        answers.append(actions)
     return tuple(answers[len(known) :])
 
 
@@ -142,14 +142,14 @@ def _moment(reports: Sequence[Report], number: int) -> str:
     return f"on {_short(reports[number - 1])}" if number else "at its start"
 
 
-def _difference(name: str, when: str, before: Orders, now: Orders) -> str:
+def _difference(name: str, when: str, before: Actions, now: Actions) -> str:
     place = next(
         (n for n, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now))
     )
-    was = _short(order_of(before[place])) if place < len(before) else "nothing more"
-    is_now = _short(order_of(now[place])) if place < len(now) else "nothing more"
+    was = _short(action_of(before[place])) if place < len(before) else "nothing more"
+    is_now = _short(action_of(now[place])) if place < len(now) else "nothing more"
     return (
-        f"{name} has ordered {was} {when}, and now it orders {is_now}: a procedure's orders may depend only on "
+        f"{name} returned {was} {when}, and now it returns {is_now}: a procedure's actions may depend only on "
         "its reports (random numbers come from facts.rng(number); the order of a set is another one in "
         "each process). End the search with stop_search(), or start a new run"
     )

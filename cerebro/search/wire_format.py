@@ -1,6 +1,6 @@
-"""Wire format of reports and orders, for a worker with a user's own procedure.
+"""Wire format of reports and actions, for a worker with a user's own procedure.
 
-The log of a search (its reports, and the orders after each) is one text: JSON lines, zlib-compressed because
+The log of a search (its reports, and the actions after each) is one text: JSON lines, zlib-compressed because
 the lines are similar, then base64.
 """
 
@@ -15,39 +15,39 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from cerebro.contract.search_questions import (
-    AddOrder,
-    DrawOrder,
-    ExtendOrder,
-    FinishOrder,
-    Orders,
-    StopOrder,
+from cerebro.contract.search_tasks import (
+    Actions,
+    AddAction,
+    ExtendAction,
+    FinishAction,
+    StopAction,
+    SuggestAction,
 )
-from cerebro.search.procedure import Add, Draw, Extend, Finish, Order, Report, Stop
+from cerebro.search.procedure import Action, Add, Extend, Finish, Report, Stop, Suggest
 
 _REPORTS: dict[str, Any] = {each.__name__: each for each in get_args(Report)}
-_ORDERS: dict[type, Any] = {
-    Draw: DrawOrder,
-    Add: AddOrder,
-    Extend: ExtendOrder,
-    Stop: StopOrder,
-    Finish: FinishOrder,
+_ACTIONS: dict[type, Any] = {
+    Suggest: SuggestAction,
+    Add: AddAction,
+    Extend: ExtendAction,
+    Stop: StopAction,
+    Finish: FinishAction,
 }
-_OF_DATA: dict[type, Any] = {data: order for order, data in _ORDERS.items()}
-_DATA: TypeAdapter[Orders] = TypeAdapter(Orders)
+_OF_DATA: dict[type, Any] = {data: action for action, data in _ACTIONS.items()}
+_DATA: TypeAdapter[Actions] = TypeAdapter(Actions)
 
 
-def order_data(order: Order) -> Any:
-    """Convert an order to its wire model.
+def action_data(action: Action) -> Any:
+    """Convert an action to its wire model.
 
     Raises:
         ValueError: a field has a wrong type, or a number is not finite.
     """
-    if isinstance(order, Add):
-        for name, value in order.hyperparams.items():
+    if isinstance(action, Add):
+        for name, value in action.hyperparams.items():
             if not _is_finite(value):
                 raise ValueError(f"its value of {name!r} is {value!r}, expected finite numbers")
-    return _ORDERS[type(order)](**vars(order))
+    return _ACTIONS[type(action)](**vars(action))
 
 
 def _is_finite(value: object) -> bool:
@@ -58,12 +58,12 @@ def _is_finite(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def order_of(data: Any) -> Order:
-    """Convert a wire model to an order."""
-    order: Order = _OF_DATA[type(data)](
+def action_of(data: Any) -> Action:
+    """Convert a wire model to an action."""
+    action: Action = _OF_DATA[type(data)](
         **{name: getattr(data, name) for name in type(data).model_fields if name != "kind"}
     )
-    return order
+    return action
 
 
 def report_line(report: Report) -> str:
@@ -71,23 +71,23 @@ def report_line(report: Report) -> str:
     return json.dumps([type(report).__name__, vars(report)])
 
 
-def orders_line(orders: Orders) -> str:
-    """Serialize the orders after one report as one line."""
-    return _DATA.dump_json(orders).decode()
+def actions_line(actions: Actions) -> str:
+    """Serialize the actions after one report as one line."""
+    return _DATA.dump_json(actions).decode()
 
 
-def packed(reports: Sequence[str], orders: Sequence[str]) -> str:
+def packed(reports: Sequence[str], actions: Sequence[str]) -> str:
     """Compress the lines into one text.
 
-    The first of `orders` follows `begin`, the others follow `reports`. The last reports may have no orders
+    The first of `actions` follows `begin`, the others follow `reports`. The last reports may have no actions
     yet.
     """
-    text = "\n".join([str(len(orders)), *orders, *reports])
+    text = "\n".join([str(len(actions)), *actions, *reports])
     return base64.b64encode(zlib.compress(text.encode(), 1)).decode()
 
 
-def unpacked(text: str) -> tuple[list[Report], list[Orders]]:
-    """Return the reports and orders of a text from `packed`."""
+def unpacked(text: str) -> tuple[list[Report], list[Actions]]:
+    """Return the reports and actions of a text from `packed`."""
     count, *lines = zlib.decompress(base64.b64decode(text)).decode().split("\n")
     known = int(count)
     reports = []

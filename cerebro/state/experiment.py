@@ -55,7 +55,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
     TrialsRecalled,
-    ValuesDrawn,
+    ValuesSuggested,
     WorkerJoined,
     WorkerLost,
     WorkerRemoved,
@@ -237,7 +237,7 @@ class ExperimentState:
                 | ParallelPlansRuledOut()
                 | TrialsRecalled()
                 | SearchDecided()
-                | ValuesDrawn()
+                | ValuesSuggested()
                 | CheckpointsPruned()
             ):
                 self._note(event)
@@ -337,7 +337,7 @@ class ExperimentState:
         | ParallelPlansRuledOut
         | TrialsRecalled
         | SearchDecided
-        | ValuesDrawn
+        | ValuesSuggested
         | CheckpointsPruned,
     ) -> None:
         run = self._run(event.run)
@@ -353,7 +353,7 @@ class ExperimentState:
             parallel_plans.strike_all(event, run)
         elif isinstance(event, TrialsRecalled):
             measurements.recall(event, run)
-        elif isinstance(event, SearchDecided | ValuesDrawn):
+        elif isinstance(event, SearchDecided | ValuesSuggested):
             self._search(event, run)
         elif isinstance(event, CheckpointsPruned):
             pruning.prune(self.runs, run, event)
@@ -366,13 +366,13 @@ class ExperimentState:
 
     # --- searches --------------------------------------------------------------------------------
 
-    def _search(self, event: SearchDecided | ValuesDrawn, run: Run) -> None:
+    def _search(self, event: SearchDecided | ValuesSuggested, run: Run) -> None:
         if run.search is None:
             raise IllegalEventError(f"{event.type} of {run.id}, which searches nothing")
         if isinstance(event, SearchDecided):
             added_models.decide(run, event)
         else:
-            run.search.draw(event, since_s=run.elapsed_s(event.time))
+            run.search.see_suggestions(event, since_s=run.elapsed_s(event.time))
 
     def _tell_search(self, run: Run, event: TaskEvent | TaskGivenUp) -> None:
         if run.search is None or isinstance(event, TaskAssigned | TaskStarted | SubEpochSaved | TaskAsked):

@@ -37,7 +37,7 @@ class Core:
         attended: ids of the runs that may be worked on; `None` for all.
 
     Args:
-        drawable: kinds of samplers that can run in the controller; workers run the others.
+        installed_samplers: kinds of samplers that can run in the controller; workers run the others.
         state: a fold of the log's beginning. The core owns it.
     """
 
@@ -45,10 +45,10 @@ class Core:
         self,
         record: ExperimentRecord,
         *,
-        drawable: Collection[str] = EVERYWHERE,
+        installed_samplers: Collection[str] = EVERYWHERE,
         state: ExperimentState | None = None,
     ) -> None:
-        self.record, self._drawable = record, drawable
+        self.record, self._installed_samplers = record, installed_samplers
         self.state = state or ExperimentState(name=record.name)
         self.attended: Collection[str] | None = None
         self._times: SubEpochTimes | None = None
@@ -185,7 +185,7 @@ class Core:
         if run.search is None:
             return None
         if self._searching is None or self._searching.run != run.id:
-            self._searching = Searching(run, self._drawable)
+            self._searching = Searching(run, self._installed_samplers)
         return self._searching
 
     def _pruning_of(self, run: Run) -> Pruning | None:

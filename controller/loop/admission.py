@@ -9,7 +9,7 @@ from functools import partial
 
 from cerebro.contract.rest import api
 from cerebro.runtime.kvs.client import KvsClient
-from cerebro.search.questions import drawable
+from cerebro.search.suggestions import installed_samplers
 from cerebro.state import ExperimentState
 from cerebro.state.snapshots import restored
 from controller.decisions.core import Core
@@ -44,7 +44,7 @@ class Admission:
     history: RunHistory
     sharing: Sharing
     num_queued: int | None = None
-    _cores: FoldCache = field(default_factory=lambda: FoldCache(drawable=drawable()))
+    _cores: FoldCache = field(default_factory=lambda: FoldCache(installed_samplers=installed_samplers()))
     _read_at: float = -math.inf
     _waiting: tuple[api.QueueEntry, ...] = ()
     """Runs that wait for another one of their experiment."""

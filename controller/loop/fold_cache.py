@@ -22,11 +22,13 @@ class FoldCache:
 
     Args:
         most_events: maximum events of all logs together.
-        drawable: as for `Core`.
+        installed_samplers: as for `Core`.
     """
 
-    def __init__(self, most_events: int = MOST_EVENTS, *, drawable: Collection[str] = EVERYWHERE) -> None:
-        self._most, self._drawable = most_events, drawable
+    def __init__(
+        self, most_events: int = MOST_EVENTS, *, installed_samplers: Collection[str] = EVERYWHERE
+    ) -> None:
+        self._most, self._installed_samplers = most_events, installed_samplers
         self._cores: dict[str, Core] = {}
 
     def take(
@@ -41,7 +43,7 @@ class FoldCache:
         if core is None or core.record.created != record.created:
             # A deleted experiment's name may be in use again. (Changed locators are in the log.)
             state = restored(record.name) if restored is not None else None
-            core = Core(record, drawable=self._drawable, state=state)
+            core = Core(record, installed_samplers=self._installed_samplers, state=state)
         return core
 
     def keep(self, core: Core) -> None:

@@ -23,7 +23,7 @@ from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.scaling.membership import Membership
 from controller.sharing.rounds import CoreFaultError, RunOffer, Sharing
 from controller.sharing.taken import TakenTime
-from controller.sources.suggestions.draws import Draws
+from controller.sources.suggestions.requests import SuggestionRequests
 from controller.sources.trial_cache import TrialCache
 from controller.storage.pruned_files import PrunedFiles
 
@@ -60,7 +60,7 @@ class RunDecisions:
     history: RunHistory
     trials: TrialCache
     planner: PlannerProcess
-    draws: Draws = field(default_factory=Draws)
+    suggestions: SuggestionRequests = field(default_factory=SuggestionRequests)
     taken: TakenTime = field(default_factory=TakenTime)
 
     def round(self, snapshot: ClusterSnapshot, *, is_whole: bool) -> bool:
@@ -90,7 +90,7 @@ class RunDecisions:
         dues = [
             self.isolation.attempt(name, partial(core.wake_s, now), math.inf) for name, core in cores.items()
         ]
-        return min((self.plans.wake_s(), self.draws.wake_s(), self.pruned.wake_s(), *dues))
+        return min((self.plans.wake_s(), self.suggestions.wake_s(), self.pruned.wake_s(), *dues))
 
     def forget_plans(self) -> None:
         """Forget plans and forecasts in progress: they hold for one run with all workers."""
@@ -119,7 +119,7 @@ class RunDecisions:
         if not steps and run.state is RunState.QUEUED and run.plan is None:
             steps = self.plans.steps(core, run, is_awaited=snapshot.is_awaited)
         if not any(isinstance(step, api.Note) for step in steps):
-            steps += self.draws.steps(core, run)
+            steps += self.suggestions.steps(core, run)
         has_changed, open_runs = False, self.experiments.open_runs()
         now = self.reading.now()
         for write in self.taken.noted(core, run, steps, open_runs, now, is_whole=is_whole):

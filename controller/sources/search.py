@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from cerebro.contract.events import ControllerEvent, Extension, RunPaused, SearchDecided, ValuesDrawn
+from cerebro.contract.events import ControllerEvent, Extension, RunPaused, SearchDecided, ValuesSuggested
 from cerebro.contract.runs import FitRequest, NewModel, Origin
 from cerebro.contract.search import OwnProcedure
-from cerebro.contract.search_questions import DrawQuestion, OrdersQuestion
+from cerebro.contract.search_tasks import ActionsRequest, SuggestionsRequest
 from cerebro.errors import CerebroError
 from cerebro.search.history import Past
-from cerebro.search.procedure import Add, Draw, Extend, Finish, Order, Stop
-from cerebro.search.questions import draw_question, values_for
+from cerebro.search.procedure import Action, Add, Extend, Finish, Stop, Suggest
+from cerebro.search.suggestions import suggestions_request, values_for
 from cerebro.search.transducer import Search
 from cerebro.search.user_procedure import Answered
-from cerebro.search.wire_format import orders_line, packed, report_line
+from cerebro.search.wire_format import actions_line, packed, report_line
 from cerebro.state import Run
 from cerebro.state.runs.search_log import SearchLog
 
@@ -38,13 +38,13 @@ class Searching:
     """The search of one run. It processes each report once.
 
     Args:
-        drawable: kinds of samplers that can run in the controller; workers run the others.
+        installed_samplers: kinds of samplers that can run in the controller; workers run the others.
 
     Attributes:
         run: id of the run.
     """
 
-    def __init__(self, run: Run, drawable: Collection[str] = EVERYWHERE) -> None:
+    def __init__(self, run: Run, installed_samplers: Collection[str] = EVERYWHERE) -> None:
         request = run.request
         assert isinstance(request, FitRequest)
         assert request.search is not None
@@ -57,7 +57,7 @@ class Searching:
         """Decisions not yet found in the log, the oldest first."""
         self._num_decisions = 0
         """Total number of decisions."""
-        self._ordered = 0
+        self._num_requested = 0
         self._wanted: deque[tuple[range, tuple[Past, ...]]] = deque()
         """Requested suggestions: their numbers, and the history for the sampler."""
         self._request, self._first_workers = request, run.search.first_workers
@@ -66,9 +66,9 @@ class Searching:
         self._lines: tuple[list[str], list[str]] = [], []
         """Serialized reports and answers up to now."""
         sampler = request.search.sampler.kind
-        self.is_drawn_here = sampler == "random"
+        self.is_sampled_here = sampler == "random"
         """True if suggestions are instant, so that the decision computes them."""
-        self.is_drawn_by_workers = not self.is_drawn_here and sampler not in drawable
+        self.is_sampled_by_workers = not self.is_sampled_here and sampler not in installed_samplers
         try:
             self._search = Search(
                 request.search,
@@ -95,27 +95,32 @@ class Searching:
             return []
         if self._decisions:
             return [self._decisions[0]]
-        if self.is_drawn_here and (drawn := self.drawn(run)) is not None:
-            return [drawn]
-        if self.is_drawn_by_workers and (drawn := self._drawn_by_worker(run, log)) is not None:
-            return [drawn]
+        if self.is_sampled_here and (suggested := self.next_suggestions(run)) is not None:
+            return [suggested]
+        if self.is_sampled_by_workers and (suggested := self._suggested_by_worker(run, log)) is not None:
+            return [suggested]
         if log.failures:
             return self._given_up(run, "; ".join(failure.text for failure in log.failures.values()))
         if self._newest_report < len(log.reports) - 1:
             return []  # a worker has the request
-        if log.finish is None and not log.open_draws and not run.counts.active and self._search.is_stuck:
+        if (
+            log.finish is None
+            and not log.open_suggestions
+            and not run.counts.active
+            and self._search.is_stuck
+        ):
             reason = (
                 f"the search procedure {self._search.procedure_name!r} waits for nothing and has not finished: nothing "
-                "is trained and nothing is drawn. Add models, or stop the run"
+                "is trained and nothing is requested. Add models, or stop the run"
             )
             return [RunPaused(run=run.id, reason=reason)]
         return []
 
-    def question(self, run: Run) -> DrawQuestion | None:
+    def sampler_request(self, run: Run) -> SuggestionsRequest | None:
         """Return the sampler request for the next suggestions, unless they are instant."""
-        return None if self.is_drawn_here or self._problem else self._question(run)
+        return None if self.is_sampled_here or self._problem else self._sampler_request(run)
 
-    def orders_question(self, run: Run) -> OrdersQuestion | None:
+    def procedure_request(self, run: Run) -> ActionsRequest | None:
         """Return the next request to a user's own procedure, if it has unanswered reports."""
         log = run.search
         assert log is not None
@@ -127,46 +132,50 @@ class Searching:
         ):
             return None
         assert self._request.search is not None
-        reports, orders = self._lines
+        reports, actions = self._lines
         reports += map(report_line, log.reports[len(reports) :])
-        orders += map(orders_line, log.answers[len(orders) :])
-        request = self._request.search
+        actions += map(actions_line, log.answers[len(actions) :])
+        search = self._request.search
         if log.replaced_by is not None:
-            request = request.model_copy(update={"procedure": log.replaced_by})
-        return OrdersQuestion(
-            request=request,
+            search = search.model_copy(update={"procedure": log.replaced_by})
+        return ActionsRequest(
+            search=search,
             epochs=self._request.epochs,
             metric=self._request.metric,
             mode=self._request.mode,
             seed=self._request.seed,
             workers=self._first_workers,
             largest_batch=self._largest_batch,
-            log=packed(reports, orders),
+            log=packed(reports, actions),
         )
 
-    def drawn(self, run: Run) -> ValuesDrawn | None:
+    def next_suggestions(self, run: Run) -> ValuesSuggested | None:
         """Return the next suggestions, or `None`."""
-        question = self._question(run)
-        if question is None:
+        sampler_request = self._sampler_request(run)
+        if sampler_request is None:
             return None
-        return ValuesDrawn(run=run.id, first=question.numbers[0], values=tuple(values_for(question)))
+        return ValuesSuggested(
+            run=run.id, first=sampler_request.numbers[0], values=tuple(values_for(sampler_request))
+        )
 
-    def _drawn_by_worker(self, run: Run, log: SearchLog) -> ValuesDrawn | None:
-        values, question = log.values.get(log.drawn), self._question(run)
-        if values is None or question is None:
+    def _suggested_by_worker(self, run: Run, log: SearchLog) -> ValuesSuggested | None:
+        values, sampler_request = log.values.get(log.num_suggested), self._sampler_request(run)
+        if values is None or sampler_request is None:
             return None
-        return ValuesDrawn(run=run.id, first=log.drawn, values=values[: len(question.numbers)])
+        return ValuesSuggested(
+            run=run.id, first=log.num_suggested, values=values[: len(sampler_request.numbers)]
+        )
 
-    def _question(self, run: Run) -> DrawQuestion | None:
+    def _sampler_request(self, run: Run) -> SuggestionsRequest | None:
         log, request, seed = run.search, self._search.request, self._search.facts.seed
         assert log is not None
-        while self._wanted and self._wanted[0][0].stop <= log.drawn:
+        while self._wanted and self._wanted[0][0].stop <= log.num_suggested:
             self._wanted.popleft()
-        if not self._wanted or not self._search.open_draws:
+        if not self._wanted or not self._search.open_suggestions:
             return None  # the search has ended since
         numbers, history = self._wanted[0]
-        wanted = range(max(numbers.start, log.drawn), min(numbers.stop, log.num_requested))
-        return draw_question(request.sampler, request.space, history, wanted, seed) if wanted else None
+        wanted = range(max(numbers.start, log.num_suggested), min(numbers.stop, log.num_requested))
+        return suggestions_request(request.sampler, request.space, history, wanted, seed) if wanted else None
 
     def is_behind(self, run: Run) -> bool:
         """True if it can process more reports now; there are many after a change of leader."""
@@ -203,25 +212,25 @@ class Searching:
                 self._procedure_answers.give(log.answers[self._newest_report + 2])
             try:
                 report = self._newest_report + 1
-                orders = self._search.begin() if report < 0 else self._search.on_report(log.reports[report])
+                actions = self._search.begin() if report < 0 else self._search.on_report(log.reports[report])
             except CerebroError as error:
                 self._problem = str(error)
                 return
             self._newest_report += 1
-            self._keep(orders)
-            self._want(log.drawn)
+            self._keep(actions)
+            self._want(log.num_suggested)
 
-    def _want(self, drawn: int) -> None:
+    def _want(self, num_suggested: int) -> None:
         """Keep the history at the time of the request, so that a repeated request after a crash is equal."""
-        ordered = self._search.open_draws.stop
-        if ordered > self._ordered and ordered > drawn:
-            self._wanted.append((range(self._ordered, ordered), self._search.history()))
-        self._ordered = max(self._ordered, ordered)
+        requested = self._search.open_suggestions.stop
+        if requested > self._num_requested and requested > num_suggested:
+            self._wanted.append((range(self._num_requested, requested), self._search.history()))
+        self._num_requested = max(self._num_requested, requested)
 
-    def _keep(self, orders: Iterable[Order]) -> None:
-        orders = list(orders)
-        if orders:
-            self._decisions.append(_event(self.run, self._num_decisions, self._newest_report, orders))
+    def _keep(self, actions: Iterable[Action]) -> None:
+        actions = list(actions)
+        if actions:
+            self._decisions.append(_event(self.run, self._num_decisions, self._newest_report, actions))
             self._num_decisions += 1
 
     def _difference(self, run: Run) -> str:
@@ -243,33 +252,33 @@ class Searching:
         return ""
 
 
-def _event(run: str, number: int, report: int, orders: list[Order]) -> SearchDecided:
-    draw, add, extend, stop, finish = 0, [], [], {}, None
-    for order in orders:
-        match order:
-            case Draw():
-                draw += order.count
+def _event(run: str, number: int, report: int, actions: list[Action]) -> SearchDecided:
+    suggest, add, extend, stop, finish = 0, [], [], {}, None
+    for action in actions:
+        match action:
+            case Suggest():
+                suggest += action.count
             case Add():
-                origin = Origin(model=order.origin) if order.origin is not None else None
+                origin = Origin(model=action.origin) if action.origin is not None else None
                 add.append(
                     NewModel(
-                        hyperparams=order.hyperparams,
-                        epochs=order.epochs,
+                        hyperparams=action.hyperparams,
+                        epochs=action.epochs,
                         origin=origin,
-                        priority=order.priority,
+                        priority=action.priority,
                     )
                 )
             case Extend():
-                extend.append(Extension(order.model, order.epochs, order.priority))
+                extend.append(Extension(action.model, action.epochs, action.priority))
             case Stop():
-                stop[order.model] = order.why
+                stop[action.model] = action.why
             case Finish():
-                finish = order.why
+                finish = action.why
     return SearchDecided(
         run=run,
         number=number,
         report=report,
-        draw=draw,
+        suggest=suggest,
         add=tuple(add),
         extend=tuple(extend),
         stop=stop,

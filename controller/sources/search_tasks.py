@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.search import OwnProcedure
-from cerebro.contract.search_questions import SearchQuestion
+from cerebro.contract.search_tasks import SearchTaskRequest
 from cerebro.contract.tasks import SearchTask
 from cerebro.state import Run, RunState, Task, TaskKey
 from cerebro.state.workers import answers_searches
@@ -46,24 +46,28 @@ class SearchRequests:
         worker = _answering(view, offer.depth)
         if worker is None:
             return
-        open_requests = {(task.key.question or "").partition("-")[0] for task in self._run.open.values()}
-        if "orders" not in open_requests and (orders := search.orders_question(self._run)) is not None:
-            yield self._proposal(worker, f"orders-{len(log.answers)}", orders)
-        is_wanted = search.is_drawn_by_workers and "draw" not in open_requests and log.drawn not in log.values
+        open_requests = {(task.key.request or "").partition("-")[0] for task in self._run.open.values()}
+        if "actions" not in open_requests and (actions := search.procedure_request(self._run)) is not None:
+            yield self._proposal(worker, f"actions-{len(log.answers)}", actions)
+        is_wanted = (
+            search.is_sampled_by_workers
+            and "suggestions" not in open_requests
+            and log.num_suggested not in log.values
+        )
         worker = _answering(view, offer.depth)
-        if worker is not None and is_wanted and (draw := search.question(self._run)) is not None:
-            yield self._proposal(worker, f"draw-{draw.numbers[0]}", draw)
+        if worker is not None and is_wanted and (sampling := search.sampler_request(self._run)) is not None:
+            yield self._proposal(worker, f"suggestions-{sampling.numbers[0]}", sampling)
 
     def is_still_needed(self, task: Task) -> bool:
         """True until the search ends."""
         search = self._run.search
         return search is None or search.finish is None
 
-    def _proposal(self, worker: str, name: str, question: SearchQuestion) -> Proposal:
+    def _proposal(self, worker: str, name: str, request: SearchTaskRequest) -> Proposal:
         run, record = self._run, self._record
         assert run.plan is not None
-        key = TaskKey(run=run.id, kind="search", question=name)
-        procedure = question.request.procedure if question.kind == "orders" else None
+        key = TaskKey(run=run.id, kind="search", request=name)
+        procedure = request.search.procedure if request.kind == "actions" else None
         body = SearchTask(
             key=str(key),
             experiment=record.name,
@@ -72,7 +76,7 @@ class SearchRequests:
             code=procedure.code if isinstance(procedure, OwnProcedure) else "",
             archive=record.archive if procedure is not None else None,
             hang_timeout_s=run.fit_request.hang_timeout_s,
-            question=question,
+            request=request,
         )
         return Proposal(key, worker, body=body)
 

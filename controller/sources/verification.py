@@ -73,7 +73,7 @@ class Reexecutions:
 
 def has_waited(run: Run, verification: Verification) -> bool:
     """True if the re-execution is overdue and precedes sub-epochs."""
-    return run.counts.sub_epochs - verification.drawn_after >= max(LEAST, PATIENCE * len(run.models))
+    return run.counts.sub_epochs - verification.selected_after >= max(LEAST, PATIENCE * len(run.models))
 
 
 def is_awaited(state: ExperimentState, run: Run, cordoned: Collection[str], views: Views) -> bool:

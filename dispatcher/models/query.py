@@ -40,10 +40,10 @@ _MAX_DEPTH = 50
 _TOKEN = re.compile(
     r"""\s*(?:(?P<sign>!=|<=|>=|!~|[=<>~(),])|"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<word>[^\s=<>~!(),"]+))"""
 )
-_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+_ACTIONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-_SIGNS = ("=", "!=", *_ORDERS, "~", "!~")
+_SIGNS = ("=", "!=", *_ACTIONS, "~", "!~")
 
 
 class ModelQuery(Contract):
@@ -198,7 +198,7 @@ class _Parser:
             raise self.error(f"expected one of {' '.join(_SIGNS)}, `in` or `is` after {name!r}")
         self._at += 1
         operand = self._word("expected a value")
-        if sign.text in _ORDERS and _number(operand.text) is None:
+        if sign.text in _ACTIONS and _number(operand.text) is None:
             raise _error(operand.at, f"{sign.text} compares numbers, found {operand.text!r}")
         test = _value_test(sign.text.removeprefix("!"), operand.text)
         return (lambda found: not test(found)) if sign.text.startswith("!") else test
@@ -249,7 +249,7 @@ def _value_test(sign: str, operand: str) -> ValueTest:
             return text(found).casefold() == folded if known is None else known == limit
 
         return is_same
-    compare = _ORDERS[sign]
+    compare = _ACTIONS[sign]
     return lambda found: (n := number(found)) is not None and compare(n, limit)
 
 

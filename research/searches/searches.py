@@ -1,6 +1,6 @@
 """Comparison of searches on models whose accuracies follow from their hyperparameters.
 
-The curves are synthetic. As with real models, a higher learning rate learns sooner and ends worse, so the order at a
+The curves are synthetic. As with real models, a higher learning rate learns sooner and ends worse, so the action at a
 low rung is partly right. This module neither runs searches nor formats results.
 """
 
@@ -204,7 +204,7 @@ def compare(found: Mapping[str, Sequence[Outcome]]) -> tuple[Row, ...]:
     """Return a row for each procedure.
 
     Args:
-        found: procedure -> outcomes of the same seeds in the same order.
+        found: procedure -> outcomes of the same seeds in the same action.
     """
     targets = [
         max(each.best[-1][1] for each in of_seed) - WITHIN for of_seed in zip(*found.values(), strict=True)

@@ -47,7 +47,7 @@ from controller.scaling.orchestrator import Memory
 from controller.sharing.arbiter import RunRef
 from controller.sharing.rounds import RunOffer, Sharing
 from controller.sharing.taken import TakenTime
-from controller.sources.suggestions.draws import Draws
+from controller.sources.suggestions.requests import SuggestionRequests
 from research.simulation.inline import InlineSampler
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from research.simulation.store import VirtualStore
@@ -189,9 +189,9 @@ class Simulation:
 
     def _start_controller(self) -> None:
         """Start a controller without state: it reads the logs."""
-        drawable = self._scenario.drawable
+        installed_samplers = self._scenario.installed_samplers
         self.cores = {
-            name: Core(record, drawable=drawable, state=restored(self.store, name))
+            name: Core(record, installed_samplers=installed_samplers, state=restored(self.store, name))
             for name, record in self._records.items()
         }
         self.experiments = Experiments(self._most_open)
@@ -205,7 +205,7 @@ class Simulation:
         most = self._scenario.most_memory
         self.limits = MemoryLimits(_Resizes(self._workers), most, clock=lambda: self.now)
         self.planner_process = PlannerProcess(self._helper) if self._helper else None
-        self._draws = Draws(InlineSampler())
+        self._suggestions = SuggestionRequests(InlineSampler())
 
     def _open(self) -> dict[str, Core]:
         """Return the cores of attended runs."""
@@ -354,7 +354,7 @@ class Simulation:
             steps = [api.Note(event=started or self._etl_started())]
         if not any(isinstance(step, api.Note) for step in steps):
             # The first call sends the request, the second one finds the values.
-            steps += self._draws.steps(core, run) or self._draws.steps(core, run)
+            steps += self._suggestions.steps(core, run) or self._suggestions.steps(core, run)
         return steps
 
     def _look_ahead(self, offer: RunOffer) -> ForecastMade | None:

@@ -120,7 +120,7 @@ class Scenario:
     """Creates a user's search procedure on a worker; `None` if no worker runs procedures."""
     search_s: float = 0.5
     """Seconds until a worker answers a search request."""
-    drawable: frozenset[str] = EVERYWHERE
+    installed_samplers: frozenset[str] = EVERYWHERE
     """Kinds of samplers that the controller runs itself; workers run the others."""
     rest: RestRules = field(default_factory=RestRules)
     join_s: Callable[[str], float] = lambda pod: 0.0

@@ -19,7 +19,7 @@ from cerebro.contract.records import (
     WorkerRecord,
 )
 from cerebro.contract.rest import api
-from cerebro.contract.search_questions import SearchAnswer
+from cerebro.contract.search_tasks import SearchAnswer
 from cerebro.contract.stored.health import CheckResult, Probe
 from cerebro.contract.tasks import (
     CheckpointRef,
@@ -39,7 +39,7 @@ from cerebro.contract.tasks import (
     VerificationTask,
 )
 from cerebro.search import user_procedure
-from cerebro.search.questions import values_for
+from cerebro.search.suggestions import values_for
 from cerebro.state.workers import lanes_of
 from controller.scaling.orchestrator import Exit, Fleet, Memory, Pod
 from controller.sources.search import EVERYWHERE
@@ -134,7 +134,7 @@ class VirtualWorkers:
 
     @property
     def _searches(self) -> tuple[str, ...]:
-        is_asked = self._scenario.procedure is not None or self._scenario.drawable != EVERYWHERE
+        is_asked = self._scenario.procedure is not None or self._scenario.installed_samplers != EVERYWHERE
         return ("search",) if is_asked else ()
 
     def begin(self) -> None:
@@ -421,11 +421,11 @@ class VirtualWorkers:
     def _answer(self, body: SearchTask) -> SearchAnswer:
         """Return a search answer after a pass through JSON, as from a worker."""
         body = SearchTask.model_validate_json(body.model_dump_json())
-        if body.question.kind == "draw":
-            answer = SearchAnswer(values=tuple(values_for(body.question)))
+        if body.request.kind == "suggestions":
+            answer = SearchAnswer(values=tuple(values_for(body.request)))
         else:
             assert self._scenario.procedure is not None
-            answer = SearchAnswer(orders=user_procedure.answer(body.question, self._scenario.procedure))
+            answer = SearchAnswer(actions=user_procedure.answer(body.request, self._scenario.procedure))
         return SearchAnswer.model_validate_json(answer.model_dump_json())
 
     def _result(self, item: InboxItem, body: TaskBody, worker: str) -> TaskResult:

@@ -13,7 +13,7 @@ from cerebro.client.search.requests import search_request
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.search import OwnProcedure, RandomSampler
 from cerebro.errors import MetricError, SearchError
-from cerebro.search import Facts, Order, Procedure, Report
+from cerebro.search import Action, Facts, Procedure, Report
 from cerebro.usercode.encoding import decode
 from tests.search.own_procedures import Halving
 
@@ -23,10 +23,10 @@ SPACE = {"lr": loguniform(1e-4, 1e-1), "batch_size": 32}
 class Plain:
     """A procedure without a base class."""
 
-    def begin(self, facts: Facts) -> list[Order]:
+    def begin(self, facts: Facts) -> list[Action]:
         return []
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         return []
 
 
@@ -66,7 +66,7 @@ def test_nothing_is_stored_of_a_fit_that_is_refused() -> None:
         resolve_fit(Training(), SPACE, options, has_validation_split=False, put_code=put_code)
 
 
-def test_an_own_procedure_may_name_a_sampler_and_a_space_without_draws() -> None:
+def test_an_own_procedure_may_name_a_sampler_and_a_space_without_suggestions() -> None:
     """Its sampler makes the suggestions; a procedure that adds its own models needs no distributions."""
     own = Halving()
     own.sampler = TPE(startup=3)
@@ -81,24 +81,24 @@ def test_an_own_procedure_may_name_a_sampler_and_a_space_without_draws() -> None
 class NoTold:
     """A procedure with a misspelt method."""
 
-    def begin(self, facts: Facts) -> list[Order]:
+    def begin(self, facts: Facts) -> list[Action]:
         return []
 
-    def tell(self, report: Report) -> list[Order]:
+    def tell(self, report: Report) -> list[Action]:
         return []
 
 
 class Forgot(Procedure):
     """Has no `on_report`."""
 
-    def begin(self, facts: Facts) -> list[Order]:
+    def begin(self, facts: Facts) -> list[Action]:
         return []
 
 
 class Short(Plain):
     """Has a wrong signature."""
 
-    def on_report(self) -> list[Order]:  # type: ignore[override]
+    def on_report(self) -> list[Action]:  # type: ignore[override]
         return []
 
 

@@ -86,7 +86,7 @@ def test_a_search_request_does_not_count_as_a_sub_epoch() -> None:
     story = Story()
     story.fit()
     before = claims.claim(story.state, story.run, fit=None, now=story.time)
-    story.assign(TaskKey(run="fit-1", kind="search", question="orders-0"), 0, ())
+    story.assign(TaskKey(run="fit-1", kind="search", request="actions-0"), 0, ())
     assert claims.claim(story.state, story.run, fit=None, now=story.time).ahead_s == before.ahead_s == 0.0
     story.start(sub_epoch(1, 1), 1)
     assert claims.claim(story.state, story.run, fit=None, now=story.time).ahead_s > 0.0

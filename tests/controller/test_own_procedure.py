@@ -1,4 +1,4 @@
-"""A user's own procedure: workers answer for it, and the log records its orders."""
+"""A user's own procedure: workers answer for it, and the log records its actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import ASHA, OwnProcedure
 from cerebro.contract.tasks import Failure, FailureKind, SearchTask
 from cerebro.errors import ConflictError
-from cerebro.search import Add, Draw, Extend, Order, Procedure, Reached, Report
+from cerebro.search import Action, Add, Extend, Procedure, Reached, Report, Suggest
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from research.simulation.cluster import Simulation
@@ -42,7 +42,7 @@ def searched(procedure: Callable[[], Procedure] = Halving, *, epochs: int = 4, *
 @pytest.mark.parametrize("procedure", [Halving, Clones])
 @pytest.mark.parametrize("has_pods", [False, True])
 def test_an_own_procedure_decides_the_search(procedure: Callable[[], Procedure], has_pods: bool) -> None:
-    """Its orders become decisions, and the run finishes with them."""
+    """Its actions become decisions, and the run finishes with them."""
     run = fit_of(searched(procedure, scenario={"has_pods": has_pods}))
     assert run.state is RunState.FINISHED
     assert run.search is not None
@@ -69,7 +69,7 @@ def check_deaths(procedure: Callable[[], Procedure], *, every: int) -> None:
 def test_a_restarted_controller_repeats_only_unanswered_requests(
     procedure: Callable[[], Procedure],
 ) -> None:
-    """An undisturbed search gives the same orders, ids and values."""
+    """An undisturbed search gives the same actions, ids and values."""
     check_deaths(procedure, every=17)
 
 
@@ -87,10 +87,10 @@ def test_a_controller_crash_at_any_write_does_not_change_an_own_search(
 VALUES: Hyperparameters = {"lr": 0.01, "batch_size": 1}
 
 
-def at_rung(*orders: object) -> Any:
-    """Return these orders when the first grant is used."""
+def at_rung(*actions: object) -> Any:
+    """Return these actions when the first resource is used up."""
     one = Add(hyperparams=VALUES, epochs=2)
-    return lambda: Scripted([one], lambda report: [*orders] if isinstance(report, Reached) else [])
+    return lambda: Scripted([one], lambda report: [*actions] if isinstance(report, Reached) else [])
 
 
 def raising() -> Procedure:
@@ -99,40 +99,40 @@ def raising() -> Procedure:
     def then(_report: Report) -> object:
         return dict[str, object]()["nothing"]
 
-    return Scripted([Draw(count=1)], then)
+    return Scripted([Suggest(count=1)], then)
 
 
 BAD: dict[str, tuple[Any, str]] = {
     "raises": (raising, "'nothing'"),
-    "orders nothing at all": (
+    "no list": (
         lambda: Scripted(None),
-        "Mine.begin() returned None, expected a list of orders (Draw, Add, Extend, Stop, Finish of cerebro.search); "
-        "return [] for none (at its start)",
+        "Mine.begin() returned None, expected a list of actions (Suggest, Add, Extend, Stop, Finish of cerebro.search)"
+        "; return [] for none (at its start)",
     ),
-    "no order": (
+    "no action": (
         lambda: Scripted(["stop"]),
-        "Mine.begin() returned 'stop' among its orders, expected a list of orders",
+        "Mine.begin() returned 'stop' among its actions, expected a list of actions",
     ),
     "a wrong field": (
-        lambda: Scripted([Draw(count=0)]),
-        "Mine.begin() ordered Draw(count=0): count is 0, Input should be greater than or equal to 1",
+        lambda: Scripted([Suggest(count=0)]),
+        "Mine.begin() returned Suggest(count=0): count is 0, Input should be greater than or equal to 1",
     ),
     "unknown model": (
         at_rung(Extend(model="m07", epochs=4)),
-        "the procedure 'Mine' ordered something for the model 'm07', which the run does not have: use only models "
+        "the procedure 'Mine' returned an action for the model 'm07', which the run does not have: use only models "
         "that `Added` has reported (on Reached(model='m00', epochs=2,",
     ),
-    "lower grant": (
+    "lower resource": (
         at_rung(Extend(model="m00", epochs=1)),
-        "Mine ordered a grant of 1 epochs for m00, which has one of 2: a grant only grows; use Stop",
+        "Mine requested 1 epochs for m00, which already has 2: a resource only grows; use Stop",
     ),
     "above the run's epochs": (
         at_rung(Extend(model="m00", epochs=9)),
-        "Mine ordered 9 epochs for m00, but the run has epochs=4: order at most that many",
+        "Mine requested 9 epochs for m00, but the run has epochs=4: request at most that many",
     ),
     "batch above a partition": (
         lambda: Scripted([Add(hyperparams={"lr": 0.1, "batch_size": 11}, epochs=1)]),
-        "Mine ordered a model with batch_size 11, expected a whole number from 1 to 10 (the smallest partition)",
+        "Mine requested a model with batch_size 11, expected a whole number from 1 to 10 (the smallest partition)",
     ),
     "no finite number": (
         lambda: Scripted([Add(hyperparams={**VALUES, "clip": [1.0, float("inf")]}, epochs=1)]),
@@ -140,7 +140,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "no batch": (
         lambda: Scripted([Add(hyperparams={"lr": 0.1}, epochs=1)]),
-        "Mine ordered a model with batch_size None, expected a whole number",
+        "Mine requested a model with batch_size None, expected a whole number",
     ),
 }
 
@@ -156,7 +156,7 @@ def paused(made: Simulation) -> RunPaused:
 
 @pytest.mark.parametrize("what", BAD)
 def test_an_error_of_an_own_procedure_pauses_the_run_with_the_reason(what: str) -> None:
-    """The user can end the search; granted models finish training."""
+    """The user can end the search; models use up their resource."""
     procedure, sentence = BAD[what]
     made = simulation(search_of(OWN), epochs=4, procedure=procedure)
     assert sentence in paused(made).reason
@@ -167,7 +167,7 @@ def test_a_failed_search_request_is_repeated_after_a_resume() -> None:
     is_broken = [True]
 
     class Moody(Halving):
-        def on_report(self, report: Report) -> list[Order]:
+        def on_report(self, report: Report) -> list[Action]:
             if isinstance(report, Reached) and is_broken[0]:
                 raise OSError("the licence server does not answer")
             return super().on_report(report)
@@ -191,7 +191,7 @@ def test_a_repaired_procedure_replaces_the_failed_one() -> None:
     asked: list[tuple[str, str]] = []
 
     class Either(Halving):
-        def on_report(self, report: Report) -> list[Order]:
+        def on_report(self, report: Report) -> list[Action]:
             if isinstance(report, Reached) and asked[-1][1] == OWN.code:
                 raise ValueError("a mistake")
             return super().on_report(report)
@@ -232,7 +232,7 @@ def test_only_an_own_procedure_of_an_open_search_can_be_replaced() -> None:
 
 
 def test_a_procedure_that_replays_to_other_actions_pauses_the_run() -> None:
-    """The message names the order, and the log stays valid."""
+    """The message names the action, and the log stays valid."""
     begun = [0]
 
     class Fickle(Halving):
@@ -243,10 +243,10 @@ def test_a_procedure_that_replays_to_other_actions_pauses_the_run() -> None:
     made = searched(Fickle)
     reason = paused(made).reason
     assert (
-        "Mine has ordered Draw(count=8) at its start, and now it orders Draw(count=4): a procedure's orders"
+        "Mine returned Suggest(count=8) at its start, and now it returns Suggest(count=4): a procedure's actions"
         in reason
     )
-    assert next(each.draw for each in made.log if isinstance(each, SearchDecided)) == 8
+    assert next(each.suggest for each in made.log if isinstance(each, SearchDecided)) == 8
 
 
 def test_an_unknown_procedure_version_pauses_the_run() -> None:
@@ -273,7 +273,7 @@ def test_a_users_stop_overrides_an_own_procedure(seed: int) -> None:
 @given(data=st.data())
 def test_an_own_search_ends_after_any_failure(data: st.DataObject) -> None:
     """Workers leave, models fail, controllers crash and users stop models: the run finishes and no model
-    exceeds its grant."""
+    exceeds its resource."""
     failing = {f"m{n:02}" for n in data.draw(st.sets(st.integers(0, 9), max_size=3))}
     failure = Failure(kind=FailureKind.USER_ERROR, message="it raises")
     starts = data.draw(st.dictionaries(st.integers(0, 2), st.floats(0.5, 20), max_size=3))

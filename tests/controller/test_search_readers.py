@@ -137,7 +137,7 @@ def test_rungs_of_a_stopping_search_show_value_and_reason() -> None:
     assert lowest.count("goes on") + lowest.count("stopped") == 12
     assert [each.fate for each in rungs.rungs(run)[0].models] == ["trained"] * 3
     line, counts = rungs.lines(run)
-    assert "12 of at most 12 drawn, 12 models" in line
+    assert "12 of at most 12 suggested, 12 models" in line
     assert "search over: all 12 models have ended" in line
     assert "epoch 4: 3 trained" in counts
 

@@ -94,7 +94,7 @@ def test_a_population_inherits_a_users_changes() -> None:
 
 
 def check_deaths(name: str, *, every: int) -> None:
-    """Check that crashes at writes `every` apart leave models, ids, values and orders unchanged."""
+    """Check that crashes at writes `every` apart leave models, ids, values and actions unchanged."""
     procedure, samples, epochs = SEARCHES[name]
     search = search_of(procedure, samples=samples and 6)
     undisturbed = simulation(search, epochs=epochs)

@@ -51,7 +51,7 @@ def half_of(name: str) -> list[Event]:
         found.append(event)
         run = state.runs.get("fit-1")
         words = [each.state for each in run.models.values()] if run else []
-        if run and run.search and run.search.drawn > 6 and "finished" in words and "active" in words:
+        if run and run.search and run.search.num_suggested > 6 and "finished" in words and "active" in words:
             break
     return found
 
@@ -64,8 +64,8 @@ def test_the_tab_names_who_went_on_and_who_was_stopped_at_which_value() -> None:
     assert run.search is not None
     for why in run.search.verdicts.values():
         assert why in page
-    assert "ASHA (stopping), models drawn at random" in page
-    assert "12 of at most 12 drawn, 12 models" in page
+    assert "ASHA (stopping), models sampled at random" in page
+    assert "12 of at most 12 suggested, 12 models" in page
     assert page.index("Rung of 4 epochs") < page.index("Rung of 3 epochs") < page.index("Rung of 1 epoch")
     assert "promoted to epoch 3" in page
 

@@ -8,7 +8,7 @@ import pytest
 
 from cerebro import GP, TPE, Random, loguniform
 from cerebro.contract.events import SearchDecided, TaskAssigned, TaskCommitted
-from cerebro.search import Order, Reached, Report
+from cerebro.search import Action, Reached, Report
 from cerebro.state import RunState
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
@@ -26,7 +26,7 @@ class Licensed(Halving):
         super().__init__(models=4)
         self.path = path
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         """Report as `Halving` does."""
         if isinstance(report, Reached):
             self.path.open().close()
@@ -97,7 +97,7 @@ def test_a_procedure_that_raises_pauses_the_run_until_what_it_lacks_is_there(
 class Mistaken(Halving):
     """A procedure that fails when the first model finishes."""
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         """Report as `Halving` does, but with the mistake."""
         return [self.nothing] if isinstance(report, Reached) else super().on_report(report)  # type: ignore[attr-defined]
 
@@ -131,12 +131,12 @@ def test_containers_for_etl_answer_for_searches(pods: Lab) -> None:
     experiment = pods.prepared()
     space = {**SPACE, "wd": loguniform(1e-6, 1e-2)}
     by_gp = Random(active=2, sampler=GP(startup=2))
-    for search, samples, asked in ((Halving(models=4), None, "orders"), (by_gp, 8, "draw")):
+    for search, samples, asked in ((Halving(models=4), None, "actions"), (by_gp, 8, "draw")):
         given = {"epochs": 1, "samples": samples, "search": search, **SETTINGS}
         assert experiment.run_fit(TinyTraining(), space, **given).failures() == {}
         run = run_of(pods, experiment)
         check_complete(run)
         assert len(run.models) == (samples or 4)
         tasks = [task for task in run.tasks.values() if task.key.kind == "search"]
-        assert {(task.key.question or "").partition("-")[0] for task in tasks} == {asked}
+        assert {(task.key.request or "").partition("-")[0] for task in tasks} == {asked}
         assert {task.attempts[-1].worker for task in tasks} <= {"worker-0-etl", "worker-1-etl"}

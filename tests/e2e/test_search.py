@@ -14,7 +14,7 @@ from cerebro.contract.events import (
     SearchDecided,
     TaskAssigned,
     TaskCommitted,
-    ValuesDrawn,
+    ValuesSuggested,
 )
 from cerebro.contract.tasks import TrainTask
 from cerebro.errors import ConflictError, NotFoundError
@@ -82,7 +82,7 @@ def test_a_search_draws_by_tpe_and_survives_its_controller_and_a_worker(own_lab:
     assert result.failures() == {}
     run = run_of(lab, experiment)
     check_complete(run)
-    drawn = [event for event in log.read() if isinstance(event, ValuesDrawn)]
+    drawn = [event for event in log.read() if isinstance(event, ValuesSuggested)]
     assert sum(len(event.values) for event in drawn) == 12
     assert len(run.models) == 12
     assert not any(isinstance(event, ModelsAdded) for event in log.read())

@@ -10,7 +10,7 @@ import pytest
 from cerebro.contract.events import TaskAsked, TaskAssigned, TaskCommitted, TaskRevoked
 from cerebro.contract.rest import api
 from cerebro.contract.search import OwnProcedure, SearchRequest
-from cerebro.contract.search_questions import DrawOrder, OrdersQuestion, SearchAnswer
+from cerebro.contract.search_tasks import ActionsRequest, SearchAnswer, SuggestAction
 from cerebro.contract.tasks import SearchTask, TaskResult
 from cerebro.errors import ConflictError
 from cerebro.search.wire_format import packed
@@ -35,8 +35,8 @@ class DecisionContract:
     def test_a_question_of_a_search_is_in_the_inbox_and_its_answer_in_the_log(self, bench: Bench) -> None:
         """The request needs no device, so it runs next to a task that has one."""
         bench.run_until("running")
-        question = OrdersQuestion(
-            request=SearchRequest(procedure=OwnProcedure(code="1" * 64, name="Mine")),
+        question = ActionsRequest(
+            search=SearchRequest(procedure=OwnProcedure(code="1" * 64, name="Mine")),
             epochs=9,
             metric="loss",
             mode="min",
@@ -45,14 +45,14 @@ class DecisionContract:
             largest_batch=8,
             log=packed([], []),
         )
-        key = "fit-1/search/orders-0"
+        key = "fit-1/search/actions-0"
         given = SearchTask(
-            key=key, experiment="one", run="fit-1", dataset="d", hang_timeout_s=9.0, question=question
+            key=key, experiment="one", run="fit-1", dataset="d", hang_timeout_s=9.0, request=question
         )
         assert bench.assign(task=key, devices=(), given=given) == "done"
         assert bench.store.inbox("worker-0", "a", 0, wait_s=0)[-1].body == given
         assert bench.step("start", task=key) == "done"
-        answer = SearchAnswer(orders=((DrawOrder(count=3),), ()))
+        answer = SearchAnswer(actions=((SuggestAction(count=3),), ()))
         commit = api.Commit(experiment="one", task=key, attempt=1, result=TaskResult(answer=answer))
         assert bench.report(commit).outcomes[0].outcome == "done"
         committed = bench.log()[-1]

@@ -1,7 +1,7 @@
-"""A simulated run that executes a search's orders and reports the results.
+"""A simulated run that executes a search's actions and reports the results.
 
 It replaces the fold and the workers. A seeded generator picks the next action, so reports arrive in every
-valid order.
+valid action.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from cerebro.contract.search import (
 )
 from cerebro.search.procedure import (
     SEARCH,
+    Action,
     Add,
     Added,
     Changed,
     Closed,
     Crew,
-    Draw,
-    Drawn,
     Extend,
     Extended,
     Failed,
     Finish,
     Measured,
-    Order,
     Reached,
     Refused,
     Report,
     Resumed,
     Stop,
     Stopped,
+    Suggest,
+    Suggested,
 )
 from cerebro.search.transducer import Search
 from tests.search.own_procedures import Halving
@@ -72,7 +72,7 @@ class Model:
     """A model as the fold stores it."""
 
     hyperparams: Hyperparameters
-    grant: int
+    resource: int
     priority: int = 0
     origin: str | None = None
     is_warm: bool = False
@@ -80,11 +80,11 @@ class Model:
     is_stopped: bool = False
     is_failed: bool = False
     is_kept: bool = False
-    grants: list[int] = field(default_factory=list)
+    resources: list[int] = field(default_factory=list)
 
     @property
     def is_active(self) -> bool:
-        return not (self.is_stopped or self.is_failed) and self.trained < self.grant
+        return not (self.is_stopped or self.is_failed) and self.trained < self.resource
 
 
 def score(hyperparams: Hyperparameters, epoch: int) -> float:
@@ -94,7 +94,7 @@ def score(hyperparams: Hyperparameters, epoch: int) -> float:
 
 
 class Run:
-    """Execute the orders of a search."""
+    """Execute the actions of a search."""
 
     def __init__(self, search: Search, seed: int = 0, value: Callable[[Hyperparameters, int], float] = score):
         self.search = search
@@ -104,75 +104,75 @@ class Run:
         """Probability that the run refuses a model."""
         self.models: dict[str, Model] = {}
         self.told: list[Report] = []
-        self.orders: list[list[Order]] = []
+        self.actions: list[list[Action]] = []
         self.why = ""
         self.is_late = False
-        """True if other actions may happen before the run executes an order."""
-        self._decisions: deque[list[Order]] = deque()
-        self._draws: deque[int] = deque()
-        self._drawn = 0
+        """True if other actions may happen before the run executes an action."""
+        self._decisions: deque[list[Action]] = deque()
+        self._pending: deque[int] = deque()
+        self._num_suggested = 0
         self._time = 0.0
         self._reports: deque[Report] = deque()
         self._do(search.begin())
 
-    # --- Orders of the search ---
+    # --- Actions of the search ---
 
-    def _do(self, orders: list[Order]) -> None:
-        self.orders.append(orders)
-        if self.is_late and orders:
-            self._decisions.append(orders)
+    def _do(self, actions: list[Action]) -> None:
+        self.actions.append(actions)
+        if self.is_late and actions:
+            self._decisions.append(actions)
         else:
-            self._carry_out(orders)
+            self._carry_out(actions)
 
-    def _carry_out(self, orders: list[Order]) -> None:
-        for order in orders:
-            match order:
-                case Draw():
-                    self._draws.extend(range(self._drawn, self._drawn + order.count))
-                    self._drawn += order.count
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Suggest():
+                    self._pending.extend(range(self._num_suggested, self._num_suggested + action.count))
+                    self._num_suggested += action.count
                 case Add():
-                    self._add(order)
+                    self._add(action)
                 case Extend():
-                    self._extend(order)
+                    self._extend(action)
                 case Stop():
-                    model = self.models[order.model]
+                    model = self.models[action.model]
                     assert self.is_late or not model.is_kept
                     if not model.is_kept or self.rng.random() < 0.5:
-                        self.stop(order.model, SEARCH)
+                        self.stop(action.model, SEARCH)
                 case Finish():
                     assert not self.why, "finished twice"
-                    self.why = order.why
+                    self.why = action.why
 
     @property
-    def ordered_stops(self) -> set[str]:
-        return {order.model for orders in self.orders for order in orders if isinstance(order, Stop)}
+    def requested_stops(self) -> set[str]:
+        return {action.model for actions in self.actions for action in actions if isinstance(action, Stop)}
 
-    def _extend(self, order: Extend) -> None:
-        model = self.models[order.model]
-        if model.is_stopped or model.is_failed or order.epochs <= model.grant:
-            assert self.is_late, f"{order} of {model}"
+    def _extend(self, action: Extend) -> None:
+        model = self.models[action.model]
+        if model.is_stopped or model.is_failed or action.epochs <= model.resource:
+            assert self.is_late, f"{action} of {model}"
             return
-        assert order.epochs > model.trained, f"{order} is below what is trained, {model.trained}"
-        model.grant, model.priority = order.epochs, order.priority
-        model.grants.append(order.epochs)
+        assert action.epochs > model.trained, f"{action} is below what is trained, {model.trained}"
+        model.resource, model.priority = action.epochs, action.priority
+        model.resources.append(action.epochs)
 
-    def _add(self, order: Add) -> None:
+    def _add(self, action: Add) -> None:
         if self.rng.random() < self.refused:
             self._reports.append(Refused(why="its checkpoint is gone"))
             return
         trained = 0
-        if order.origin is not None:
-            trained = self.models[order.origin].trained
-        if order.epochs <= trained:
+        if action.origin is not None:
+            trained = self.models[action.origin].trained
+        if action.epochs <= trained:
             assert self.is_late
             self._reports.append(Refused(why="its origin has been trained further"))
             return
-        self.add(order.hyperparams, order.epochs, SEARCH, origin=order.origin, priority=order.priority)
+        self.add(action.hyperparams, action.epochs, SEARCH, origin=action.origin, priority=action.priority)
 
     # --- Actions of the run ---
 
     def tell(self, report: Report) -> None:
-        """Report to the search and execute its orders until no report remains."""
+        """Report to the search and execute its actions until no report remains."""
         self._reports.append(report)
         self.tell_all()
 
@@ -195,7 +195,7 @@ class Run:
         name = f"m{len(self.models):03}"
         model = Model(hyperparams, epochs, priority, origin, is_warm=is_warm or origin is not None)
         model.trained = self.models[origin].trained if origin else 0
-        model.grants.append(epochs)
+        model.resources.append(epochs)
         self.models[name] = model
         self._reports.append(
             Added(
@@ -210,18 +210,18 @@ class Run:
         return name
 
     def stop(self, name: str, by: str) -> None:
-        """Stop a model, unless it has used its grant."""
+        """Stop a model, unless it has used its resource."""
         model = self.models[name]
         if model.is_active:
             model.is_stopped = True
             self._reports.append(Stopped(model=name, by=by))
 
-    def draw(self) -> None:
+    def suggest(self) -> None:
         """Answer the oldest request for a suggestion."""
-        number = self._draws.popleft()
-        rng = random.Random(f"draw/{number}")
+        number = self._pending.popleft()
+        rng = random.Random(f"suggest/{number}")
         values: Hyperparameters = {"lr": rng.random(), "width": number, "drop": 0.5}
-        self.tell(Drawn(number=number, hyperparams=values, time=self._time))
+        self.tell(Suggested(number=number, hyperparams=values, time=self._time))
 
     def train(self, name: str) -> None:
         model = self.models[name]
@@ -234,19 +234,23 @@ class Run:
             "time": self._time,
         }
         self._reports.append(Measured(model=name, epoch=model.trained, **news))
-        if model.trained == model.grant:
+        if model.trained == model.resource:
             self._reports.append(Reached(model=name, epochs=model.trained, **news))
         self.tell_all()
 
     def step(self) -> bool:
         """Do one random action that needs no user. Return False if no action is possible."""
         active = [name for name, model in self.models.items() if model.is_active]
-        chances = [*active, *(["draw"] if self._draws else []), *(["decide"] * 3 if self._decisions else [])]
+        chances = [
+            *active,
+            *(["suggest"] if self._pending else []),
+            *(["decide"] * 3 if self._decisions else []),
+        ]
         if not chances:
             return False
         chosen = self.rng.choice(chances)
-        if chosen == "draw":
-            self.draw()
+        if chosen == "suggest":
+            self.suggest()
         elif chosen == "decide":
             self._carry_out(self._decisions.popleft())
             self.tell_all()
@@ -269,11 +273,11 @@ class Run:
             case 2 if name and model and (model.is_stopped or model.is_failed):
                 model.is_stopped = model.is_failed = False
                 model.is_kept = True
-                self.tell(Resumed(model=name, by="ann", epochs=model.grant))
+                self.tell(Resumed(model=name, by="ann", epochs=model.resource))
             case 3 if name and model and not model.is_failed:
-                model.grant = max(model.trained, self.rng.randint(1, 2 * self.search.facts.epochs))
+                model.resource = max(model.trained, self.rng.randint(1, 2 * self.search.facts.epochs))
                 model.is_kept, model.is_stopped = True, False
-                self._reports.append(Extended(model=name, epochs=model.grant, by="ann"))
+                self._reports.append(Extended(model=name, epochs=model.resource, by="ann"))
                 self.tell_all()
             case 4:
                 self.tell(Crew(workers=self.rng.randint(0, 5)))
@@ -283,8 +287,8 @@ class Run:
                 )
                 self.tell_all()
             case 6 if name and model and model.trained:
-                grant = model.trained + self.rng.randint(1, 9)
-                self.add({**model.hyperparams, "lr": 0.2}, grant, "ann", origin=name)
+                resource = model.trained + self.rng.randint(1, 9)
+                self.add({**model.hyperparams, "lr": 0.2}, resource, "ann", origin=name)
                 self.tell_all()
             case 7 if name and model and model.is_active:
                 model.hyperparams = {**model.hyperparams, "lr": self.rng.random(), "width": "wide"}

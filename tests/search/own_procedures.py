@@ -7,17 +7,15 @@ from typing import Any, cast
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.search import (
+    Action,
     Add,
     Added,
     Crew,
-    Draw,
-    Drawn,
     Extend,
     Extended,
     Facts,
     Failed,
     Finish,
-    Order,
     Procedure,
     Reached,
     Refused,
@@ -25,6 +23,8 @@ from cerebro.search import (
     Resumed,
     Stop,
     Stopped,
+    Suggest,
+    Suggested,
 )
 
 
@@ -36,19 +36,19 @@ class Halving(Procedure):
     def __init__(self, models: int = 8) -> None:
         self.models = models
 
-    def begin(self, facts: Facts) -> list[Order]:
+    def begin(self, facts: Facts) -> list[Action]:
         self.facts, self.grant = facts, 1
         self.waiting: dict[str, float] = {}
         self.scores: dict[str, float] = {}
         self.to_come = self.models
-        return [Draw(count=self.models)]
+        return [Suggest(count=self.models)]
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         """Decide once each training model has used its grant."""
-        orders: list[Order] = []
+        actions: list[Action] = []
         match report:
-            case Drawn():
-                orders.append(Add(hyperparams=report.hyperparams, epochs=1))
+            case Suggested():
+                actions.append(Add(hyperparams=report.hyperparams, epochs=1))
             case Added(by="search"):
                 self.to_come -= 1
                 self.waiting[report.model] = 0.0
@@ -60,11 +60,11 @@ class Halving(Procedure):
             case Failed() | Stopped() | Extended() | Resumed():  # A user has changed the plan for this model.
                 self.waiting.pop(report.model, None)
                 self.scores.pop(report.model, None)
-        if orders or self.waiting or self.to_come:
-            return orders
+        if actions or self.waiting or self.to_come:
+            return actions
         return self._halve()
 
-    def _halve(self) -> list[Order]:
+    def _halve(self) -> list[Action]:
         ranked = sorted(self.scores, key=lambda name: (-self.scores[name], name))
         if self.grant >= self.facts.epochs or not ranked:
             return [Finish(why="the best is trained to the end")]
@@ -81,12 +81,12 @@ class Halving(Procedure):
 class Clones(Procedure):
     """Train two models with random values from `facts`, then a clone of the first."""
 
-    def begin(self, facts: Facts) -> list[Order]:
+    def begin(self, facts: Facts) -> list[Action]:
         self.facts, self.names, self.is_cloned = facts, list[str](), False
         rng = facts.rng(0)
         return [Add(hyperparams={"lr": rng.random(), "batch_size": 1}, epochs=1) for _ in range(2)]
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         match report:
             case Reached() if not self.is_cloned and self.facts.epochs > 1:
                 self.is_cloned = True
@@ -100,13 +100,13 @@ class Clones(Procedure):
 
 
 class Scripted(Procedure):
-    """Return fixed orders at the start and computed orders after each report."""
+    """Return fixed orders at the start and computed actions after each report."""
 
     def __init__(self, first: object, then: Callable[[Report], object] = lambda _report: []) -> None:
         self.first, self.then = first, then
 
-    def begin(self, facts: Facts) -> list[Order]:
-        return cast(list[Order], self.first)  # The wrong type, as a user may return it.
+    def begin(self, facts: Facts) -> list[Action]:
+        return cast(list[Action], self.first)  # The wrong type, as a user may return it.
 
-    def on_report(self, report: Report) -> list[Order]:
-        return cast(list[Order], self.then(report))
+    def on_report(self, report: Report) -> list[Action]:
+        return cast(list[Action], self.then(report))

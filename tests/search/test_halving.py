@@ -13,14 +13,14 @@ from cerebro.contract.search import ASHA, Above, Hyperband
 from cerebro.search.procedure import (
     Added,
     Crew,
-    Draw,
-    Drawn,
     Extend,
     Failed,
     Measured,
     Reached,
     Stop,
     Stopped,
+    Suggest,
+    Suggested,
 )
 from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
 from cerebro.search.transducer import Search
@@ -74,7 +74,7 @@ def test_who_fails_completes_a_rung_as_worst(seed: int, failing: set[int]) -> No
     """Three of nine models continue as long as three remain."""
     run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), seed)
     while len(run.models) < 9:
-        run.draw()
+        run.suggest()
     for number in failing:
         run.models[f"m{number:03}"].is_failed = True
         run.tell(Failed(model=f"m{number:03}"))
@@ -86,15 +86,15 @@ def test_who_fails_completes_a_rung_as_worst(seed: int, failing: set[int]) -> No
 
 
 def at_the_first_rung(run: Run, count: int) -> None:
-    """Draw all models and train all except the last one."""
+    """Suggest all models and train all except the last one."""
     while len(run.models) < count:
-        run.draw()
+        run.suggest()
     for name in sorted(run.models)[: count - 1]:
         run.train(name)
 
 
-def grants(run: Run) -> list[int]:
-    return [model.grant for model in run.models.values()]
+def resources(run: Run) -> list[int]:
+    return [model.resource for model in run.models.values()]
 
 
 def by_width(hyperparams: Hyperparameters, epoch: int) -> float:
@@ -112,29 +112,29 @@ def test_who_is_stopped_at_its_rung_gives_its_place_to_the_next() -> None:
     run.models["m007"].is_stopped = True
     run.tell(Stopped(model="m007", by="ann"))
     run.train("m008")
-    assert grants(run) == [1, 1, 1, 1, 3, 3, 3, 1, 1]
-    assert run.ordered_stops == {"m008"} | {f"m00{number}" for number in range(4)}
+    assert resources(run) == [1, 1, 1, 1, 3, 3, 3, 1, 1]
+    assert run.requested_stops == {"m008"} | {f"m00{number}" for number in range(4)}
 
 
 def test_a_bracket_does_without_a_model_that_cannot_be() -> None:
     """Two of eight models continue."""
     run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.refused = 1.0
-    run.draw()
+    run.suggest()
     run.refused = 0.0
     at_the_first_rung(run, 8)
     run.train("m007")
-    assert grants(run) == [1, 1, 1, 1, 1, 1, 3, 3]
+    assert resources(run) == [1, 1, 1, 1, 1, 1, 3, 3]
 
 
-def test_who_was_granted_more_by_a_user_is_not_stopped_at_a_rung() -> None:
+def test_a_model_that_a_user_extended_is_not_stopped_at_a_rung() -> None:
     """It gives up its rank in the rung and trains for the epochs that the user set."""
     run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.add({"lr": 0.0, "width": -1, "drop": 0.0}, 5, "ann")
     run.tell_all()
     at_the_first_rung(run, 10)
     run.train("m009")
-    assert [name in run.ordered_stops for name in run.models] == [False] + [True] * 6 + [False] * 3
+    assert [name in run.requested_stops for name in run.models] == [False] + [True] * 6 + [False] * 3
     run.to_the_end()
     assert run.models["m000"].trained == 5
 
@@ -167,7 +167,7 @@ def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> No
     run = Run(search_of(asked(ASHA(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
     told: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
     levels = rung_epochs(1, eta, 8)
-    for report, orders in zip(run.told, run.orders[1:], strict=True):
+    for report, actions in zip(run.told, run.actions[1:], strict=True):
         if isinstance(report, Measured) and report.epoch in levels:
             told[report.epoch].append((-report.value, report.model))
         if isinstance(report, Reached) and report.epochs < 8:
@@ -175,7 +175,7 @@ def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> No
             is_best = (-report.value, report.model) in here[: max(1, len(here) // eta)]
             following = levels[levels.index(report.epochs) + 1]
             expected = Extend(model=report.model, epochs=following) if is_best else Stop
-            assert expected in orders or (expected is Stop and isinstance(orders[0], Stop))
+            assert expected in actions or (expected is Stop and isinstance(actions[0], Stop))
     assert len(run.models) == 40
 
 
@@ -186,7 +186,7 @@ def test_promotion_goes_on_until_the_best_of_each_rung_have(seed: int, brackets:
     request = asked(ASHA(eta=3, rule="promotion", brackets=brackets), samples=60)
     run = Run(search_of(request, epochs=27), seed).to_the_end()
     assert len(run.models) == 60
-    assert not any(isinstance(order, Stop) for orders in run.orders for order in orders)
+    assert not any(isinstance(action, Stop) for actions in run.actions for action in actions)
     assert {model.trained for model in run.models.values()} <= {1, 3, 9, 27}
     if brackets == 1:
         for level in (1, 3, 9):
@@ -199,27 +199,27 @@ def test_who_fails_on_its_parallel_plan_to_a_rung_of_asha_is_worst_there() -> No
     """With two failures, the second best of four models is in the better half."""
     run = Run(search_of(asked(ASHA(eta=2), samples=4), epochs=4, workers=2), value=by_width)
     while len(run.models) < 4:
-        run.draw()
+        run.suggest()
     for name in ("m000", "m001"):
         run.models[name].is_failed = True
         run.tell(Failed(model=name))
     run.train("m003")
     run.train("m002")
-    assert grants(run) == [1, 1, 2, 2]
+    assert resources(run) == [1, 1, 2, 2]
 
 
 def test_a_warm_clone_takes_part_in_no_rung() -> None:
     """Its values include another model's training, so it is neither promoted nor compared."""
     run = Run(search_of(asked(ASHA(eta=2), samples=2), epochs=4), value=by_width)
-    run.draw()
-    run.draw()
+    run.suggest()
+    run.suggest()
     run.train("m000")
     clone = run.add({"lr": 0.0, "width": 99, "drop": 0.0}, 2, "ann", origin="m000")
     run.tell_all()
     run.train(clone)
     run.train("m001")
     run.train("m001")
-    assert grants(run) == [2, 4, 2]
+    assert resources(run) == [2, 4, 2]
     assert len(run.search.history()) == 2
 
 
@@ -228,10 +228,10 @@ def test_the_highest_rung_is_served_first() -> None:
     search = search_of(asked(ASHA(eta=2, rule="promotion", active=1), samples=20), epochs=4)
     search.begin()
     run = _Told(search)
-    assert run.model(0.9) == [Draw(count=1)]
+    assert run.model(0.9) == [Suggest(count=1)]
     assert run.model(0.8) == [Extend(model="m0", epochs=2)]
-    assert run.reached("m0", 2, 0.9) == [Draw(count=1)]
-    assert run.model(0.1) == [Draw(count=1)]
+    assert run.reached("m0", 2, 0.9) == [Suggest(count=1)]
+    assert run.model(0.1) == [Suggest(count=1)]
     assert run.model(0.7) == [Extend(model="m1", epochs=2)]
     assert run.reached("m1", 2, 0.8) == [Extend(model="m0", epochs=4)]
 
@@ -244,9 +244,9 @@ class _Told:
         self.count = 0
 
     def model(self, value: float) -> list[object]:
-        """Report a model as drawn, added and at its first rung."""
+        """Report a model as suggested, added and at its first rung."""
         name, self.count = f"m{self.count}", self.count + 1
-        self.search.on_report(Drawn(number=self.count - 1, hyperparams={"lr": value}))
+        self.search.on_report(Suggested(number=self.count - 1, hyperparams={"lr": value}))
         self.search.on_report(Added(model=name, hyperparams={"lr": value}, epochs=1))
         return self.reached(name, 1, value)
 
@@ -258,7 +258,7 @@ class _Told:
 def test_asha_s_brackets_begin_at_higher_rungs() -> None:
     """As in Hyperband, the first bracket gets most models: 81, 34 and 15."""
     run = Run(search_of(asked(ASHA(brackets=3), samples=200), epochs=81)).to_the_end()
-    firsts = [model.grants[0] for model in run.models.values()]
+    firsts = [model.resources[0] for model in run.models.values()]
     counts = [firsts.count(level) for level in (1, 3, 9)]
     assert sum(counts) == 200
     assert counts[0] > counts[1] > counts[2] > 0
@@ -267,12 +267,12 @@ def test_asha_s_brackets_begin_at_higher_rungs() -> None:
 @given(seed=SEEDS)
 @settings(max_examples=20, deadline=None)
 def test_two_models_for_each_worker_are_active(seed: int) -> None:
-    """The number of active models follows the number of workers until all samples are drawn."""
+    """The number of active models follows the number of workers until all samples are used."""
     run = Run(search_of(asked(ASHA(), samples=100), epochs=9, workers=3), seed)
     for workers in (3, 5, 1, 4):
         run.tell(Crew(workers=workers))
         before = len(run.models)
         while len(run.models) < before + 20:
             run.step()
-        active = run.search.models.num_active + len(run.search.open_draws)
+        active = run.search.models.num_active + len(run.search.open_suggestions)
         assert active == 2 * workers or workers == 1

@@ -1,4 +1,4 @@
-"""A user's procedure in another process: replayed answers give the same orders."""
+"""A user's procedure in another process: replayed answers give the same actions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.search import CMA, OwnProcedure, Space, Uniform
-from cerebro.contract.search_questions import OrdersQuestion
+from cerebro.contract.search_tasks import ActionsRequest
 from cerebro.errors import SearchError
-from cerebro.search import Drawn, Measured, Order, Procedure, Report
+from cerebro.search import Action, Measured, Procedure, Report, Suggested
 from cerebro.search.history import Past
-from cerebro.search.questions import draw_question, drawable, values_for
+from cerebro.search.suggestions import installed_samplers, suggestions_request, values_for
 from cerebro.search.user_procedure import Answered, answer, search_of
-from cerebro.search.wire_format import orders_line, packed, report_line, unpacked
+from cerebro.search.wire_format import actions_line, packed, report_line, unpacked
 from tests.search.driving import Run, asked
 from tests.search.own_procedures import Halving, Scripted
 
 OWN = OwnProcedure(code="1" * 64, name="Mine")
 
 
-def question(told: str = "", **settings: object) -> OrdersQuestion:
+def request(told: str = "", **settings: object) -> ActionsRequest:
     request = asked(OWN, samples=30)
-    return OrdersQuestion(
-        request=request.model_copy(update=settings),
+    return ActionsRequest(
+        search=request.model_copy(update=settings),
         epochs=9,
         metric="score",
         mode="max",
@@ -37,43 +37,41 @@ def question(told: str = "", **settings: object) -> OrdersQuestion:
     )
 
 
-def put(reports: list[Report], known: int, make: Callable[[], Procedure] = Halving) -> list[list[Order]]:
+def put(reports: list[Report], known: int, make: Callable[[], Procedure] = Halving) -> list[list[Action]]:
     """Return the procedure's answers after `known` answers of `Halving`, as the controller receives them."""
     before = _answers(reports[: known - 1]) if known else []
     told = packed([report_line(report) for report in reports], before)
-    search = search_of(question(), stands_in := Answered())
-    given = [*unpacked(packed([], before))[1], *answer(question(told), make)]
-    orders = []
+    search = search_of(request(), stands_in := Answered())
+    given = [*unpacked(packed([], before))[1], *answer(request(told), make)]
+    actions = []
     for number, each in enumerate(given):
         stands_in.give(each)
-        orders.append(search.on_report(reports[number - 1]) if number else search.begin())
-    return orders
+        actions.append(search.on_report(reports[number - 1]) if number else search.begin())
+    return actions
 
 
 def _answers(reports: list[Report]) -> list[str]:
     told = packed([report_line(report) for report in reports], [])
-    return [orders_line(orders) for orders in answer(question(told), Halving)]
+    return [actions_line(actions) for actions in answer(request(told), Halving)]
 
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 10**6), data=st.data())
-def test_however_questions_are_cut_the_orders_are_those_of_the_procedure(
-    seed: int, data: st.DataObject
-) -> None:
+def test_however_requests_are_cut_the_actions_equal_the_procedures(seed: int, data: st.DataObject) -> None:
     """The procedure runs here, or in another process from the start with recorded answers."""
-    run = Run(search_of(question(), Halving()), seed).to_the_end(disturbances=data.draw(st.integers(0, 30)))
+    run = Run(search_of(request(), Halving()), seed).to_the_end(disturbances=data.draw(st.integers(0, 30)))
     known = data.draw(st.integers(0, len(run.told)))
-    assert put(run.told, known) == run.orders
+    assert put(run.told, known) == run.actions
 
 
-def test_an_order_that_is_another_one_than_before_is_named() -> None:
-    """The message names the reports, the earlier order and the new one."""
+def test_an_action_that_differs_in_a_replay_is_named() -> None:
+    """The message names the reports, the earlier action and the new one."""
     with pytest.raises(
-        SearchError, match=r"Mine has ordered Draw\(count=8\) at its start, and now it orders"
+        SearchError, match=r"Mine returned Suggest\(count=8\) at its start, and now it returns"
     ) as told:
         put([], 1, lambda: Halving(models=3))
-    assert "Draw(count=3): a procedure's orders may depend only on its reports" in str(told.value)
-    with pytest.raises(SearchError, match="now it orders nothing more"):
+    assert "Suggest(count=3): a procedure's actions may depend only on its reports" in str(told.value)
+    with pytest.raises(SearchError, match="now it returns nothing more"):
         put([], 1, lambda: Scripted([]))
 
 
@@ -81,7 +79,7 @@ def test_hundreds_of_models_are_told_in_little_space() -> None:
     """1,000 models with two measurements each."""
     reports: list[Report] = []
     for number in range(1000):
-        reports.append(Drawn(number=number, hyperparams={"lr": number / 7, "batch_size": 32}))
+        reports.append(Suggested(number=number, hyperparams={"lr": number / 7, "batch_size": 32}))
         for epoch in (1, 2):
             metrics = {"loss": epoch / (number + 3), "accuracy": 1 - epoch / (number + 3)}
             reports.append(
@@ -100,13 +98,13 @@ def test_a_sampler_whose_library_is_missing_says_what_to_install(monkeypatch: py
     with pytest.raises(
         SearchError, match=r"the sampler 'cma' needs cmaes, and .*pip install 'cerebro-platform\["
     ):
-        values_for(draw_question(CMA(), space, known, range(1), 0))
+        values_for(suggestions_request(CMA(), space, known, range(1), 0))
 
 
-def test_what_can_be_drawn_here_is_known_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_samplers_are_known_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gaussian processes need both torch and SciPy."""
-    from cerebro.search import questions
+    from cerebro.search import suggestions
 
-    assert drawable() == {"random", "tpe", "gp", "cma"}
-    monkeypatch.setattr(questions, "find_spec", lambda name: None if name == "scipy" else object())
-    assert drawable() == {"random", "tpe", "cma"}
+    assert installed_samplers() == {"random", "tpe", "gp", "cma"}
+    monkeypatch.setattr(suggestions, "find_spec", lambda name: None if name == "scipy" else object())
+    assert installed_samplers() == {"random", "tpe", "cma"}

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from cerebro.contract.search import PBT, ChoiceOf, Distribution, LogUniform, RandInt, Uniform
-from cerebro.search.procedure import Add, Extend, Extended, Facts, Failed, Order, Stop
+from cerebro.search.procedure import Action, Add, Extend, Extended, Facts, Failed, Stop
 from cerebro.search.procedures.pbt import perturbed
 from tests.search.driving import Run, asked, score, search_of
 
 CHOICE = PBT(population=8, every=2, quantile=0.25, perturb={"lr": (0.5, 2.0)})
 
 
-def generations(run: Run) -> list[list[Order]]:
-    """Return the orders that end a generation."""
-    return [orders for orders in run.orders if any(isinstance(order, Extend) for order in orders)]
+def generations(run: Run) -> list[list[Action]]:
+    """Return the actions that end a generation."""
+    return [actions for actions in run.actions if any(isinstance(action, Extend) for action in actions)]
 
 
 @given(seed=st.integers(0, 10**6))
@@ -31,21 +31,21 @@ def test_a_quarter_is_replaced_after_each_generation(seed: int) -> None:
     levels = (2, 4, 6, 8, 9)
     found = generations(run)
     assert len(found) == len(levels) - 1
-    for (level, following), orders in zip(pairwise(levels), found, strict=True):
-        extended = [order for order in orders if isinstance(order, Extend)]
-        clones = [order for order in orders if isinstance(order, Add)]
-        stopped = [order.model for order in orders if isinstance(order, Stop)]
-        assert {order.epochs for order in extended} | {order.epochs for order in clones} == {following}
+    for (level, following), actions in zip(pairwise(levels), found, strict=True):
+        extended = [action for action in actions if isinstance(action, Extend)]
+        clones = [action for action in actions if isinstance(action, Add)]
+        stopped = [action.model for action in actions if isinstance(action, Stop)]
+        assert {action.epochs for action in extended} | {action.epochs for action in clones} == {following}
         assert (len(extended), len(stopped)) == (6, 2)
         members = {name: score(run.models[name].hyperparams, level) for name in stopped}
-        members |= {order.model: score(run.models[order.model].hyperparams, level) for order in extended}
+        members |= {action.model: score(run.models[action.model].hyperparams, level) for action in extended}
         ranked = sorted(members, key=lambda name: (-members[name], name))
         assert set(stopped) == set(ranked[6:])
-        assert {order.origin for order in clones} <= set(ranked[:2])
-        for order in clones:
-            assert order.origin
-            of = run.models[order.origin].hyperparams
-            assert order.hyperparams in ({**of, "lr": clipped(of["lr"], by)} for by in (0.5, 2.0))
+        assert {action.origin for action in clones} <= set(ranked[:2])
+        for action in clones:
+            assert action.origin
+            of = run.models[action.origin].hyperparams
+            assert action.hyperparams in ({**of, "lr": clipped(of["lr"], by)} for by in (0.5, 2.0))
 
 
 def clipped(value: JsonValue, by: float) -> float:
@@ -58,30 +58,32 @@ def test_who_fails_is_replaced_too() -> None:
     """Three of eight models fail; three clones start and no other model stops."""
     run = Run(search_of(asked(CHOICE), epochs=4), seed=3)
     while len(run.models) < 8:
-        run.draw()
+        run.suggest()
     for name in ("m000", "m003", "m005"):
         run.models[name].is_failed = True
         run.tell(Failed(model=name))
     run.to_the_end()
-    (orders,) = generations(run)
-    assert [type(order) for order in orders].count(Add) == 3
-    assert not any(isinstance(order, Stop) for order in orders)
+    (actions,) = generations(run)
+    assert [type(action) for action in actions].count(Add) == 3
+    assert not any(isinstance(action, Stop) for action in actions)
 
 
-def test_who_was_granted_more_by_a_user_is_nobody_s_parent() -> None:
+def test_a_model_that_a_user_extended_is_no_parent() -> None:
     """Its newest checkpoint may be from a later epoch than the generation's."""
     run = Run(search_of(asked(PBT(population=2)), epochs=4), seed=3)
-    run.draw()
-    run.draw()
+    run.suggest()
+    run.suggest()
     best, other = sorted(run.models, key=lambda name: -score(run.models[name].hyperparams, 1))
-    run.models[best].grant, run.models[best].is_kept = 9, True
+    run.models[best].resource, run.models[best].is_kept = 9, True
     run.tell(Extended(model=best, epochs=9, by="ann"))
     run.train(best)
     run.train(best)
     run.train(other)
-    clones = [order for orders in run.orders for order in orders if isinstance(order, Add) and order.origin]
+    clones = [
+        action for actions in run.actions for action in actions if isinstance(action, Add) and action.origin
+    ]
     assert clones == []
-    assert best not in run.ordered_stops
+    assert best not in run.requested_stops
 
 
 @pytest.mark.parametrize(

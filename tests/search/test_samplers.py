@@ -23,7 +23,7 @@ from cerebro.contract.search import (
     Uniform,
 )
 from cerebro.search.history import Past, observations
-from cerebro.search.samplers import draw
+from cerebro.search.samplers import suggest
 
 NUMBERS: Space = {
     "lr": LogUniform(low=1e-5, high=1e-1),
@@ -54,25 +54,25 @@ def past(space: Space, count: int, *, epoch: int = 1) -> list[Past]:
     """Return models with random hyperparameters and their scores."""
     return [
         Past(hyperparams=each, scores={epoch: goodness(each)}, is_running=False)
-        for each in draw(RandomSampler(), space, (), range(count), 11)
+        for each in suggest(RandomSampler(), space, (), range(count), 11)
     ]
 
 
 @pytest.mark.parametrize(("choice", "space"), SAMPLERS)
-def test_the_same_question_has_the_same_answer(choice: Sampler, space: Space) -> None:
+def test_the_same_request_has_the_same_answer(choice: Sampler, space: Space) -> None:
     """Another number or seed gives another suggestion."""
     history = past(space, 24)
-    first = draw(choice, space, history, range(24, 27), 3)
-    assert first == draw(choice, space, history, range(24, 27), 3)
-    assert first[:1] == draw(choice, space, history, range(24, 25), 3)
-    assert first != draw(choice, space, history, range(24, 27), 4)
+    first = suggest(choice, space, history, range(24, 27), 3)
+    assert first == suggest(choice, space, history, range(24, 27), 3)
+    assert first[:1] == suggest(choice, space, history, range(24, 25), 3)
+    assert first != suggest(choice, space, history, range(24, 27), 4)
     assert len({repr(each) for each in first}) == 3
 
 
 @pytest.mark.parametrize(("choice", "space"), SAMPLERS)
-def test_draws_are_within_the_space(choice: Sampler, space: Space) -> None:
+def test_suggestions_are_within_the_space(choice: Sampler, space: Space) -> None:
     """Names follow the order of the space, and fixed values stay fixed."""
-    for each in draw(choice, space, past(space, 24), range(24, 32), 3):
+    for each in suggest(choice, space, past(space, 24), range(24, 32), 3):
         assert list(each) == list(space)
         assert each["batch_size"] == 32
         for name, among in space.items():
@@ -89,10 +89,10 @@ def converged(choice: Sampler, space: Space, *, rounds: int, width: int) -> tupl
     history: list[Past] = []
     for _ in range(rounds):
         numbers = range(len(history), len(history) + width)
-        drawn = draw(choice, space, history, numbers, 5)
+        drawn = suggest(choice, space, history, numbers, 5)
         history += [Past(hyperparams=each, scores={1: goodness(each)}, is_running=False) for each in drawn]
     last = history[-rounds * width // 4 :]
-    at_random = draw(RandomSampler(), space, (), range(200), 5)
+    at_random = suggest(RandomSampler(), space, (), range(200), 5)
     return _mean(each.hyperparams for each in last), _mean(at_random)
 
 
@@ -108,16 +108,16 @@ def test_what_was_told_is_used(choice: Sampler, space: Space) -> None:
     assert found > at_random / 3
 
 
-def test_until_enough_is_known_draws_are_random() -> None:
+def test_the_first_suggestions_are_random() -> None:
     """Either fewer than `startup` models are measured, or they share no epoch."""
-    at_random = draw(RandomSampler(), MIXED, (), range(9, 10), 3)
-    assert draw(TPE(startup=10), MIXED, past(MIXED, 9), range(9, 10), 3) == at_random
-    assert draw(TPE(startup=9), MIXED, past(MIXED, 9), range(9, 10), 3) != at_random
+    at_random = suggest(RandomSampler(), MIXED, (), range(9, 10), 3)
+    assert suggest(TPE(startup=10), MIXED, past(MIXED, 9), range(9, 10), 3) == at_random
+    assert suggest(TPE(startup=9), MIXED, past(MIXED, 9), range(9, 10), 3) != at_random
     apart = [
         Past(hyperparams=each.hyperparams, scores={number: 0.5})
         for number, each in enumerate(past(MIXED, 9), start=1)
     ]
-    assert draw(TPE(startup=9), MIXED, apart, range(9, 10), 3) == at_random
+    assert suggest(TPE(startup=9), MIXED, apart, range(9, 10), 3) == at_random
 
 
 @given(

@@ -23,8 +23,8 @@ from cerebro import (
 )
 from cerebro.client.search.requests import Search, search_request
 from cerebro.contract.search import RandomSampler
-from cerebro.search.procedure import Drawn
-from cerebro.search.samplers import draw
+from cerebro.search.procedure import Suggested
+from cerebro.search.samplers import suggest
 from tests.search.driving import Run, search_of
 
 NUMBERS: dict[str, Any] = {
@@ -46,20 +46,20 @@ PAIRS: list[tuple[Any, dict[str, Any]]] = [
 
 
 class Sampled(Run):
-    """Draw all requested suggestions at once, as the controller does."""
+    """Answer all requests for suggestions at once, as the controller does."""
 
-    def draw(self) -> None:
-        request, numbers = self.search.request, self.search.open_draws
-        found = draw(request.sampler, request.space, self.search.history(), numbers, seed=5)
+    def suggest(self) -> None:
+        request, numbers = self.search.request, self.search.open_suggestions
+        found = suggest(request.sampler, request.space, self.search.history(), numbers, seed=5)
         for number, hyperparams in zip(numbers, found, strict=True):
-            self._draws.popleft()
-            self._reports.append(Drawn(number=number, hyperparams=hyperparams))
+            self._pending.popleft()
+            self._reports.append(Suggested(number=number, hyperparams=hyperparams))
         self.tell_all()
 
 
 @pytest.mark.parametrize(("search", "space"), PAIRS)
 def test_any_procedure_goes_with_any_sampler(search: Any, space: dict[str, Any]) -> None:
-    """All values are in the space, and equal reports give equal orders."""
+    """All values are in the space, and equal reports give equal actions."""
     samples = None if isinstance(search, PBT) else 20
     request = search_request(
         space, search=Search(search, stop=[Plateau(6), Median(grace=3)]), samples=samples, epochs=9
@@ -74,4 +74,4 @@ def test_any_procedure_goes_with_any_sampler(search: Any, space: dict[str, Any])
         assert model.hyperparams["batch_size"] in range(8, 65)
         assert model.hyperparams.get("layers", 3) == 3
     again = search_of(request, epochs=9)
-    assert [again.begin(), *(again.on_report(report) for report in run.told)] == run.orders
+    assert [again.begin(), *(again.on_report(report) for report in run.told)] == run.actions

@@ -26,22 +26,22 @@ from cerebro.errors import SearchError
 from cerebro.search import transducer
 from cerebro.search.procedure import (
     SEARCH,
+    Action,
     Added,
     Closed,
     Crew,
-    Draw,
-    Drawn,
     Extend,
     Extended,
     Facts,
     Failed,
     Finish,
     Measured,
-    Order,
     Reached,
     Report,
     Stop,
     Stopped,
+    Suggest,
+    Suggested,
 )
 from tests.search.driving import Run, asked, search_of
 
@@ -72,7 +72,7 @@ VALUES: Hyperparameters = {"lr": 0.1, "width": 3, "drop": 0.0}
 def test_every_search_ends_and_can_be_told_again(
     procedure: ProcedureChoice, seed: int, rules: bool, is_late: bool
 ) -> None:
-    """Models fail, stop, resume and grow, workers change, and orders are executed late."""
+    """Models fail, stop, resume and grow, workers change, and actions are executed late."""
     request = asked(procedure, samples=30, stop=RULES if rules else ())
     run = Run(search_of(request, epochs=9), seed)
     run.is_late = is_late
@@ -80,7 +80,7 @@ def test_every_search_ends_and_can_be_told_again(
     assert run.why
     assert not run.search.is_stuck
     again = search_of(request, epochs=9)
-    assert [again.begin(), *(again.on_report(report) for report in run.told)] == run.orders
+    assert [again.begin(), *(again.on_report(report) for report in run.told)] == run.actions
 
 
 def measured(model: str, epoch: int, value: float, *, time: float = 0.0, loss: float = 0.0) -> Measured:
@@ -115,12 +115,12 @@ def test_a_rule_about_an_unknown_metric_ends_the_search() -> None:
 
 def test_a_model_without_progress_is_stopped() -> None:
     run = listed(asked(FixedProcedure(), stop=(Plateau(epochs=3),)), 1)
-    orders = [
+    actions = [
         run.search.on_report(measured("m000", epoch, value))
         for epoch, value in enumerate([0.1, 0.5, 0.4, 0.5, 0.3], start=1)
     ]
     why = "score has not become better than 0.5 in 3 epochs"
-    assert orders == [[], [], [], [], [Stop(model="m000", why=why), Finish(why="all 1 models have ended")]]
+    assert actions == [[], [], [], [], [Stop(model="m000", why=why), Finish(why="all 1 models have ended")]]
 
 
 @pytest.mark.parametrize(("mode", "value", "is_stopped"), [("max", 0.1, True), ("min", 0.1, False)])
@@ -136,7 +136,7 @@ def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_st
     for number, others in enumerate([0.3, 0.5, 0.7]):
         search.on_report(measured(f"m{number}", 2, others))
     stops = search.on_report(measured("m3", 2, value))
-    assert [type(order) for order in stops] == ([Stop] if is_stopped else [])
+    assert [type(action) for action in stops] == ([Stop] if is_stopped else [])
 
 
 def test_a_warm_clone_takes_no_part_in_medians() -> None:
@@ -151,43 +151,43 @@ def test_a_warm_clone_takes_no_part_in_medians() -> None:
     assert search.on_report(measured("m3", 2, 0.1)) == []  # only two other models count
     search.on_report(Added(model="m5", hyperparams=VALUES, by="ann", epochs=9))
     assert search.on_report(measured("m4", 2, 0.2)) == []
-    assert [type(order) for order in search.on_report(measured("m5", 2, 0.2))] == [Stop]
+    assert [type(action) for action in search.on_report(measured("m5", 2, 0.2))] == [Stop]
 
 
 class Scripted:
     """Return fixed orders after each report."""
 
-    def __init__(self, *orders: Order) -> None:
-        self.orders = list(orders)
+    def __init__(self, *actions: Action) -> None:
+        self.actions = list(actions)
 
-    def begin(self, facts: Facts) -> list[Order]:
+    def begin(self, facts: Facts) -> list[Action]:
         del facts
-        return [Draw(count=4)]
+        return [Suggest(count=4)]
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         del report
-        return self.orders
+        return self.actions
 
 
 def test_a_search_lets_through_only_what_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search rejects surplus draws, orders for stopped models, smaller grants and unknown models."""
-    orders = (Draw(count=4), Extend(model="m0", epochs=9), Extend(model="m1", epochs=3))
+    """The search rejects surplus suggestions, actions for stopped models, smaller resources and unknown models."""
+    actions = (Suggest(count=4), Extend(model="m0", epochs=9), Extend(model="m1", epochs=3))
     scripted = Scripted()
     monkeypatch.setattr(transducer, "procedure_of", lambda _choice, _own: scripted)
     search = search_of(asked(Random(), samples=6), epochs=9)
-    assert search.begin() == [Draw(count=4)]
+    assert search.begin() == [Suggest(count=4)]
     search.on_report(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
     search.on_report(Added(model="m1", hyperparams=VALUES, by="ann", epochs=3))
-    scripted.orders = list(orders)
-    assert search.on_report(Stopped(model="m0", by="ann")) == [Draw(count=2)]
+    scripted.actions = list(actions)
+    assert search.on_report(Stopped(model="m0", by="ann")) == [Suggest(count=2)]
     assert search.on_report(Stopped(model="m1", by="ann")) == []
-    scripted.orders = [Extend(model="m7", epochs=9)]
+    scripted.actions = [Extend(model="m7", epochs=9)]
     with pytest.raises(SearchError, match="for the model 'm7', which the run does not have"):
         search.on_report(Crew(workers=1))
 
 
-def test_the_end_of_a_grant_says_how_large_it_was() -> None:
-    """The report's grant counts, even if a larger one was known before."""
+def test_the_report_at_the_end_of_a_resource_has_its_size() -> None:
+    """The report's resource counts, even if a larger one was known before."""
     search = search_of(asked(FixedProcedure()), epochs=9)
     search.on_report(Added(model="m0", hyperparams=VALUES, by="ann", epochs=3))
     search.on_report(Extended(model="m0", epochs=9, by="ann"))
@@ -197,10 +197,10 @@ def test_the_end_of_a_grant_says_how_large_it_was() -> None:
 
 
 def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> None:
-    """Running models train until they reach their grants."""
+    """Running models train until they reach their resources."""
     run = Run(search_of(asked(Random(active=2), samples=50), epochs=3))
-    run.draw()
-    run.draw()
+    run.suggest()
+    run.suggest()
     run.tell(Closed(by="ann"))
     run.to_the_end()
     assert [model.trained for model in run.models.values()] == [3, 3]
@@ -211,26 +211,26 @@ def test_after_its_hours_a_search_stops_what_trains() -> None:
     """A model that a user extended keeps training."""
     run = Run(search_of(asked(Random(active=3), hours=1.5), epochs=100))
     for _ in range(3):
-        run.draw()
+        run.suggest()
     run.tell(Extended(model="m001", epochs=3, by="ann"))
     assert run.search.on_report(measured("m000", 1, 0.5, time=5399.0)) == []
-    orders = run.search.on_report(measured("m000", 2, 0.5, time=5400.0))
+    actions = run.search.on_report(measured("m000", 2, 0.5, time=5400.0))
     why = "its 1.5 h are over"
-    assert orders == [Stop(model="m000", why=why), Stop(model="m002", why=why)]
+    assert actions == [Stop(model="m000", why=why), Stop(model="m002", why=why)]
     last = Reached(model="m001", epochs=3, value=0.5, metrics={}, time=5500.0)
     assert run.search.on_report(last) == [Finish(why=why)]
 
 
-@pytest.mark.parametrize("last", ["drawn", "failed"])
+@pytest.mark.parametrize("last", ["suggested", "failed"])
 def test_hours_end_a_search_of_which_nothing_is_measured(last: str) -> None:
-    """Each model fails or is refused, so the search would draw forever."""
+    """Each model fails or is refused, so the search would request suggestions forever."""
     search = search_of(asked(Random(active=1), hours=1), epochs=3)
-    assert search.begin() == [Draw(count=1)]
+    assert search.begin() == [Suggest(count=1)]
     finish = Finish(why="its 1 h are over")
-    if last == "drawn":
-        assert search.on_report(Drawn(number=0, hyperparams=VALUES, time=3600.0)) == [finish]
+    if last == "suggested":
+        assert search.on_report(Suggested(number=0, hyperparams=VALUES, time=3600.0)) == [finish]
         return
-    search.on_report(Drawn(number=0, hyperparams=VALUES, time=1.0))
+    search.on_report(Suggested(number=0, hyperparams=VALUES, time=1.0))
     search.on_report(Added(model="m0", hyperparams=VALUES, epochs=3))
     assert search.on_report(Failed(model="m0", time=3600.0)) == [finish]
 
@@ -245,13 +245,13 @@ def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is
     def come_to_nothing(count: int) -> None:
         for _ in range(count):
             run.refused = float(is_refused)
-            run.draw()
+            run.suggest()
             if not is_refused:
                 run.tell(Failed(model=max(run.models)))
 
     come_to_nothing(most - 1)
     run.refused = 0.0
-    run.draw()
+    run.suggest()
     run.train(max(run.models))
     come_to_nothing(most - 1)
     assert not run.why
@@ -261,19 +261,19 @@ def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is
 
 
 def test_a_search_knows_when_nothing_can_come() -> None:
-    """A search with no open draw, pending model or training model is stuck."""
+    """A search with no open suggestion, pending model or training model is stuck."""
     search = search_of(asked(Random(active=1), samples=2), epochs=1)
-    assert search.begin() == [Draw(count=1)]
-    assert search.open_draws == range(1)
+    assert search.begin() == [Suggest(count=1)]
+    assert search.open_suggestions == range(1)
     assert not search.is_stuck
-    search.on_report(Drawn(number=0, hyperparams=VALUES))
-    assert not search.open_draws
+    search.on_report(Suggested(number=0, hyperparams=VALUES))
+    assert not search.open_suggestions
     assert not search.is_stuck
     assert [past.hyperparams for past in search.history()] == [VALUES]
     search.on_report(Added(model="m0", hyperparams=VALUES, epochs=1))
     assert [past.is_running for past in search.history()] == [True]
-    assert search.on_report(Stopped(model="m0", by=SEARCH)) == [Draw(count=1)]
-    assert search.open_draws == range(1, 2)
+    assert search.on_report(Stopped(model="m0", by=SEARCH)) == [Suggest(count=1)]
+    assert search.open_suggestions == range(1, 2)
     assert [past.is_running for past in search.history()] == [False]
 
 
@@ -281,10 +281,10 @@ def test_a_search_knows_when_nothing_can_come() -> None:
 def test_samplers_are_not_told_that_losers_of_a_rung_run(procedure: ProcedureChoice) -> None:
     """No device trains them, so no stop is reported. A user may still extend one."""
     run = Run(search_of(asked(procedure, samples=12), epochs=8)).to_the_end()
-    assert run.ordered_stops
+    assert run.requested_stops
     assert not any(isinstance(report, Stopped) for report in run.told)
     assert not any(past.is_running for past in run.search.history())
-    run.tell(Extended(model=min(run.ordered_stops), epochs=8, by="ann"))
+    run.tell(Extended(model=min(run.requested_stops), epochs=8, by="ann"))
     assert sum(past.is_running for past in run.search.history()) == 1
 
 
@@ -293,7 +293,7 @@ def test_a_model_without_a_value_at_its_rung_holds_up_nobody(procedure: Procedur
     """It is not reported as measured, and the other models continue."""
     run = Run(search_of(asked(procedure, samples=None if procedure.kind == "pbt" else 15), epochs=8))
     while not run.models:
-        run.draw()
+        run.suggest()
     run.models["m000"].trained = 1
     run.tell(Reached(model="m000", epochs=1, value=math.nan, metrics={}, time=0.0))
     run.to_the_end()

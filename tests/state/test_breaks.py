@@ -67,7 +67,7 @@ def test_waiting_beside_an_idle_worker_counts_as_makespan() -> None:
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_a_search_request_without_training_workers_does_not_end_a_break(*, is_answered: bool) -> None:
     """An ETL worker answers a user's own procedure while no training worker is alive."""
-    question = TaskKey(run="fit-1", kind="search", question="orders-0")
+    question = TaskKey(run="fit-1", kind="search", request="actions-0")
     story = TimedStory(workers=3)
     story.fit(models=1, partitions=2, epochs=1)
     story.runs(sub_epoch(1, 0), 0, 0.0, 4.0)

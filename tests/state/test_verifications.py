@@ -29,8 +29,8 @@ from cerebro.state.tasks.verifications import (
     Reexecution,
     Verification,
     VerificationState,
-    is_drawn,
     is_exact,
+    is_selected,
     judged,
 )
 from cerebro.state.workers import Worker
@@ -92,12 +92,12 @@ class Verified(Story):
 def test_the_draw_depends_on_seed_run_and_sub_epoch_only(seed: int, share: float, more: float) -> None:
     """The draw is reproducible; a larger share includes a smaller one; 0 draws nothing and 1 everything."""
     keys = [sub_epoch(epoch, partition) for epoch in range(1, 5) for partition in range(5)]
-    drawn = [is_drawn(seed, key, share) for key in keys]
-    assert drawn == [is_drawn(seed, key, share) for key in keys]
+    drawn = [is_selected(seed, key, share) for key in keys]
+    assert drawn == [is_selected(seed, key, share) for key in keys]
     low, high = sorted((share, more))
-    assert all(is_drawn(seed, key, high) for key in keys if is_drawn(seed, key, low))
-    assert not any(is_drawn(seed, key, 0.0) for key in keys)
-    assert all(is_drawn(seed, key, 1.0) for key in keys)
+    assert all(is_selected(seed, key, high) for key in keys if is_selected(seed, key, low))
+    assert not any(is_selected(seed, key, 0.0) for key in keys)
+    assert all(is_selected(seed, key, 1.0) for key in keys)
 
 
 def test_a_pending_verification_is_dropped_when_its_epoch_is_compacted() -> None:
@@ -119,7 +119,7 @@ def test_a_pending_verification_is_dropped_when_its_epoch_is_compacted() -> None
 def test_about_the_requested_share_is_drawn() -> None:
     """One in a hundred of ten thousand, within three standard deviations."""
     keys = [sub_epoch(epoch, partition) for epoch in range(1, 101) for partition in range(100)]
-    assert 70 <= sum(is_drawn(3, key, 0.01) for key in keys) <= 130
+    assert 70 <= sum(is_selected(3, key, 0.01) for key in keys) <= 130
 
 
 def test_a_sub_epoch_is_verified_only_if_another_worker_has_its_partition() -> None:
@@ -278,7 +278,7 @@ def made(*reexecutions: Reexecution, resumed_rows: int = 0) -> Verification:
         start_checkpoint=None,
         hyperparams={},
         arithmetic="",
-        drawn_after=1,
+        selected_after=1,
         reexecutions=[*reexecutions],
     )
 

@@ -25,7 +25,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import MAX_CONFIGURATIONS, ChoiceOf, LogUniform, RandInt, Space, Uniform
 from cerebro.contract.values import MAX_INTEGER, carried, has_masked, is_array, listed
 from cerebro.errors import SearchSpaceError
-from cerebro.search.drawing import drawn_from
+from cerebro.search.sampling import sample_from
 
 SearchSpace = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
@@ -281,13 +281,13 @@ def _sampled(space: Mapping[str, Any], samples: int | None, seed: int) -> list[H
     generators = {name: random.Random(f"{seed}/{name}") for name in space}
     axes = {name: _axis(name, value) for name, value in space.items() if not isinstance(value, Distribution)}
 
-    def draw(name: str) -> Any:
+    def sample(name: str) -> Any:
         value = space[name]
         if isinstance(value, Distribution):
-            return drawn_from(value.data, generators[name])
+            return sample_from(value.data, generators[name])
         return generators[name].choice(axes[name]) if _is_axis(value) else axes[name][0]
 
-    return [{name: draw(name) for name in space} for _ in range(samples)]
+    return [{name: sample(name) for name in space} for _ in range(samples)]
 
 
 def _configuration(position: int, item: object) -> Hyperparameters:

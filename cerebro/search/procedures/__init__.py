@@ -19,7 +19,7 @@ from cerebro.search.procedures.hyperband import HyperbandSearch
 from cerebro.search.procedures.pbt import PbtSearch
 
 VERSION = 1
-"""Version of all procedures. Increase it with every change to their orders."""
+"""Version of all procedures. Increase it with every change to their actions."""
 
 
 def procedure_of(choice: ProcedureChoice, user_procedure: Procedure | None = None) -> Procedure:

@@ -8,7 +8,7 @@ paused models and found a good model as soon in the simulation of docs/search.md
 from __future__ import annotations
 
 from cerebro.contract.search import ASHA
-from cerebro.search.procedure import Extend, Failed, Measured, Order, Reached, Report, Stop, Stopped
+from cerebro.search.procedure import Action, Extend, Failed, Measured, Reached, Report, Stop, Stopped
 from cerebro.search.procedures.rungs import Rung, bracket_sizes, rung_epochs
 from cerebro.search.procedures.steady import Steady
 from cerebro.search.searched import SearchedModel
@@ -35,7 +35,7 @@ class AshaSearch(Steady):
         self._brackets = [[Rung(epochs) for epochs in levels[start:]] for start in starts]
         self._weights = bracket_sizes(len(levels), self._choice.eta)[: len(starts)]
 
-    def grant(self, number: int) -> tuple[int, int]:
+    def resource(self, number: int) -> tuple[int, int]:
         """Return the epochs of the first rung of the suggestion's bracket."""
         return self._bracket(number)[0].epochs, 0
 
@@ -52,7 +52,7 @@ class AshaSearch(Steady):
             return self._brackets[0]
         return self.facts.rng(number).choices(self._brackets, self._weights)[0]
 
-    def judged(self, report: Report) -> list[Order]:
+    def judged(self, report: Report) -> list[Action]:
         """Record a model's value at a rung. The `stopping` rule then extends or stops the model."""
         rungs = self._rungs_of.get(getattr(report, "model", ""))
         if rungs is None:
@@ -68,7 +68,7 @@ class AshaSearch(Steady):
                 return self._stop_or_go_on(self.models[report.model], rungs)
         return []
 
-    def _stop_or_go_on(self, model: SearchedModel, rungs: list[Rung]) -> list[Order]:
+    def _stop_or_go_on(self, model: SearchedModel, rungs: list[Rung]) -> list[Action]:
         reached = [place for place, rung in enumerate(rungs) if rung.epochs in model.values]
         if model.has_ended or model.is_active or not reached or reached[-1] == len(rungs) - 1:
             return []
@@ -79,7 +79,7 @@ class AshaSearch(Steady):
         value = f"{self.facts.metric} {model.values[rung.epochs]:.6g} after epoch {rung.epochs}"
         return [Stop(model=model.id, why=f"{value} is not among the best {places} of {len(rung)}")]
 
-    def go_on(self, count: int) -> list[Order]:
+    def go_on(self, count: int) -> list[Action]:
         """Under the `promotion` rule, extend models in the best 1/eta of a rung.
 
         The highest rungs come first.
@@ -87,21 +87,21 @@ class AshaSearch(Steady):
         if self._choice.rule == "stopping":
             return []
         height = max(len(bracket) for bracket in self._brackets)
-        orders: list[Order] = []
+        actions: list[Action] = []
         for below_top in range(1, height):
             for rungs in self._brackets:
                 if below_top < len(rungs):
                     rung, following = rungs[-1 - below_top], rungs[-below_top]
-                    promotable = self._promotable(rung, following)[: count - len(orders)]
-                    orders += [self._extend(model, following) for model in promotable]
-        return orders
+                    promotable = self._promotable(rung, following)[: count - len(actions)]
+                    actions += [self._extend(model, following) for model in promotable]
+        return actions
 
     def _promotable(self, rung: Rung, following: Rung) -> list[SearchedModel]:
         best = (self._by_number[number] for number in rung.best(len(rung) // self._choice.eta))
         return [
             model
             for model in best
-            if not (model.has_ended or model.is_active or model.granted >= following.epochs)
+            if not (model.has_ended or model.is_active or model.resource >= following.epochs)
             and rung.epochs in model.values
         ]
 
@@ -113,6 +113,6 @@ class AshaSearch(Steady):
 def _gave_up(model: SearchedModel, rungs: list[Rung]) -> None:
     """Rank a model last at the rung it will not reach."""
     for rung in rungs:
-        if model.trained < rung.epochs <= model.granted:
+        if model.trained < rung.epochs <= model.resource:
             rung.put(model.number, WORST)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebro.contract.search import Random
-from cerebro.search.procedure import Facts, Finish, Order, Report
+from cerebro.search.procedure import Action, Facts, Finish, Report
 from cerebro.search.procedures.steady import Steady
 from cerebro.search.searched import SearchedModels
 
@@ -14,12 +14,12 @@ class FixedSearch:
     def __init__(self) -> None:
         self._models = SearchedModels()
 
-    def begin(self, facts: Facts) -> list[Order]:
-        """Return no orders: the request set the resources."""
+    def begin(self, facts: Facts) -> list[Action]:
+        """Return no actions: the request set the resources."""
         del facts
         return []
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         """Finish when no model is active."""
         self._models.apply(report)
         if self._models.num_active or not len(self._models):
@@ -33,7 +33,7 @@ class RandomSearch(Steady):
     def __init__(self, choice: Random) -> None:
         super().__init__(choice.active)
 
-    def grant(self, number: int) -> tuple[int, int]:
+    def resource(self, number: int) -> tuple[int, int]:
         """Return all epochs and priority 0."""
         del number
         return self.facts.epochs, 0

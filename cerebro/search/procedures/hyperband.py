@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 from cerebro.contract.search import Hyperband
-from cerebro.search.procedure import Extend, Facts, Order, Refused, Report, Stop
+from cerebro.search.procedure import Action, Extend, Facts, Refused, Report, Stop
 from cerebro.search.procedures.rungs import bracket_sizes, rung_epochs
 from cerebro.search.procedures.steady import Steady
 from cerebro.search.searched import SearchedModel
@@ -45,7 +45,7 @@ class Bracket:
         is_whole = self.rung > 0 or len(self.members) == self.size
         return is_whole and not any(model.is_active and level not in model.values for model in self.members)
 
-    def decide(self, facts: Facts, eta: int) -> list[Order]:
+    def decide(self, facts: Facts, eta: int) -> list[Action]:
         """At a complete rung, extend the best 1/eta (at least one) and stop the others.
 
         Ended models rank last.
@@ -59,19 +59,19 @@ class Bracket:
         self.is_over = self.rung == len(self.levels) or not self.members
         if self.is_over:
             return []
-        orders: list[Order] = [
+        actions: list[Action] = [
             Extend(model=model.id, epochs=self.levels[self.rung], priority=self.priority)
             for model in self.members
         ]
-        orders += [
+        actions += [
             Stop(
                 model=model.id,
                 why=f"{facts.metric} {model.values[level]:.6g} after epoch {level} is not among the best {places}",
             )
             for model in dropped
-            if model.granted <= level  # otherwise a user has extended it
+            if model.resource <= level  # otherwise a user has extended it
         ]
-        return orders
+        return actions
 
 
 class HyperbandSearch(Steady):
@@ -81,7 +81,7 @@ class HyperbandSearch(Steady):
         super().__init__(None)
         self._choice = choice
         self._brackets: list[Bracket] = []
-        self._of_draw: list[Bracket] = []
+        self._of_suggestion: list[Bracket] = []
         self._of_model: dict[str, Bracket] = {}
 
     def prepare(self) -> None:
@@ -98,22 +98,22 @@ class HyperbandSearch(Steady):
             remaining = None if remaining is None else remaining - size
             bracket = Bracket(priority=-place, size=size, levels=levels[start:])
             self._brackets.append(bracket)
-            self._of_draw += [bracket] * size
+            self._of_suggestion += [bracket] * size
 
     @property
     def samples(self) -> int:
         """Number of models in all brackets."""
-        return len(self._of_draw)
+        return len(self._of_suggestion)
 
-    def grant(self, number: int) -> tuple[int, int]:
+    def resource(self, number: int) -> tuple[int, int]:
         """Return the epochs of the bracket's first rung and its priority."""
-        bracket = self._of_draw[number]
+        bracket = self._of_suggestion[number]
         return bracket.levels[0], bracket.priority
 
     def entered(self, model: SearchedModel, number: int | None) -> None:
         """Add the model to its bracket. A user's model with new weights joins the first open bracket."""
         if number is not None:
-            bracket = self._of_draw[number]
+            bracket = self._of_suggestion[number]
         elif model.is_apart or not (open_ones := [each for each in self._brackets if each.is_open]):
             return
         else:
@@ -124,20 +124,20 @@ class HyperbandSearch(Steady):
 
     def refused(self, number: int) -> None:
         """Shrink the bracket by one model."""
-        self._of_draw[number].size -= 1
+        self._of_suggestion[number].size -= 1
 
-    def judged(self, report: Report) -> list[Order]:
+    def judged(self, report: Report) -> list[Action]:
         """Decide the rung of the model's bracket if it is complete."""
         if isinstance(report, Refused):
-            return [order for bracket in self._brackets for order in self._decided(bracket)]
+            return [action for bracket in self._brackets for action in self._decided(bracket)]
         bracket = self._of_model.get(getattr(report, "model", ""))
         return self._decided(bracket) if bracket else []
 
-    def _decided(self, bracket: Bracket) -> list[Order]:
-        orders: list[Order] = []
+    def _decided(self, bracket: Bracket) -> list[Action]:
+        actions: list[Action] = []
         while not bracket.is_over and bracket.is_complete:
-            for order in bracket.decide(self.facts, self._choice.eta):
-                if isinstance(order, Extend):
-                    self.models.extend(order.model, order.epochs)
-                orders.append(order)
-        return orders
+            for action in bracket.decide(self.facts, self._choice.eta):
+                if isinstance(action, Extend):
+                    self.models.extend(action.model, action.epochs)
+                actions.append(action)
+        return actions

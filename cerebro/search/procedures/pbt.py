@@ -14,17 +14,17 @@ from pydantic import JsonValue
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import PBT, ChoiceOf, Distribution, LogUniform, RandInt, Uniform
 from cerebro.search.procedure import (
+    Action,
     Add,
     Added,
-    Draw,
-    Drawn,
     Extend,
     Facts,
     Finish,
-    Order,
     Refused,
     Report,
     Stop,
+    Suggest,
+    Suggested,
 )
 from cerebro.search.searched import SearchedModel, SearchedModels
 
@@ -40,22 +40,22 @@ class PbtSearch:
         self._models = SearchedModels()
         self._members: list[SearchedModel] = []
         self._awaited = 0
-        """Members suggested or ordered but not added yet."""
+        """Members suggested or requested but not added yet."""
         self._level = 0
         self._clones = 0
 
-    def begin(self, facts: Facts) -> list[Order]:
+    def begin(self, facts: Facts) -> list[Action]:
         """Request the population's suggestions."""
         self.facts = facts
         self._level = min(self._choice.every, facts.epochs)
         self._size = self._awaited = min(self._size, facts.samples or self._size)
-        return [Draw(count=self._awaited)]
+        return [Suggest(count=self._awaited)]
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         """At the end of a generation, extend the best members and replace the others."""
         self._models.apply(report)
         match report:
-            case Drawn():
+            case Suggested():
                 return [Add(hyperparams=report.hyperparams, epochs=self._level)]
             case Added(by="search"):
                 self._awaited -= 1
@@ -68,7 +68,7 @@ class PbtSearch:
     def _is_complete(self) -> bool:
         return not any(model.is_active and self._level not in model.values for model in self._members)
 
-    def _select(self) -> list[Order]:
+    def _select(self) -> list[Action]:
         level = self._level
         present = [model for model in self._members if not model.has_ended and level in model.values]
         present.sort(key=lambda model: (-self.facts.score(model.values[level]), model.number))
@@ -77,24 +77,24 @@ class PbtSearch:
         share = max(1, int(self._choice.quantile * self._size))
         missing = self._size - len(present)
         # A model with a larger resource from a user may have a newer checkpoint, of a later epoch.
-        parents = [model for model in present[:share] if model.granted <= level]
+        parents = [model for model in present[:share] if model.resource <= level]
         leave = max(0, share - missing) if parents else 0
         staying = present[: max(share, len(present) - leave)]
         self._level = min(level + self._choice.every, self.facts.epochs)
         self._members = list(staying)
         self._awaited = self._size - len(staying) if parents else 0
-        orders: list[Order] = [self._extend(model) for model in staying]
-        orders += [self._clone(parents) for _ in range(self._awaited)]
-        orders += [
+        actions: list[Action] = [self._extend(model) for model in staying]
+        actions += [self._clone(parents) for _ in range(self._awaited)]
+        actions += [
             Stop(
                 model=model.id,
                 why=f"{self.facts.metric} {model.values[level]:.6g} after {level} epochs is among the worst "
                 f"{len(present) - len(staying)} of {len(present)}",
             )
             for model in present[len(staying) :]
-            if model.granted <= level  # otherwise a user has extended it
+            if model.resource <= level  # otherwise a user has extended it
         ]
-        return orders
+        return actions
 
     def _extend(self, model: SearchedModel) -> Extend:
         self._models.extend(model.id, self._level)

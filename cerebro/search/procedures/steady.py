@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import deque
 
 from cerebro.search.procedure import (
+    Action,
     Add,
     Added,
     Crew,
-    Draw,
-    Drawn,
     Facts,
     Finish,
-    Order,
     Refused,
     Report,
+    Suggest,
+    Suggested,
 )
 from cerebro.search.searched import SearchedModel, SearchedModels
 
@@ -35,14 +35,14 @@ class Steady:
         self.models = SearchedModels()
         self._active = active
         self._workers = 0
-        self._drawn = 0
-        self._draws_open = 0
+        self._num_suggested = 0
+        self._suggestions_open = 0
         self._adds: deque[int] = deque()
-        """Suggestion numbers of the models ordered but not added yet."""
+        """Suggestion numbers of the models requested but not added yet."""
 
     # --- subclass hooks --------------------------------------------------------------------------
 
-    def grant(self, number: int) -> tuple[int, int]:
+    def resource(self, number: int) -> tuple[int, int]:
         """Return the resource and priority of the model for a suggestion."""
         raise NotImplementedError
 
@@ -60,34 +60,34 @@ class Steady:
     def refused(self, number: int) -> None:
         """Handle the refusal of a suggestion's model."""
 
-    def judged(self, report: Report) -> list[Order]:
-        """Return the orders for existing models after a report."""
+    def judged(self, report: Report) -> list[Action]:
+        """Return the actions for existing models after a report."""
         del report
         return []
 
-    def go_on(self, count: int) -> list[Order]:
+    def go_on(self, count: int) -> list[Action]:
         """Extend at most `count` models that used up their resource."""
         del count
         return []
 
     # --- the procedure ---------------------------------------------------------------------------
 
-    def begin(self, facts: Facts) -> list[Order]:
+    def begin(self, facts: Facts) -> list[Action]:
         """Request the first suggestions."""
         self.facts, self._workers = facts, facts.workers
         self.prepare()
         return self._fill()
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         """Handle a report and replace models that ended."""
         self.models.apply(report)
-        orders: list[Order] = []
+        actions: list[Action] = []
         match report:
-            case Drawn():
-                self._draws_open -= 1
+            case Suggested():
+                self._suggestions_open -= 1
                 self._adds.append(report.number)
-                epochs, priority = self.grant(report.number)
-                orders.append(Add(hyperparams=report.hyperparams, epochs=epochs, priority=priority))
+                epochs, priority = self.resource(report.number)
+                actions.append(Add(hyperparams=report.hyperparams, epochs=epochs, priority=priority))
             case Added(by="search"):
                 self.entered(self.models[report.model], self._adds.popleft())
             case Added():
@@ -96,21 +96,21 @@ class Steady:
                 self.refused(self._adds.popleft())
             case Crew():
                 self._workers = report.workers
-        return [*orders, *self.judged(report), *self._fill()]
+        return [*actions, *self.judged(report), *self._fill()]
 
-    def _fill(self) -> list[Order]:
+    def _fill(self) -> list[Action]:
         free = self._target - self._open
-        orders = self.go_on(free) if free > 0 else []
-        remaining = free - len(orders)
+        actions = self.go_on(free) if free > 0 else []
+        remaining = free - len(actions)
         if self.samples is not None:
-            remaining = min(remaining, self.samples - self._drawn)
+            remaining = min(remaining, self.samples - self._num_suggested)
         if remaining > 0:
-            self._drawn += remaining
-            self._draws_open += remaining
-            orders.append(Draw(count=remaining))
-        if not orders and not self._open:
-            orders.append(Finish(why=f"all {len(self.models)} models have ended"))
-        return orders
+            self._num_suggested += remaining
+            self._suggestions_open += remaining
+            actions.append(Suggest(count=remaining))
+        if not actions and not self._open:
+            actions.append(Finish(why=f"all {len(self.models)} models have ended"))
+        return actions
 
     @property
     def _target(self) -> int:
@@ -118,5 +118,5 @@ class Steady:
 
     @property
     def _open(self) -> int:
-        """Number of active, requested and ordered models."""
-        return self.models.num_active + self._draws_open + len(self._adds)
+        """Number of active and requested models."""
+        return self.models.num_active + self._suggestions_open + len(self._adds)

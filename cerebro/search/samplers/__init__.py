@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import CMA, GP, TPE, RandomSampler, Sampler, Space
-from cerebro.search.drawing import configuration
 from cerebro.search.history import Past, num_measured, observations
-from cerebro.search.samplers.dimensions import drawn, within
+from cerebro.search.samplers.dimensions import varying, within
+from cerebro.search.sampling import configuration
 
 MORE = 2
 """Comparable models that TPE and GP need, beyond one for each hyperparameter."""
 
 
-def draw(
+def suggest(
     choice: Sampler, space: Space, history: Sequence[Past], numbers: Sequence[int], seed: int
 ) -> list[Hyperparameters]:
     """Return a training config for each of `numbers`.
@@ -30,20 +30,20 @@ def draw(
         seed: seed for the run's suggestions. Each number has its own generator.
     """
     rest: list[Hyperparameters] = [configuration(space, f"{seed}/{number}") for number in numbers]
-    dimensions = drawn(space)
+    dimensions = varying(space)
     if isinstance(choice, RandomSampler) or not dimensions:
         return rest
     known = within(history, dimensions)
     match choice:
         case CMA():
-            from cerebro.search.samplers.cma import cma_draws
+            from cerebro.search.samplers.cma import cma_suggestions
 
-            found = cma_draws(choice, dimensions, known, numbers, seed)
+            found = cma_suggestions(choice, dimensions, known, numbers, seed)
         case TPE() | GP():
-            from cerebro.search.samplers.optuna_study import optuna_draws
+            from cerebro.search.samplers.optuna_study import optuna_suggestions
 
             observed = observations(known, len(dimensions) + MORE)
             if observed is None or num_measured(known) < choice.startup:
                 return rest
-            found = optuna_draws(choice, dimensions, observed, numbers, seed)
+            found = optuna_suggestions(choice, dimensions, observed, numbers, seed)
     return [{**one, **values} for one, values in zip(rest, found, strict=True)]

@@ -23,7 +23,7 @@ from cerebro.search.samplers.dimensions import clipped, generator_seed
 Number = Uniform | LogUniform | RandInt
 
 
-def cma_draws(
+def cma_suggestions(
     choice: CMA,
     dimensions: Mapping[str, Distribution],
     history: Sequence[Past],

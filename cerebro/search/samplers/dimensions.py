@@ -12,7 +12,7 @@ from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, RandInt,
 from cerebro.search.history import Past
 
 
-def drawn(space: Space) -> dict[str, Distribution]:
+def varying(space: Space) -> dict[str, Distribution]:
     """Return the space without fixed hyperparameters."""
     return {name: distribution for name, distribution in space.items() if not _is_fixed(distribution)}
 

@@ -49,7 +49,7 @@ class _PastTrials(InMemoryStorage):
         return trials + super().get_all_trials(study_id, deepcopy, states)
 
 
-def optuna_draws(
+def optuna_suggestions(
     choice: TPE | GP,
     dimensions: Mapping[str, Distribution],
     observations: Observations,

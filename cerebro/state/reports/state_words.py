@@ -188,6 +188,6 @@ def task(key: TaskKey) -> str:
     if key.kind == "trial":
         return f"tries {key.parallel_plan} with the models of {key.group}"
     if key.kind == "search":
-        draws = (key.question or "").startswith("draw")
-        return "draws values for the search" if draws else "asks the search procedure what it orders"
+        is_for_sampler = (key.request or "").startswith("suggestions")
+        return "suggests values for the search" if is_for_sampler else "runs the search procedure"
     return f"predicts with {key.model}, {where}"

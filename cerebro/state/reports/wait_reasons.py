@@ -31,7 +31,7 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     return (
         _missing_worker(state, run)
         or _missing_orders(state, run)
-        or _missing_draws(run)
+        or _missing_suggestions(run)
         or _missing_memory(run)
     )
 
@@ -64,12 +64,12 @@ def _missing_orders(state: ExperimentState, run: Run) -> str:
     if run.search.finish is not None or len(run.search.answers) > len(run.search.reports):
         return ""
     if any(worker.is_alive and answers_searches(worker) for worker in state.workers.values()):
-        return f"{_WAITING}the orders of {procedure.name}"
+        return f"{_WAITING}the actions of {procedure.name}"
     return f"{_WAITING}a worker that runs search procedures"
 
 
-def _missing_draws(run: Run) -> str:
-    count = len(run.search.open_draws) if run.search is not None else 0
+def _missing_suggestions(run: Run) -> str:
+    count = len(run.search.open_suggestions) if run.search is not None else 0
     return f"{_WAITING}{count} value{'' if count == 1 else 's'} of the sampler" if count else ""
 
 

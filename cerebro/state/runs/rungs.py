@@ -32,7 +32,7 @@ class AtRung(NamedTuple):
 
     Attributes:
         value: the run's metric at the rung or after the newest epoch; `None` before.
-        to: epochs of the next rung, if granted; else 0.
+        to: epochs of the next rung, if in its resource; else 0.
         why: reason or author of a stop, or the failure; else empty.
     """
 
@@ -81,13 +81,13 @@ class SearchReports:
 
     Attributes:
         values: model -> epochs -> metric; `None` if not finite.
-        grants: model -> epochs of the reported rungs.
+        resources: model -> epochs of the reported rungs.
         stoppers: model -> user who stopped it.
     """
 
     def __init__(self) -> None:
         self.values: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
-        self.grants: defaultdict[str, set[int]] = defaultdict(set)
+        self.resources: defaultdict[str, set[int]] = defaultdict(set)
         self.stoppers: dict[str, str] = {}
         self._reports = 0
 
@@ -100,7 +100,7 @@ class SearchReports:
                 case Reached():
                     value = report.value if math.isfinite(report.value) else None
                     self.values[report.model][report.epochs] = value
-                    self.grants[report.model].add(report.epochs)
+                    self.resources[report.model].add(report.epochs)
                 case Stopped() if report.by != SEARCH:
                     self.stoppers[report.model] = report.by
         self._reports = len(reports)
@@ -119,8 +119,8 @@ def rungs(run: Run, reports: SearchReports | None = None) -> list[Rung]:
     found: defaultdict[int, list[AtRung]] = defaultdict(list)
     for model in run.models.values():
         known = reports.values.get(model.id, {})
-        granted_epochs = sorted({*reports.grants.get(model.id, ()), model.epochs})
-        for epochs, to in pairwise(granted_epochs):
+        resources_of_model = sorted({*reports.resources.get(model.id, ()), model.epochs})
+        for epochs, to in pairwise(resources_of_model):
             if epochs in known and epochs < model.epochs:
                 found[epochs].append(AtRung(model=model.id, value=known[epochs], fate="goes on", to=to))
         found[model.epochs].append(_newest(run, model, known, reports.stoppers))
@@ -184,7 +184,7 @@ def method(run: Run) -> str:
     if request is None or not request.space:
         return procedure(run)
     sampler = request.sampler.kind
-    return f"{procedure(run)}, models drawn {_SAMPLERS.get(sampler, sampler)}"
+    return f"{procedure(run)}, models sampled {_SAMPLERS.get(sampler, sampler)}"
 
 
 def progress(run: Run, epochs: int | None = None) -> str:
@@ -198,14 +198,14 @@ def progress(run: Run, epochs: int | None = None) -> str:
         return ""
     samples = run.fit_request.search.samples if run.fit_request.search else None
     of = f" of at most {samples:,}" if samples else ""
-    drawn = f"{log.drawn:,}{of} drawn, " if log.num_requested or samples else ""
+    suggested = f"{log.num_suggested:,}{of} suggested, " if log.num_requested or samples else ""
     if log.finish is not None:
         end = f"search over: {log.finish}"
     elif not run.is_open:
         end = "search not over"
     else:
-        end = "a user ended the search: what has a grant goes on" if log.is_closed else "search goes on"
-    return f"{drawn}{state_words.trained(run, epochs)}; {end}"
+        end = "a user ended the search: models use up their resource" if log.is_closed else "search goes on"
+    return f"{suggested}{state_words.trained(run, epochs)}; {end}"
 
 
 def lines(run: Run) -> list[str]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from cerebro.contract.events import (
     SearchDecided,
-    ValuesDrawn,
+    ValuesSuggested,
 )
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import OwnProcedure
-from cerebro.contract.search_questions import Orders, SearchAnswer
+from cerebro.contract.search_tasks import Actions, SearchAnswer
 from cerebro.contract.tasks import Failure
 from cerebro.errors import IllegalEventError
 from cerebro.search.procedure import (
@@ -22,10 +22,10 @@ from cerebro.search.procedure import (
     Added,
     Closed,
     Crew,
-    Drawn,
     Extended,
     Refused,
     Report,
+    Suggested,
 )
 from cerebro.state.models.model import Model, ModelState
 
@@ -46,7 +46,7 @@ class SearchLog:
         first_workers, workers: training workers at the start, and in the newest report.
         reports: in order.
         decisions: in order.
-        num_requested, drawn: numbers of suggestions requested and made.
+        num_requested, num_suggested: numbers of suggestions requested and made.
         verdicts: model -> reason of the search's stop, unless a user resumed the model.
         protected: models that a user resumed, retried or extended; the search cannot stop them.
         prioritized: models with a user's priority; the search cannot change it.
@@ -63,13 +63,13 @@ class SearchLog:
     reports: list[Report] = field(default_factory=list)
     decisions: list[SearchDecided] = field(default_factory=list)
     num_requested: int = 0
-    drawn: int = 0
+    num_suggested: int = 0
     verdicts: dict[str, str] = field(default_factory=dict)
     protected: set[str] = field(default_factory=set)
     prioritized: set[str] = field(default_factory=set)
     is_closed: bool = False
     finish: str | None = None
-    answers: list[Orders] = field(default_factory=list)
+    answers: list[Actions] = field(default_factory=list)
     values: dict[int, tuple[Hyperparameters, ...]] = field(default_factory=dict)
     replaced_by: OwnProcedure | None = None
     failures: dict[str, Failure] = field(default_factory=dict)
@@ -114,9 +114,9 @@ class SearchLog:
     # --- decisions -------------------------------------------------------------------------------
 
     @property
-    def open_draws(self) -> range:
+    def open_suggestions(self) -> range:
         """Numbers of the pending suggestions."""
-        return range(self.drawn, self.num_requested)
+        return range(self.num_suggested, self.num_requested)
 
     def check_decision(self, event: SearchDecided) -> None:
         """Raise `IllegalEventError` unless this is the next decision, on a known report."""
@@ -133,24 +133,24 @@ class SearchLog:
     def decide(self, event: SearchDecided) -> None:
         """Record a decision; the caller applies it to the models."""
         self.decisions.append(event)
-        self.num_requested += event.draw
+        self.num_requested += event.suggest
         self.verdicts |= {model: why for model, why in event.stop.items() if model not in self.protected}
         self.finish = event.finish if self.finish is None else self.finish
 
-    def answer(self, question: str, answer: SearchAnswer) -> bool:
-        """Record a worker's answer to `TaskKey.question`; return True if it is valid."""
-        what, _, number = question.partition("-")
-        if what == "draw":
+    def answer(self, request: str, answer: SearchAnswer) -> bool:
+        """Record a worker's answer to `TaskKey.request`; return True if it is valid."""
+        what, _, number = request.partition("-")
+        if what == "suggestions":
             if answer.values:
                 self.values[int(number)] = answer.values
             return bool(answer.values)
         unanswered = len(self.reports) + 1 - len(self.answers)
-        if int(number) != len(self.answers) or not 0 < len(answer.orders) <= unanswered:
+        if int(number) != len(self.answers) or not 0 < len(answer.actions) <= unanswered:
             return False
-        self.answers += answer.orders
+        self.answers += answer.actions
         return True
 
-    def draw(self, event: ValuesDrawn, *, since_s: float) -> None:
+    def see_suggestions(self, event: ValuesSuggested, *, since_s: float) -> None:
         """Record suggestions.
 
         Args:
@@ -159,16 +159,16 @@ class SearchLog:
         Raises:
             IllegalEventError: they were not requested.
         """
-        wanted = self.open_draws
+        wanted = self.open_suggestions
         if not wanted or event.first != wanted.start or event.first + len(event.values) > wanted.stop:
             raise IllegalEventError(
                 f"values {event.first} to {event.first + len(event.values) - 1} of the search of {event.run} were "
-                f"drawn, but {len(wanted)} are wanted, from {wanted.start}"
+                f"suggested, but {len(wanted)} are wanted, from {wanted.start}"
             )
         for number, hyperparams in enumerate(event.values, start=event.first):
-            self.reports.append(Drawn(number=number, hyperparams=hyperparams, time=since_s))
+            self.reports.append(Suggested(number=number, hyperparams=hyperparams, time=since_s))
         self.values.pop(event.first, None)
-        self.drawn += len(event.values)
+        self.num_suggested += len(event.values)
 
 
 def user_name(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.search_questions import SearchAnswer
+from cerebro.contract.search_tasks import SearchAnswer
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.models.model import Model
@@ -102,9 +102,9 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
 
 
 def _answer(result: TaskResult, run: Run, search: SearchLog, task: Task) -> None:
-    if not search.answer(task.key.question or "", result.answer or SearchAnswer()):
+    if not search.answer(task.key.request or "", result.answer or SearchAnswer()):
         task.reopen()
-        message = f"{task.attempts[-1].worker} did not answer the question that it was asked"
+        message = f"{task.attempts[-1].worker} gave no valid answer to the request"
         search.failures[str(task.key)] = Failure(kind=FailureKind.USER_ERROR, message=message)
 
 

@@ -14,7 +14,7 @@ class TaskKey(NamedTuple):
     As text: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1`` (on a set of partitions,
     ``fit-1/train/m03/e2/p1+p4``), ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of one partition,
     ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``, ``fit-1/inspect``, ``fit-1/trial/g03/fsdp-2``,
-    ``fit-1/search/orders-17``, ``fit-1/search/draw-5``, ``fit-1/verify/m03/e2/p1/reexecution-1``.
+    ``fit-1/search/actions-17``, ``fit-1/search/suggestions-5``, ``fit-1/verify/m03/e2/p1/reexecution-1``.
     """
 
     run: str
@@ -30,10 +30,10 @@ class TaskKey(NamedTuple):
     """Id of the trial's parallel plan in its group."""
     other_partitions: tuple[int, ...] = ()
     """Other partitions of a set, ascending."""
-    question: str | None = None
+    request: str | None = None
     """Request of a search.
 
-    ``orders-N``: actions from the N-th report on (0: the start). ``draw-N``: suggestions from number N on."""
+    ``actions-N``: actions from the N-th report on (0: the start). ``suggestions-N``: suggestions from number N on."""
     reexecution: int | None = None
     """Number of a re-execution: 1, or 2 after a difference."""
 
@@ -54,8 +54,8 @@ class TaskKey(NamedTuple):
             parts.append("+".join(f"p{partition}" for partition in self.partitions))
         if self.group is not None and self.parallel_plan is not None:
             parts += [self.group, self.parallel_plan]
-        if self.question is not None:
-            parts.append(self.question)
+        if self.request is not None:
+            parts.append(self.request)
         if self.reexecution is not None:
             parts.append(f"reexecution-{self.reexecution}")
         return "/".join(parts)
@@ -103,11 +103,11 @@ class TaskKey(NamedTuple):
             group, parallel_plan = rest
             return cls(run=run, kind=kind, group=group, parallel_plan=parallel_plan)
         if kind == "search":
-            (question,) = rest
-            _, _, number = question.partition("-")
-            if question not in (f"orders-{int(number)}", f"draw-{int(number)}"):
-                raise ValueError(f"{text!r} asks nothing of a search")
-            return cls(run=run, kind=kind, question=question)
+            (request,) = rest
+            _, _, number = request.partition("-")
+            if request not in (f"actions-{int(number)}", f"suggestions-{int(number)}"):
+                raise ValueError(f"{text!r} is no request of a search")
+            return cls(run=run, kind=kind, request=request)
         raise ValueError(f"{text!r} is no task key")
 
 

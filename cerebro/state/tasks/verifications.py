@@ -65,7 +65,7 @@ class Verification:
         start_checkpoint: checkpoint it started from; `None` for the first.
         hyperparams: hyperparameters in use.
         arithmetic: `arithmetic_of` its worker.
-        drawn_after: committed sub-epochs of the run at selection.
+        selected_after: committed sub-epochs of the run at selection.
         wrong: the faulty worker, if known.
         note: further findings, for people.
     """
@@ -76,7 +76,7 @@ class Verification:
     start_checkpoint: CheckpointRef | None
     hyperparams: Hyperparameters
     arithmetic: str
-    drawn_after: int
+    selected_after: int
     state: VerificationState = VerificationState.WAITING
     reexecutions: list[Reexecution] = field(default_factory=list)
     wrong: str = ""
@@ -157,7 +157,7 @@ class Verifications:
         """True if disagreements without a faulty worker suggest nondeterministic code."""
         return self.unblamed >= MOST_UNCLEAR
 
-    def draw(self, verification: Verification) -> None:
+    def select(self, verification: Verification) -> None:
         """Add a verification."""
         self.known[str(verification.sub_epoch)] = self._open[str(verification.sub_epoch)] = verification
 
@@ -186,7 +186,7 @@ class Verifications:
             self._open.pop(str(verification.sub_epoch), None)
 
 
-def is_drawn(seed: int, sub_epoch: TaskKey, share: float) -> bool:
+def is_selected(seed: int, sub_epoch: TaskKey, share: float) -> bool:
     """Return True if a sub-epoch is selected; depends only on seed, run and sub-epoch."""
     digest = hashlib.sha256(f"verify/{seed}/{sub_epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
@@ -213,7 +213,7 @@ def see_commit(
         not share
         or str(sub_epoch) in verifications.known
         or verifications.is_hopeless
-        or not is_drawn(seed, sub_epoch, share)
+        or not is_selected(seed, sub_epoch, share)
     ):
         return
     visit, number = model.visits[-1], len(model.visits) - 1
@@ -221,7 +221,7 @@ def see_commit(
     if why := why or _unfit(verifications, model, visit, dataset, workers):
         verifications.unverified[why] = verifications.unverified.get(why, 0) + 1
         return
-    verifications.draw(
+    verifications.select(
         Verification(
             sub_epoch=sub_epoch,
             number=number,
@@ -229,7 +229,7 @@ def see_commit(
             start_checkpoint=model.visits[number - 1].checkpoint if number else None,
             hyperparams=model.hyperparams_of(number),
             arithmetic=arithmetic_of(workers[visit.worker]),
-            drawn_after=committed,
+            selected_after=committed,
         )
     )
 

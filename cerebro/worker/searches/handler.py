@@ -1,8 +1,8 @@
 """The handler of `search` tasks. Runs in a worker's child process.
 
-The child's task loop calls `handle` with one request: hyperparameters from a sampler (`DrawQuestion`), or the next
-actions of a user's search procedure. The request has all earlier results, so it reads no volume and writes nothing. One
-process answers all requests of a user code, so that the samplers stay imported, and keeps nothing else.
+The child's task loop calls `handle` with one request: for hyperparameters from a sampler (`SuggestionsRequest`), or
+for the next actions of a user's search procedure. The request has all earlier results, so it reads no volume and writes
+nothing. One process answers all requests of a user code, so that the samplers stay imported, and keeps nothing else.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import time
 from contextlib import suppress
 
-from cerebro.contract.search_questions import DrawQuestion, SearchAnswer
+from cerebro.contract.search_tasks import SearchAnswer, SuggestionsRequest
 from cerebro.contract.tasks import SearchTask, TaskBody, TaskResult, Timings
 from cerebro.errors import SpecError
-from cerebro.search.questions import values_for
+from cerebro.search.suggestions import values_for
 from cerebro.search.user_procedure import answer
 from cerebro.worker.child.context import BaseHandler, Context
 
@@ -37,10 +37,10 @@ class Handler(BaseHandler):
         if not isinstance(body, SearchTask):
             raise SpecError(f"cerebro.worker.searches does no task of kind {body.kind}")
         start_s, began = self._context.start_up.finish(), time.monotonic()
-        question = body.question
-        if isinstance(question, DrawQuestion):
-            found = SearchAnswer(values=tuple(values_for(question)))
+        request = body.request
+        if isinstance(request, SuggestionsRequest):
+            found = SearchAnswer(values=tuple(values_for(request)))
         else:
-            found = SearchAnswer(orders=answer(question, lambda: self._context.user_code.decode(body.code)))
+            found = SearchAnswer(actions=answer(request, lambda: self._context.user_code.decode(body.code)))
         timings = Timings(start_s=start_s, compute_s=time.monotonic() - began)
         return TaskResult(answer=found, timings=timings)

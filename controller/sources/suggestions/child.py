@@ -10,18 +10,18 @@ import json
 import sys
 from typing import Any
 
-from cerebro.contract.search_questions import DrawQuestion
+from cerebro.contract.search_tasks import SuggestionsRequest
 from cerebro.errors import SearchError
-from cerebro.search.questions import values_for
+from cerebro.search.suggestions import values_for
 
 
-def reply(question: str) -> dict[str, Any]:
-    """Return the values for a `DrawQuestion` in JSON, or an error."""
+def reply(request: str) -> dict[str, Any]:
+    """Return the values for a `SuggestionsRequest` in JSON, or an error."""
     try:
-        return {"values": values_for(DrawQuestion.model_validate_json(question))}
+        return {"values": values_for(SuggestionsRequest.model_validate_json(request))}
     except SearchError as error:
         return {"error": str(error)}
-    except Exception as error:  # noqa: BLE001 - of a library: told, and the run waits for a user
+    except Exception as error:  # noqa: BLE001 - of a library; the run waits for a user
         return {"error": f"{type(error).__name__}: {error}"}
 
 

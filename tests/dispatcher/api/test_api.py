@@ -112,7 +112,7 @@ def test_rungs_are_told_with_what_became_of_each_model(bench: Bench) -> None:
     """The answer has the same models as the tab of a search, up to the requested limit."""
     bench.store.records["asha"], bench.store.logs["asha"] = record("asha"), list(log_of("asha"))
     view = told(bench, "/experiments/asha/search")
-    assert (view["method"], view["metric"]) == ("ASHA (stopping), models drawn at random", "loss")
+    assert (view["method"], view["metric"]) == ("ASHA (stopping), models sampled at random", "loss")
     highest, *_, lowest = view["rungs"]
     assert highest["epochs"] > lowest["epochs"] == 1
     assert lowest["total"] == len(lowest["rows"]) == 12

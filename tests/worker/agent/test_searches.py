@@ -16,11 +16,11 @@ from cerebro.contract.search import (
     SearchRequest,
     Space,
 )
-from cerebro.contract.search_questions import DrawOrder, OrdersQuestion, SearchQuestion
+from cerebro.contract.search_tasks import ActionsRequest, SearchTaskRequest, SuggestAction
 from cerebro.contract.tasks import FailureKind, SearchTask
-from cerebro.search import Draw, Drawn, Order, Procedure, Report
+from cerebro.search import Action, Procedure, Report, Suggest, Suggested
 from cerebro.search.history import Past
-from cerebro.search.questions import draw_question, values_for
+from cerebro.search.suggestions import suggestions_request, values_for
 from cerebro.search.wire_format import packed, report_line
 from tests.search.own_procedures import Halving
 from tests.worker.agent.agents import LIMIT_S, Agents
@@ -31,37 +31,37 @@ SPACE: Space = {"lr": LogUniform(low=1e-4, high=1), "wd": LogUniform(low=1e-4, h
 class Broken(Procedure):
     """A procedure with an error in a helper."""
 
-    def begin(self, facts: Any) -> list[Order]:
+    def begin(self, facts: Any) -> list[Action]:
         """Return a valid action."""
-        return [Draw(count=1)]
+        return [Suggest(count=1)]
 
-    def on_report(self, report: Report) -> list[Order]:
+    def on_report(self, report: Report) -> list[Action]:
         """Call the broken helper."""
         return self._best([])
 
-    def _best(self, models: list[Order]) -> list[Order]:
+    def _best(self, models: list[Action]) -> list[Action]:
         return [models[0]]
 
 
-def ask(agents: Agents, code: str, question: SearchQuestion, number: int) -> Any:
+def ask(agents: Agents, code: str, question: SearchTaskRequest, number: int) -> Any:
     """Assign a search request to the worker; return the final event."""
     task = SearchTask(
-        key=f"fit-1/search/orders-{number}",
+        key=f"fit-1/search/actions-{number}",
         experiment="one",
         run="fit-1",
         dataset="d",
         code=code,
         hang_timeout_s=4 * LIMIT_S,
-        question=question,
+        request=question,
     )
     agents.assign(task, attempt=1, devices=())
     return agents.end_of(task.key)
 
 
-def asked(code: str, *reports: Report) -> OrdersQuestion:
+def asked(code: str, *reports: Report) -> ActionsRequest:
     """Return a request for a procedure's actions, from the first one on."""
-    return OrdersQuestion(
-        request=SearchRequest(procedure=OwnProcedure(code=code, name="Mine"), space=SPACE),
+    return ActionsRequest(
+        search=SearchRequest(procedure=OwnProcedure(code=code, name="Mine"), space=SPACE),
         epochs=9,
         metric="score",
         mode="max",
@@ -75,14 +75,14 @@ def asked(code: str, *reports: Report) -> OrdersQuestion:
 def test_a_worker_answers_for_searches(agents: Agents) -> None:
     """Each request restarts the procedure, and a broken one gives its error."""
     agents.start(handler="cerebro.worker.searches")
-    drawn = Drawn(number=0, hyperparams={"lr": 0.1, "batch_size": 1})
+    drawn = Suggested(number=0, hyperparams={"lr": 0.1, "batch_size": 1})
     code = agents.learn(Halving(models=3))
     for number, reports in enumerate([(), (drawn,)]):
         done = ask(agents, code, asked(code, *reports), number)
         assert isinstance(done, TaskCommitted), done
         assert done.result.answer is not None
-        assert done.result.answer.orders[0] == (DrawOrder(count=3),)
-        assert len(done.result.answer.orders) == 1 + len(reports)
+        assert done.result.answer.actions[0] == (SuggestAction(count=3),)
+        assert len(done.result.answer.actions) == 1 + len(reports)
     broken = agents.learn(Broken())
     failed = ask(agents, broken, asked(broken, drawn), 2)
     assert isinstance(failed, TaskFailed)
@@ -94,11 +94,11 @@ def test_a_worker_answers_for_searches(agents: Agents) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", [TPE(startup=2), GP(startup=2)], ids=["tpe", "gp"])
-def test_a_worker_draws_for_a_search_without_any_user_code(agents: Agents, sampler: Sampler) -> None:
+def test_a_worker_suggests_values_without_user_code(agents: Agents, sampler: Sampler) -> None:
     """The values equal those drawn next to the controller."""
     agents.start(handler="cerebro.worker.searches")
     known = [Past(hyperparams={"lr": 0.1 + n / 10, "wd": 0.2}, scores={1: float(n)}) for n in range(5)]
-    question = draw_question(sampler, SPACE, known, range(3), 5)
+    question = suggestions_request(sampler, SPACE, known, range(3), 5)
     values = ask(agents, "", question, 3)
     assert isinstance(values, TaskCommitted), values
     assert values.result.answer is not None

@@ -79,7 +79,7 @@ class Trained:
             start_checkpoint=before.checkpoint if number else None,
             hyperparams=self.model.hyperparams_of(number),
             arithmetic=arithmetic,
-            drawn_after=number + 1,
+            selected_after=number + 1,
         )
         worker = replace(
             self.story.state.workers["worker-2"],

@@ -11,7 +11,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import ChoiceOf, Distribution, LogUniform, RandInt, Space, Uniform
 
 
-def drawn_from(distribution: Distribution, rng: random.Random) -> JsonValue:
+def sample_from(distribution: Distribution, rng: random.Random) -> JsonValue:
     """Return a random value of a distribution."""
     match distribution:
         case Uniform():
@@ -27,6 +27,6 @@ def drawn_from(distribution: Distribution, rng: random.Random) -> JsonValue:
 def configuration(space: Space, seed: str) -> Hyperparameters:
     """Return a training config. Each hyperparameter has its own generator, so values are uncorrelated."""
     return {
-        name: drawn_from(distribution, random.Random(f"{seed}/{name}"))
+        name: sample_from(distribution, random.Random(f"{seed}/{name}"))
         for name, distribution in space.items()
     }

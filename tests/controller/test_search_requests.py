@@ -13,7 +13,7 @@ from cerebro.contract.events import (
     SearchDecided,
     TaskAssigned,
     TaskCommitted,
-    ValuesDrawn,
+    ValuesSuggested,
 )
 from cerebro.contract.search import ASHA, TPE, Random
 from cerebro.contract.tasks import Failure, FailureKind
@@ -50,7 +50,7 @@ def test_a_run_names_the_search_request_that_it_waits_for() -> None:
     why = "waiting for a worker that runs search procedures"
     assert waiting_for(state, state.runs["fit-1"]) == why
     state.workers["worker-0"].kinds |= {"search"}
-    assert waiting_for(state, state.runs["fit-1"]) == "waiting for the orders of Mine"
+    assert waiting_for(state, state.runs["fit-1"]) == "waiting for the actions of Mine"
 
 
 def test_another_worker_repeats_a_lost_search_request() -> None:
@@ -67,11 +67,11 @@ def test_another_worker_repeats_a_lost_search_request() -> None:
 
 def test_workers_draw_suggestions_if_the_controller_lacks_the_library() -> None:
     """They equal the controller's own suggestions, and none is drawn twice, even after a crash."""
-    draws: dict[str, Any] = {"drawable": frozenset({"random"})}
+    draws: dict[str, Any] = {"installed_samplers": frozenset({"random"})}
     search = search_of(ASHA(eta=2, sampler=TPE(startup=3)), samples=8)
     undisturbed = simulation(search, epochs=4, **draws)
     expected = story(fit_of(undisturbed))
-    asked = [e for e in undisturbed.log if isinstance(e, TaskCommitted) and "/search/draw-" in e.task]
+    asked = [e for e in undisturbed.log if isinstance(e, TaskCommitted) and "/search/suggestions-" in e.task]
     assert sum(len(each.result.answer.values) for each in asked if each.result.answer) == 8
     for write in range(0, undisturbed.writes, 23):
         died = simulation(search, epochs=4, crash_before=frozenset({write, write + 2}), **draws)
@@ -92,7 +92,7 @@ def test_a_search_request_does_not_wait_for_other_experiments() -> None:
     for event in made.log:
         if isinstance(event, TaskAssigned) and "/search/" in event.task:
             waits.append(event.time - newest)
-        elif isinstance(event, RunStarted | ValuesDrawn | SearchDecided | TaskCommitted):
+        elif isinstance(event, RunStarted | ValuesSuggested | SearchDecided | TaskCommitted):
             newest = event.time
     assert len(waits) > 10
     assert max(waits) == 0.0
@@ -101,7 +101,7 @@ def test_a_search_request_does_not_wait_for_other_experiments() -> None:
 def busy(draw_s: float) -> float:
     """Return the workers' training share of time until the last new model; a sub-epoch takes a second."""
     search = search_of(Random(sampler=TPE()), samples=16)
-    made = simulation(search, epochs=8, drawable=frozenset({"random"}), search_s=draw_s)
+    made = simulation(search, epochs=8, installed_samplers=frozenset({"random"}), search_s=draw_s)
     run = fit_of(made)
     until = max(each.time for each in made.log if isinstance(each, SearchDecided) and each.add)
     visits = [visit for model in run.models.values() for visit in model.visits if visit.started < until]

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any, NamedTuple
 
-from cerebro.contract.events import RunPaused, ValuesDrawn
+from cerebro.contract.events import RunPaused, ValuesSuggested
 from cerebro.contract.rest import api
 from cerebro.state import Run, RunState
 from controller.decisions.core import Core
@@ -27,7 +27,7 @@ class _PendingRequest(NamedTuple):
     first: int
 
 
-class Draws:
+class SuggestionRequests:
     """Requests suggestions for one run at a time. Owned by the loop; not thread-safe.
 
     Args:
@@ -44,21 +44,21 @@ class Draws:
     def steps(self, core: Core, run: Run) -> list[Step]:
         """Return the event for available suggestions; otherwise request them if needed."""
         search = core.search_of(run)
-        is_asked = search is not None and not search.is_drawn_by_workers and run.state is RunState.RUNNING
-        question = search.question(run) if search is not None and is_asked else None
-        if question is None:
+        is_needed = search is not None and not search.is_sampled_by_workers and run.state is RunState.RUNNING
+        sampler_request = search.sampler_request(run) if search is not None and is_needed else None
+        if sampler_request is None:
             return []
-        request = _PendingRequest(core.state.name, run.id, question.numbers[0])
+        request = _PendingRequest(core.state.name, run.id, sampler_request.numbers[0])
         self._collect()
         answer = self._answers.pop(request, None)
         if answer is not None and "values" in answer:
-            drawn = ValuesDrawn(run=run.id, first=request.first, values=tuple(answer["values"]))
-            return [api.Note(event=drawn)]
+            suggested = ValuesSuggested(run=run.id, first=request.first, values=tuple(answer["values"]))
+            return [api.Note(event=suggested)]
         if answer is not None:
-            reason = f"no values could be drawn for the search: {answer.get('error', answer)}"
+            reason = f"the sampler suggested no values: {answer.get('error', answer)}"
             return [api.Note(event=RunPaused(run=run.id, reason=reason))]
         if self._pending is None:
-            self._helper.send(question.model_dump(mode="json"))
+            self._helper.send(sampler_request.model_dump(mode="json"))
             self._pending, self._used = request, time.monotonic()
         return []
 

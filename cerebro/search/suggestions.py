@@ -7,10 +7,10 @@ from importlib.util import find_spec
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import Sampler, Space
-from cerebro.contract.search_questions import DrawQuestion, KnownModel
+from cerebro.contract.search_tasks import KnownModel, SuggestionsRequest
 from cerebro.errors import SearchError
 from cerebro.search.history import Past
-from cerebro.search.samplers import draw
+from cerebro.search.samplers import suggest
 
 _NEEDS: dict[str, tuple[str, ...]] = {
     "random": (),
@@ -21,7 +21,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
 """Kind of sampler -> modules it imports."""
 
 
-def drawable() -> frozenset[str]:
+def installed_samplers() -> frozenset[str]:
     """Return the kinds of samplers with installed libraries. Does not import these libraries."""
     return frozenset(kind for kind, needed in _NEEDS.items() if not missing(needed))
 
@@ -31,10 +31,10 @@ def missing(modules: Collection[str]) -> list[str]:
     return [name for name in modules if find_spec(name) is None]
 
 
-def draw_question(
+def suggestions_request(
     sampler: Sampler, space: Space, history: Sequence[Past], numbers: range, seed: int
-) -> DrawQuestion:
-    """Build the request that `values_for` answers. Arguments as for `draw`."""
+) -> SuggestionsRequest:
+    """Build the request that `values_for` answers. Arguments as for `suggest`."""
     known = (
         KnownModel(
             hyperparams=past.hyperparams,
@@ -44,22 +44,24 @@ def draw_question(
         )
         for past in history
     )
-    return DrawQuestion(sampler=sampler, space=space, history=tuple(known), numbers=tuple(numbers), seed=seed)
+    return SuggestionsRequest(
+        sampler=sampler, space=space, history=tuple(known), numbers=tuple(numbers), seed=seed
+    )
 
 
-def values_for(question: DrawQuestion) -> list[Hyperparameters]:
+def values_for(request: SuggestionsRequest) -> list[Hyperparameters]:
     """Return hyperparameters for each number of the request.
 
     Raises:
         SearchError: a library of the sampler is not installed.
     """
-    history = [Past(**known.model_dump()) for known in question.history]
+    history = [Past(**known.model_dump()) for known in request.history]
     try:
-        return draw(question.sampler, question.space, history, question.numbers, question.seed)
+        return suggest(request.sampler, request.space, history, request.numbers, request.seed)
     except ImportError as error:
-        kind = question.sampler.kind
+        kind = request.sampler.kind
         raise SearchError(
-            f"the sampler {kind!r} needs {', '.join(_NEEDS[kind])}, and a library is missing where it draws ({error}): "
+            f"the sampler {kind!r} needs {', '.join(_NEEDS[kind])}, and a library is missing there ({error}): "
             "install the groups 'search' and 'worker' on the workers, as in pip install "
             "'cerebro-platform[search,worker]', and resume the run; or search without `sampler`"
         ) from error

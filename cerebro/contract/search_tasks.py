@@ -1,6 +1,6 @@
-"""Requests of a search to another process, and their answers, in one format.
+"""Requests of a search to another process, and their answers.
 
-A process of the controller draws suggestions, or a worker if the controller lacks the libraries. A worker
+A process of the controller computes suggestions; a worker does it if the controller lacks the libraries. A worker
 runs a user's own procedure, because the controller opens no user code.
 """
 
@@ -17,14 +17,14 @@ from cerebro.contract.search import Sampler, SearchRequest, Space
 # --- serialized actions; see `cerebro.search.procedure` for their meaning ---------------------------
 
 
-class DrawOrder(Contract):
-    """As `cerebro.search.procedure.Draw`."""
+class SuggestAction(Contract):
+    """As `cerebro.search.procedure.Suggest`."""
 
-    kind: Literal["draw"] = "draw"
+    kind: Literal["suggest"] = "suggest"
     count: int = Field(ge=1, strict=True)
 
 
-class AddOrder(Contract):
+class AddAction(Contract):
     """As `cerebro.search.procedure.Add`."""
 
     kind: Literal["add"] = "add"
@@ -34,7 +34,7 @@ class AddOrder(Contract):
     priority: int = Field(0, strict=True, exclude_if=lambda value: not value)
 
 
-class ExtendOrder(Contract):
+class ExtendAction(Contract):
     """As `cerebro.search.procedure.Extend`."""
 
     kind: Literal["extend"] = "extend"
@@ -43,7 +43,7 @@ class ExtendOrder(Contract):
     priority: int = Field(0, strict=True, exclude_if=lambda value: not value)
 
 
-class StopOrder(Contract):
+class StopAction(Contract):
     """As `cerebro.search.procedure.Stop`."""
 
     kind: Literal["stop"] = "stop"
@@ -51,21 +51,21 @@ class StopOrder(Contract):
     why: str
 
 
-class FinishOrder(Contract):
+class FinishAction(Contract):
     """As `cerebro.search.procedure.Finish`."""
 
     kind: Literal["finish"] = "finish"
     why: str
 
 
-OrderData = Annotated[
-    DrawOrder | AddOrder | ExtendOrder | StopOrder | FinishOrder, Field(discriminator="kind")
+ActionData = Annotated[
+    SuggestAction | AddAction | ExtendAction | StopAction | FinishAction, Field(discriminator="kind")
 ]
 
-Orders = tuple[OrderData, ...]
+Actions = tuple[ActionData, ...]
 """Actions of a procedure after one report."""
 
-# --- questions and answers ------------------------------------------------------------------------
+# --- requests and answers -------------------------------------------------------------------------
 
 
 class KnownModel(Contract):
@@ -77,10 +77,10 @@ class KnownModel(Contract):
     is_running: bool
 
 
-class DrawQuestion(LateContract):
-    """Which values the next models have: the arguments of `cerebro.search.samplers.draw`."""
+class SuggestionsRequest(LateContract):
+    """Request for the values of the next models: the arguments of `cerebro.search.samplers.suggest`."""
 
-    kind: Literal["draw"] = "draw"
+    kind: Literal["suggestions"] = "suggestions"
     sampler: Sampler
     space: Space
     history: tuple[KnownModel, ...]
@@ -88,19 +88,19 @@ class DrawQuestion(LateContract):
     seed: int
 
 
-class OrdersQuestion(LateContract):
+class ActionsRequest(LateContract):
     """Request for the actions of a user's own procedure, from the first unanswered report.
 
     Attributes:
-        request: the run's request; its procedure is an `OwnProcedure`.
+        search: the run's search; its procedure is an `OwnProcedure`.
         epochs, metric, mode, seed, workers: as in `cerebro.search.transducer.Search`.
         largest_batch: maximum batch size: the rows of the smallest partition.
         log: all reports to the search, with the procedure's known actions (`cerebro.search.wire_format`).
             Compressed, because a long search has some MB.
     """
 
-    kind: Literal["orders"] = "orders"
-    request: SearchRequest
+    kind: Literal["actions"] = "actions"
+    search: SearchRequest
     epochs: int
     metric: str
     mode: Literal["min", "max"]
@@ -110,7 +110,7 @@ class OrdersQuestion(LateContract):
     log: str
 
 
-SearchQuestion = Annotated[DrawQuestion | OrdersQuestion, Field(discriminator="kind")]
+SearchTaskRequest = Annotated[SuggestionsRequest | ActionsRequest, Field(discriminator="kind")]
 
 
 class SearchAnswer(Contract):
@@ -118,8 +118,8 @@ class SearchAnswer(Contract):
 
     Attributes:
         values: one suggestion per requested number.
-        orders: actions for each unanswered report, in order.
+        actions: actions for each unanswered report, in order.
     """
 
     values: tuple[Hyperparameters, ...] = Field((), exclude_if=lambda value: not value)
-    orders: tuple[Orders, ...] = Field((), exclude_if=lambda value: not value)
+    actions: tuple[Actions, ...] = Field((), exclude_if=lambda value: not value)
