@@ -18,7 +18,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     def page() -> Response:
         view = cluster.view(span=request.args.get("span", ""), page=page_number())
         disks = cluster.volumes()
-        title = f"{view.running} of {view.total} running · cluster" if view.total else "cluster"
+        title = f"{view.totals.running} of {view.total} running · cluster" if view.total else "cluster"
         is_live = bool(view.queue) or disks.is_measuring
         return Response(
             render("cluster/cluster.html", title=title, is_live=is_live, view=view, disks=disks, spans=SPANS)

@@ -67,7 +67,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningTask:
+class WorkerTask:
     """A task on a worker.
 
     Attributes:
@@ -124,7 +124,7 @@ class Work:
     """
 
     devices: int
-    tasks: tuple[RunningTask, ...]
+    tasks: tuple[WorkerTask, ...]
     next: tuple[str, ...]
     held: Mapping[int, str]
 
@@ -188,34 +188,43 @@ class WorkerCard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterView:
-    """The page.
+class Totals:
+    """Sums over all workers.
 
     Attributes:
+        running, idle, lost, quarantined: number of workers.
         devices, gpus: number on all workers that are not lost.
         devices_used: number of devices with a task.
         gpus_used: sum of the measured GPU shares; None without any.
+        partitions: number of training partitions on their volumes.
     """
 
-    workers: tuple[WorkerCard, ...]
-    page: int
-    pages: int
-    total: int
     running: int
     idle: int
     lost: int
+    quarantined: int
     devices: int
     devices_used: int
     gpus: int
     gpus_used: float | None
     partitions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterView:
+    """The page. `workers`: one page of `total` workers."""
+
+    workers: tuple[WorkerCard, ...]
+    page: int
+    pages: int
+    total: int
+    totals: Totals
     queue: tuple[QueueRow, ...]
     troubles: tuple[tuple[str, str], ...]
     note: str
     size_request: SizeRequest | None
     audit: tuple[AuditEntry, ...]
     incidents: tuple[Incident, ...]
-    quarantined: int
     span: str
 
 
@@ -250,8 +259,6 @@ def cluster(data: ClusterData, *, now: float, span: str = "hour", page: int = 1)
     machines = health_words(data.statuses, data.health, now)
     cards = [_card(status, held, data, machines[status.record.worker]) for status in in_order(data.statuses)]
     shown = page_of(cards, page, PAGE)
-    reachable = [card for card in cards if card.state != "lost"]
-    shares = [gpu.used_share for card in reachable for gpu in card.usage.gpus if gpu.used_share is not None]
     begin = now - SPANS.get(span, SPANS["hour"])
     return ClusterView(
         workers=tuple(
@@ -261,22 +268,30 @@ def cluster(data: ClusterData, *, now: float, span: str = "hour", page: int = 1)
         page=shown.page,
         pages=shown.pages,
         total=len(cards),
-        running=sum(card.state == "running" for card in cards),
-        idle=sum(card.state == "idle" for card in cards),
-        lost=len(cards) - len(reachable),
-        devices=sum(card.work.devices for card in reachable),
-        devices_used=sum(bool(owner) for card in reachable for owner in card.work.slots),
-        gpus=sum(len(card.usage.gpus) for card in reachable),
-        gpus_used=sum(shares) if shares else None,
-        partitions=sum(len(each) for each in held.values()),
+        totals=_totals(cards, partitions=sum(len(each) for each in held.values())),
         queue=tuple(queue_rows(data.queue, data.summaries)),
         troubles=tuple(sorted(data.troubles.pods.items())),
         note=data.troubles.note,
         size_request=data.size_request,
         audit=data.audit[::-1],
         incidents=tuple(_incidents(data)),
-        quarantined=sum(card.health.is_quarantined for card in cards),
         span=span if span in SPANS else "hour",
+    )
+
+
+def _totals(cards: list[WorkerCard], *, partitions: int) -> Totals:
+    reachable = [card for card in cards if card.state != "lost"]
+    shares = [gpu.used_share for card in reachable for gpu in card.usage.gpus if gpu.used_share is not None]
+    return Totals(
+        running=sum(card.state == "running" for card in cards),
+        idle=sum(card.state == "idle" for card in cards),
+        lost=len(cards) - len(reachable),
+        quarantined=sum(card.health.is_quarantined for card in cards),
+        devices=sum(card.work.devices for card in reachable),
+        devices_used=sum(bool(owner) for card in reachable for owner in card.work.slots),
+        gpus=sum(len(card.usage.gpus) for card in reachable),
+        gpus_used=sum(shares) if shares else None,
+        partitions=partitions,
     )
 
 
@@ -369,12 +384,12 @@ def _usage(record: WorkerRecord, usage: WorkerUsage | None) -> MachineUsage:
     )
 
 
-def _running(reported: str, summaries: Mapping[str, Summary], reachable: int) -> RunningTask:
+def _running(reported: str, summaries: Mapping[str, Summary], reachable: int) -> WorkerTask:
     experiment, _, task = reported.partition("/")
     known = summaries.get(experiment)
     since = (known.started.get(task) or None) if known else None
     devices = known.devices.get(task) if known else None
-    return RunningTask(
+    return WorkerTask(
         doing=task_text(task),
         experiment=experiment,
         task=task,

@@ -111,7 +111,7 @@ def test_lost_worker_stays_with_its_last_words() -> None:
     assert (first.state, first.note) == ("stopping", "spot notice")
     assert (second.state, second.note, second.work.tasks) == ("lost", "silent for 15 s", ())
     assert second.usage.processor.share is None
-    assert (view.running, view.idle, view.lost) == (0, 0, 1)
+    assert (view.totals.running, view.totals.idle, view.totals.lost) == (0, 0, 1)
 
 
 def test_devices_and_what_has_them_are_shown() -> None:
@@ -380,5 +380,5 @@ def test_devices_with_a_task_are_those_of_the_queue() -> None:
     known = summary(story.state, troubles=Troubles(), begin=0.0, now=story.time)
     statuses = (worker("worker-0"), worker("worker-1"))
     found = cluster(told(statuses=statuses, summaries={"one": known}), now=story.time)
-    assert (found.devices_used, found.devices) == (2, 2)
+    assert (found.totals.devices_used, found.totals.devices) == (2, 2)
     assert len(known.held["fit-1"]) == 2
