@@ -109,7 +109,9 @@ def test_a_cold_clone_and_a_new_model_begin_with_new_weights(bench: Bench, brows
     """A new model takes only known names; the page asks for missing ones."""
     _, fields, page = review(browser, "clone", "m00", **{"hp.layers": "3"})
     assert "starts with \N{EN DASH} new weights" in difference(page)
-    assert send(browser, "clone", fields)[0] == 303
+    status, location, _ = send(browser, "clone", fields)
+    assert status == 303
+    assert "Clone of m00 with new weights" in text_of(browser.get(location).text)
     _, fields, page = review(browser, "add", "", **{"hp.learning_rate": "0.2"})
     assert "layers is missing, but every other model has it" in difference(page)
     assert send(browser, "add", fields)[0] == 303
