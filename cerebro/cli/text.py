@@ -81,7 +81,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = 
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """Yield rows with right-aligned cells of equal width."""
+    """Yield rows with right-aligned cells of equal width, for research scripts."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]

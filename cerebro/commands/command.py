@@ -1,8 +1,8 @@
 """`Command`, what a user wants done to a run or its models, and the events to append for it. Pure.
 
-Command line, notebook and dispatcher call `events_of`, append the events to the log themselves, and then call
-`outcomes`. `cerebro.commands.rules` decides what is allowed. Nothing takes effect here: the fold and the controller
-act on the events, and a command that came too late has no effect.
+Command line, notebook and dispatcher call `events_of`, append the events to the log themselves, and may then read the
+effect with `outcomes`. `cerebro.commands.rules` decides which commands are allowed. Nothing takes effect here: the fold
+and the controller act on the events, and a command that came too late has no effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lower bounds on the makespan, for the planner, exact solvers and reports. A schedule that meets one is optimal.
+"""Lower bounds on the makespan, for the planner, exact solvers and the validator. A schedule that meets one is optimal.
 
 For the open shop LB = max(largest row sum, largest column sum) of the sub-epoch times (seed paper, section
 5.1): a model's sub-epochs run one after the other, and so do a worker's. `lower_bound` generalizes both to

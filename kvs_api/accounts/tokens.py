@@ -1,6 +1,6 @@
 """Tokens of people and programs: creation, lookup, list, revocation; and ended sign-in sessions.
 
-Called by `kvs_api.api.access` for each request and by the account views. Redis holds only hashes of secrets. A
+Called by `kvs_api.api.access`, which caches tokens for 2 s, and by the account views. Redis holds only hashes. A
 token's rights are fixed at its creation (`cerebro.contract.accounts.identity.granted`); tokens made with a token end
 with it. The cluster's token and services' tokens are not here: they come from the environment.
 """

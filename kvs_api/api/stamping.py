@@ -1,6 +1,6 @@
 """Authors of written records: replace the names a caller states by its principal's name and project.
 
-`kvs_api.api.views` calls these before each write to the store. Pure. On clusters without users (`principal` is
+`kvs_api.api.views` calls these before it writes records with an author. Pure. On clusters without users (`principal` is
 `None`), the caller's statements remain. Access to an experiment is checked elsewhere (`AccountViews`).
 """
 

@@ -2,7 +2,8 @@
 
 `kvs_api.api.segment_views` calls it for the controller, which decides when. A cut writes one segment of at most
 20,000 events, checks that it decodes, and then lets the script (`segments.lua`) drop these events from Redis.
-Nothing here deletes events. Reads of moved events are in `kvs_api.logs.cluster_log`.
+No event is lost; live points before `SegmentRequest.live_before` are deleted. Reads of moved events are in
+`kvs_api.logs.cluster_log`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``cerebro check``, ``cerebro quarantine`` and ``cerebro release``: the health of workers' machines.
 
-Each sends a request to the store. ``check`` waits for the results, which the workers' agents report; the rules for
-quarantine by the controller are in `cerebro.state.worker_quarantine`.
+Each sends a request to the store. ``check`` waits for the results, which the workers' agents report. The controller
+also quarantines workers by itself (`controller.exclusions.health`).
 """
 
 from __future__ import annotations

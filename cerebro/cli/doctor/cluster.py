@@ -1,4 +1,4 @@
-"""Checks of ``cerebro doctor`` on the cluster: token, socket, ports, leftover processes, services, workers, logs.
+"""Checks of ``cerebro doctor`` on the cluster: token, socket, ports, processes, services, workers, experiments.
 
 Checks of files, ports and processes are for the local cluster only. `threads`, `machines` and `experiments` read the
 store, also of a cluster in ``CEREBRO_SERVER``. Nothing is changed.

@@ -1,8 +1,8 @@
 """``cerebro stop``, ``resume``, ``retry``, ``scheduler``, ``archive``, ``unarchive``, ``restore``, ``delete``.
 
-Each appends a command to the experiment's log, with the same rules as notebooks and the page (`cerebro.commands`), and
-returns at once; only ``delete`` waits, up to 30 s. The controller acts on it: ``cerebro status EXPERIMENT`` shows the
-effect. `model_commands` has the commands that add or change models and uses `read` and `append`.
+Each but ``restore`` appends a command to the experiment's log, with the same rules as notebooks and the page
+(`cerebro.commands`), and returns at once; only ``delete`` waits, up to 30 s. The controller acts on it: ``cerebro
+status EXPERIMENT`` shows the effect. Commands that add or change models are in `model_commands`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A column has the first type of `TYPES` that keeps the notation of every cell: ``1`` is an integer, and ``0001``, ``+1``
 and ``NA`` are text; ``1.1`` is a float, and ``1e5`` is text. ``1.10`` is a float only if all cells have two decimals.
-An empty cell is null. Spaces around a number, date or truth value do not count. `text_stream` and `table_stream` pass
-the cells; this module does not read files.
+An empty cell is null. Spaces around a number, date or truth value do not count. `text_stream` passes the cells; this
+module does not read files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Comparison of policies, such as following a plan and dispatch, when sub-epoch times deviate from their estimates.
 
-`controller.planning.answering` follows a plan only if it wins here.
+The controller follows a plan only if it wins this comparison, which its planner process makes.
 
 A plan waits for the models it has put in order; dispatch uses any idle model. Which one ends sooner depends
 on the deviation of sub-epoch times and on the slack of the plan. No simple rule covered all cases (strict

@@ -1,4 +1,4 @@
-"""First in, first out (`fifo`): the order in which models were added. Also the fallback of policies without scores."""
+"""First in, first out (`fifo`): the order in which models were added. `ByPriorityScore` uses it without scores."""
 
 from __future__ import annotations
 
