@@ -59,7 +59,7 @@ class Metrics:
             registry=self.registry,
         )
 
-    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
+    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request, also a refused one, and its duration."""
         self._requests.labels(route, method, f"{status // 100}xx").inc()
         self._seconds.labels(route).observe(seconds)
@@ -72,16 +72,16 @@ class Metrics:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def stepped(self, steps: Iterable[Any], outcomes: Sequence[str]) -> None:
+    def count_steps(self, steps: Iterable[Any], outcomes: Sequence[str]) -> None:
         """Count the outcomes of steps."""
         for step, outcome in zip(steps, outcomes, strict=True):
             self._steps.labels(step.op, outcome).inc()
 
-    def sent(self, points: int) -> None:
+    def count_points(self, points: int) -> None:
         """Count a worker's live points."""
         self._points.inc(points)
 
-    def wrote(self) -> None:
+    def record_write(self) -> None:
         """Record the time of a change confirmed by Redis, and so on disk (``appendfsync always``)."""
         self._written.set(time.time())
 
@@ -96,7 +96,7 @@ class MeteredStore(Store):
     def decide(self, experiment: str, request: api.DecideRequest) -> tuple[list[dict[str, str]], list[str]]:
         """Apply the controller's steps and count their outcomes."""
         outcomes, events = super().decide(experiment, request)
-        self._metrics.stepped(request.steps, [outcome["outcome"] for outcome in outcomes])
+        self._metrics.count_steps(request.steps, [outcome["outcome"] for outcome in outcomes])
         return outcomes, events
 
     def report(self, worker: str, request: api.ReportRequest) -> dict[str, Any]:
@@ -104,14 +104,14 @@ class MeteredStore(Store):
         answer = super().report(worker, request)
         # A replaced worker gets no outcomes.
         if answer.get("outcomes"):
-            self._metrics.stepped(request.steps, [outcome["outcome"] for outcome in answer["outcomes"]])
-        self._metrics.sent(sum(map(len, request.live.values())))
+            self._metrics.count_steps(request.steps, [outcome["outcome"] for outcome in answer["outcomes"]])
+        self._metrics.count_points(sum(map(len, request.live.values())))
         return answer
 
     def _run(self, *arguments: Any) -> dict[str, Any]:
         answer = super()._run(*arguments)
         if _has_written(answer):
-            self._metrics.wrote()
+            self._metrics.record_write()
         return answer
 
     def facts(self) -> dict[str, Any]:

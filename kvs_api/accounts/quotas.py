@@ -83,7 +83,7 @@ class QuotaStore(TokenStore):
         }
         return tuple(self._run(call)["known"] or ())
 
-    def _counted(self, event: ClientEvent) -> dict[str, Any]:
+    def _quota_arguments(self, event: ClientEvent) -> dict[str, Any]:
         """Return the script's arguments for checking an event against quotas."""
         if not self.has_users:
             return {}
@@ -96,7 +96,7 @@ class QuotaStore(TokenStore):
             models = len(event.models)
         return {"quotas": _PLACES, "models": models, "unlimited": is_unlimited}
 
-    def _spending(self) -> dict[str, Any]:
+    def _hour_arguments(self) -> dict[str, Any]:
         """Return the script's arguments for counting hours of attempts."""
         return {"hours": {"prefix": keys.HOURS, "accounts": keys.ACCOUNTS}} if self.has_users else {}
 

@@ -145,7 +145,7 @@ class TokenStore(AuditStore):
             pipe.execute()
         self.note(principal.name, f"revoked token {', '.join(ends)}")
 
-    def was_used(self, identity: str, now: float) -> None:
+    def record_use(self, identity: str, now: float) -> None:
         """Record the time of a token's last use. A failure to write it is ignored."""
         with suppress(errors.StoreUnavailableError), translated():
             if self._redis.exists(keys.token(identity)):

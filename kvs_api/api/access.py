@@ -168,7 +168,7 @@ class Access:
             if known is None or now < known.used + _USED_EVERY_S:
                 return
             self._cache[identity] = known._replace(used=now)
-        self._tokens.was_used(identity, self._clock())
+        self._tokens.record_use(identity, self._clock())
 
     def _represented(self, caller: Principal, acts_for: str) -> Principal:
         """Return the person the dispatcher acts for. The dispatcher has checked the sign-in."""

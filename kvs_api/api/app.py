@@ -129,7 +129,7 @@ class App:
             )
         except DisconnectedError:
             return None
-        self._metrics.answered(route, method, response.status_code, time.perf_counter() - began)
+        self._metrics.count_request(route, method, response.status_code, time.perf_counter() - began)
         return response
 
     async def _content_and_answer(self, request: Request, view: View, scope: Scope, limit: int) -> Response:

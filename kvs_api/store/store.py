@@ -144,7 +144,7 @@ class Store(HistoryStore):
             "queue": keys.QUEUE,
             "deleting": keys.DELETING,
             "cluster": keys.CLUSTER,
-            **self._counted(event),
+            **self._quota_arguments(event),
         }
         if once:
             call["once"] = once
@@ -258,7 +258,7 @@ class Store(HistoryStore):
                     "after": request.after,
                     "term": request.term,
                     "steps": [steps.decision(experiment, step) for step in request.steps],
-                    **self._spending(),
+                    **self._hour_arguments(),
                 }
             )
             if "missing" in answer:

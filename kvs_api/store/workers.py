@@ -126,14 +126,14 @@ class WorkerStore(QuotaStore):
         """Apply a worker's steps; store its live points and heartbeat."""
         live, points = _live(worker, request.live)
         # Only the worker writes its own record, so reading and writing it in two steps is safe.
-        fields = {} if request.replicas is None else self._renewed(worker, request.replicas)
+        fields = {} if request.replicas is None else self._renewed_fields(worker, request.replicas)
         if request.usage is not None:
             fields["usage"] = request.usage.model_dump_json()
         return self._run(
             fields
             | {
                 "call": "report",
-                **self._spending(),
+                **self._hour_arguments(),
                 "worker": keys.worker(worker),
                 "incarnation": request.incarnation,
                 "lease_ms": round(request.lease_s * 1000),
@@ -163,7 +163,7 @@ class WorkerStore(QuotaStore):
             for identity, fields in found
         )
 
-    def _renewed(self, worker: str, replicas: tuple[Replica, ...]) -> dict[str, str]:
+    def _renewed_fields(self, worker: str, replicas: tuple[Replica, ...]) -> dict[str, str]:
         """Return the worker's record with new replicas; {} for an unregistered worker."""
         with translated():
             content: Any = self._redis.hget(keys.worker(worker), "record")

@@ -1,7 +1,7 @@
 """``cerebro register``, ``models``, ``alias``: register a model, list registered models, move an alias.
 
 ``register`` waits until the controller has copied the model's files. The registry itself is in the store
-(`kvs_api.store.registry`); `cerebro.client.models.registry` has the same commands for notebooks.
+(`kvs_api.store.registry`); `cerebro.client.models.registry` registers and loads models in notebooks.
 """
 
 from __future__ import annotations
