@@ -1,7 +1,8 @@
 """Requests of a search to another process, and their answers.
 
-A process of the controller computes suggestions; a worker does it if the controller lacks the libraries. A worker
-runs a user's own procedure, because the controller opens no user code.
+A process of the controller (`controller.sources.suggestions`) computes suggestions, or a worker
+(`cerebro.worker.searches`) if the controller lacks the libraries. A worker runs a user's own procedure, because the
+controller opens no user code.
 """
 
 from __future__ import annotations

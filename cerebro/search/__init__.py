@@ -1,5 +1,8 @@
 """Hyperparameter searches: procedures, stop rules and samplers. Pure: no clock, no files, no store.
 
+The controller drives a search (`controller.sources.search`); it trains nothing here. `Search` in `transducer` combines
+the parts, and the types that users write are in `cerebro.contract.search`.
+
 A *procedure* decides how many epochs each model trains; a *sampler* suggests the hyperparameters of the next
 model. Users choose them independently. Both receive *reports*, derived from an experiment's log in its order,
 and answer with *actions*. The same reports always give the same actions.

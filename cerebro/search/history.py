@@ -1,4 +1,4 @@
-"""Input of samplers: past models, and the scores that can be compared."""
+"""Input of samplers: past models (`Past`) and the scores that can be compared. Pure; `Search.history` creates it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The interface of procedures: reports, actions and `Procedure`.
+"""The interface of procedures: reports, actions and `Procedure`. Types only.
+
+`Search` calls a procedure; `cerebro.search.procedures` and users implement it. A procedure starts and stops nothing
+itself: the controller carries out its actions.
 
 An epoch is a pass over all partitions. A model's *resource* is the number of epochs it may train for
 in all. At a *rung* the model has used up its resource and the procedure decides about it.

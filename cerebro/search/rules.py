@@ -1,4 +1,4 @@
-"""Stop rules: they stop models after each epoch with metrics, under any procedure."""
+"""Stop rules: `Search` asks them after each epoch with metrics whether to stop the model, under any procedure. Pure."""
 
 from __future__ import annotations
 

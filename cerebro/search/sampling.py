@@ -1,4 +1,4 @@
-"""Random values from a search space, by Python's own generators."""
+"""Random values from a search space, by Python's own generators. For samplers, and for lists that the client draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""State of each model of a search, derived from reports."""
+"""State of each model of a search (`SearchedModel`), folded from reports. Procedures, stop rules and `Search` read it.
+
+Each procedure and `Search` keep their own `SearchedModels`; the run's full state is in `cerebro.state.runs`.
+"""
 
 from __future__ import annotations
 

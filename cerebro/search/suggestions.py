@@ -1,4 +1,8 @@
-"""Requests for suggestions, which a process outside the controller's loop answers."""
+"""Requests for suggestions (`SuggestionsRequest`), and `values_for`, which answers them with a sampler.
+
+The controller's search source builds requests. It answers those of the random sampler itself. Others go to its
+suggestion process, or to a worker if the controller lacks the sampler's libraries (`installed_samplers`).
+"""
 
 from __future__ import annotations
 

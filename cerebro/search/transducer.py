@@ -1,4 +1,6 @@
-"""A search as a function from reports to actions; the controller drives it.
+"""`Search`: a search as a function from reports to actions.
+
+`controller.sources.search` drives it with the log's events; a worker replays it for a user's own procedure.
 
 It combines the procedure, the stop rules, the hour limit and the user's commands, and it alone settles
 conflicts: the search does not extend a model that a user stopped, and does not stop a model that a user
@@ -58,8 +60,8 @@ class Search:
         workers: number of workers at the start of the run.
         largest_batch: largest valid batch size. If given, the actions of a user's own procedure are checked
             against it.
-        own: the procedure object for an `OwnProcedure` request. Its invalid actions raise instead of being
-            skipped, so its author sees the mistake.
+        user_procedure: the procedure object for an `OwnProcedure` request. Its invalid actions raise instead of
+            being skipped, so its author sees the mistake.
 
     Raises:
         SearchError: the request names an unknown procedure or version.
@@ -89,7 +91,7 @@ class Search:
         )
         self.models = SearchedModels()
         self.is_finished = False
-        """True if the search only stops models from here. The run ends when every resource is used up."""
+        """True if the search will only stop models. The run ends when every resource is used up."""
         self._procedure = procedure_of(request.procedure, user_procedure)
         self._is_own, self._largest_batch = user_procedure is not None, largest_batch
         self._suggested_batches: set[str] = set()
@@ -113,7 +115,7 @@ class Search:
 
     @property
     def is_stuck(self) -> bool:
-        """True if the procedure has not finished and no report can arrive any more."""
+        """True if the procedure has not finished and no further report can arrive."""
         return not (self.is_finished or self._has_open)
 
     @property

@@ -1,4 +1,6 @@
-"""A user's own procedure on a worker, and its stand-in in the controller.
+"""A user's own procedure on a worker (`answer`), and its stand-in in the controller (`Answered`).
+
+`cerebro.worker.searches` calls `answer` in a child process; the controller opens no user code.
 
 The stand-in passes on the worker's actions. The worker replays the whole search for each request, so it keeps
 no state between requests. The actions must repeat: a procedure that depends on anything but its reports could
@@ -25,7 +27,7 @@ _KINDS = (Suggest, Add, Extend, Stop, Finish)
 class Answered:
     """Stand-in for a procedure that runs on a worker.
 
-    Returns the actions from `give` at the next report.
+    Returns the worker's actions, set by `give`, at the next report.
     """
 
     def __init__(self) -> None:

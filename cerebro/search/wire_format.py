@@ -1,4 +1,4 @@
-"""Wire format of reports and actions, for a worker with a user's own procedure.
+"""Wire format of reports and actions, between the controller's search source and a worker with a user's own procedure.
 
 The log of a search (its reports, and the actions after each) is one text: JSON lines, zlib-compressed because
 the lines are similar, then base64.

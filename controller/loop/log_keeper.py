@@ -117,7 +117,7 @@ class LogKeeper:
 
     Args:
         kvs: the store.
-        make: makes a snapshot and returns its newest event number (`controller.loop.snapshot_process.made`).
+        make: makes a snapshot and returns its newest event number (`controller.loop.snapshot_process.make_snapshot`).
         leadership: returns the term that this controller certainly leads, else 0; thread-safe.
         is_settled: True if TensorBoard's files have a log up to an event.
         show: reads an inactive log for these files, because another controller may have led while it grew.

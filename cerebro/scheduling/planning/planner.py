@@ -43,7 +43,7 @@ _FIRST_ROTATIONS = 768
 
 If longest model and fullest worker both meet the bound, some rotation soon does.
 """
-_ROTATIONS, _DISPATCHES, _ACTIONS = 128, 16, 64
+_ROTATIONS, _DISPATCHES, _ORDERS = 128, 16, 64
 """Steps of each search before the next one continues.
 
 A rotation or an order takes about an eighth of the time of a dispatch, but a step over orders decodes
@@ -130,7 +130,7 @@ def _steps(problem: Problem, rng: random.Random, enough: float) -> Iterator[Cand
         yield from itertools.islice(search, _FIRST_ROTATIONS)
     searches.append((search_priorities(problem, tables, rng), _DISPATCHES))
     if has_choice(problem) or problem.num_sub_epochs <= _FEW_SUB_EPOCHS:
-        searches.append((_refined(problem, first, elite, rng), _ACTIONS))
+        searches.append((_refined(problem, first, elite, rng), _ORDERS))
     yield from _in_turns(searches, elite)
 
 

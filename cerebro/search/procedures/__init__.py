@@ -1,4 +1,4 @@
-"""The procedures, by their names in requests."""
+"""Cerebro's own procedures, one file each, and `procedure_of`, by which `Search` creates the procedure of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ASHA, asynchronous successive halving.
+"""The procedure of `cerebro.ASHA`: asynchronous successive halving. Pure.
 
 Li et al., *A System for Massively Parallel Hyperparameter Tuning*, MLSys 2020. The `promotion` rule is the
 paper's algorithm 2. The `stopping` rule decides once, when a model reaches a rung. It needs no checkpoints of

@@ -1,4 +1,4 @@
-"""Procedures that train every model for all epochs: a fixed list, and random search."""
+"""Procedures that train every model for all epochs: random search, and the given models of a fit. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cerebro.search.searched import SearchedModels
 
 
 class FixedSearch:
-    """A fixed list of models, which the run's request adds."""
+    """A fixed list of models, which the run's request adds: for a fit with only stop rules or an hour limit."""
 
     def __init__(self) -> None:
         self._models = SearchedModels()
 
     def begin(self, facts: Facts) -> list[Action]:
-        """Return no actions: the request set the resources."""
+        """Return no actions: the run adds the request's models with their resources."""
         del facts
         return []
 

@@ -1,4 +1,4 @@
-"""Hyperband: brackets of successive halving. Li et al., *Hyperband*, JMLR 18 (2018), algorithm 1.
+"""The procedure of `cerebro.Hyperband`: brackets of successive halving. Li et al., JMLR 18 (2018), algorithm 1. Pure.
 
 Brackets overlap here: while one waits for the last model of a rung, the next one trains at a lower priority.
 Run one after the other, brackets keep workers busy less than half of the time (docs/search.md).

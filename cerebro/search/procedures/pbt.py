@@ -1,4 +1,4 @@
-"""Population-based training: Jaderberg et al., *Population Based Training of Neural Networks*, 2017.
+"""The procedure of `cerebro.PBT`: Jaderberg et al., *Population Based Training of Neural Networks*, 2017. Pure.
 
 Synchronous generations: members are compared after the same epoch. The search stops the worst and replaces
 them with clones of the best (*truncation selection*). A clone is a new model with a parent, so nothing is

@@ -1,4 +1,4 @@
-"""Rungs and brackets of successive halving."""
+"""Rungs and brackets of successive halving, for ASHA, Hyperband and the client's checks. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Base of procedures that keep a fixed number of models active."""
+"""`Steady`: base of procedures that keep a fixed number of models active (random search, ASHA, Hyperband).
+
+It requests suggestions and adds models; subclasses decide on resources, extensions and stops.
+"""
 
 from __future__ import annotations
 

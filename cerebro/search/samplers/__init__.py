@@ -1,5 +1,8 @@
 """Samplers: suggest the hyperparameters of a search's next models.
 
+`cerebro.search.suggestions` calls `suggest`: for TPE, GP and CMA-ES in a process of the controller or on a worker,
+because they import large libraries. How long a model trains is decided by the procedure.
+
 A suggestion is a function of the history, its number and the seed, so a request can be repeated after a
 crash. Floating point may differ between processors and library versions; the controller therefore records
 each suggestion and never recomputes it.

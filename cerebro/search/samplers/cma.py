@@ -1,4 +1,4 @@
-"""CMA-ES by the library `cmaes`: Hansen, *The CMA Evolution Strategy: A Tutorial*, 2016.
+"""The sampler `cerebro.CMA`: CMA-ES by the library `cmaes`; Hansen, *The CMA Evolution Strategy: A Tutorial*, 2016.
 
 Numbers are scaled to [0, 1], log-uniform ranges by their logarithm. Only `ask` is random. Each call rebuilds
 the optimizer state from the measured models, one generation at a time in the order of addition, then asks
@@ -62,7 +62,7 @@ def cma_suggestions(
 
 
 def _number(distribution: Distribution) -> Number:
-    assert not isinstance(distribution, ChoiceOf), "checked where the search was asked for"
+    assert not isinstance(distribution, ChoiceOf), "the client checks it in the request"
     return distribution
 
 

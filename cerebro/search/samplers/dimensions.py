@@ -1,4 +1,4 @@
-"""The dimensions of a search space: hyperparameters with more than one value."""
+"""The dimensions of a search space, for all samplers: hyperparameters with more than one value. Pure."""
 
 from __future__ import annotations
 

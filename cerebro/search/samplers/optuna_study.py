@@ -1,4 +1,4 @@
-"""TPE and Gaussian processes by Optuna's samplers, without Optuna's storage.
+"""The samplers `cerebro.TPE` and `cerebro.GP`, by Optuna's samplers without its storage.
 
 Each suggestion builds a new sampler from the whole history, so no sampler state is stored. `_PastTrials` returns
 past trials without copying: Optuna's in-memory storage copies each trial, which takes longer than a

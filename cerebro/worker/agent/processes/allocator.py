@@ -4,8 +4,8 @@
 
 A training step allocates and frees the same tensors repeatedly. By default glibc returns the freed end of its heap to
 the kernel and the next step faults it in again, page by page, with 4 KiB of zeros each. Higher thresholds keep that
-memory; huge pages allocate 2 MiB at a time. Reasons for the values: `docs/decisions/0022-c-allocator-of-child-processes.md`;
-measurements: the benchmark ``allocator``.
+memory; huge pages allocate 2 MiB at a time. Reasons for the values:
+`docs/decisions/0022-c-allocator-of-child-processes.md`; measurements: the benchmark ``allocator``.
 
 Other C libraries ignore these variables; glibc before 2.35 ignores the huge pages.
 """
