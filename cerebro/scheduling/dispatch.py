@@ -60,7 +60,7 @@ class _Run:
         self._reality = Reality(problem, conditions, seed)
         self._rng = random.Random(f"choices {seed}")
         self._state = DispatchState(conditions.estimated(problem))
-        self._replicas = list(self._state.held)
+        self._replicas = list(self._state.holders.held)
         self._visits = [self._count(partition) for partition in range(problem.num_partitions)]
         self._wanted = problem.all_partitions
         self._due: dict[int, float] = {}
@@ -151,7 +151,7 @@ class _Run:
         state, free = self._state, self._state.free
         # Skip workers without remaining work: an unsuccessful search costs the policy as much as a successful
         # one.
-        idle = [w for w, gpus in enumerate(free) if gpus and state.held[w] & self._wanted]
+        idle = [w for w, gpus in enumerate(free) if gpus and state.holders.held[w] & self._wanted]
         state.now = now
         while idle:
             choice = self._policy.choose(state, idle, self._rng)

@@ -10,15 +10,15 @@ Each model has at most one parallel plan on each worker (`Problem.is_single`). A
 
 from __future__ import annotations
 
-import math
+import copy
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 
-from cerebro.scheduling.problem import Problem, shared_s
+from cerebro.scheduling.holders import Holders
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.remaining_work import NEVER, RemainingWork
 from cerebro.scheduling.schedule import Placement
-
-NEVER = math.inf
 
 _MOST = 0.1
 """Share of partitions. If more change holders at once, all sums are computed from scratch."""
@@ -28,12 +28,10 @@ class DispatchState:
     """Free GPUs, open sub-epochs and remaining work. Not thread-safe: one owner.
 
     Attributes:
-        time: ``time[m][w]``, estimated seconds of a sub-epoch of model `m` on worker `w` for a partition of
-            size 1; `NEVER` if it does not fit. Change it by `set_time` or `set_parallel_plan`.
-        fixed: ``fixed[m][w]``, seconds of such a sub-epoch that do not depend on the size.
-        need: ``need[m][w]``, GPUs of such a sub-epoch.
+        work: estimates of sub-epochs, and sums of the remaining ones. Change estimates by `set_time` or
+            `set_parallel_plan`.
         sizes: sizes of the partitions.
-        held: ``held[w]``, mask of the partitions on worker `w`; 0 while it is away.
+        holders: workers that have each partition. Change them by `hold` or `set_held`.
         open: ``open[m]``, mask of the partitions that model `m` still needs in its present epoch, including
             running ones.
         epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, out of ``epochs[m]``.
@@ -42,14 +40,9 @@ class DispatchState:
         running: model -> its running or queued sub-epoch, with the GPUs it started with. Idle models are absent.
         gpus: ``gpus[w]``, GPUs of worker `w`; in a live run, its devices.
         free: ``free[w]``, its free GPUs.
-        model_left: ``model_left[m]``, estimated remaining seconds of model `m` in all epochs, each sub-epoch
-            on its fastest holder.
-        worker_left: ``worker_left[w]``, estimated remaining seconds of worker `w` with all GPUs busy. Holders
-            share a sub-epoch so that each is occupied equally long.
         rank: ``rank[m]``, position of model `m` by its total work, longest first, as estimated at creation.
         priority_score: ``priority_score[m]``, value of training model `m` next by the policy's rule, larger
             first. An empty list means unknown. Always replaced as a whole.
-        is_replicated: True if some partition has several holders.
         now: time of the newest change, in seconds.
     """
 
@@ -58,34 +51,20 @@ class DispatchState:
             raise ValueError(
                 "choose a parallel plan for each model and worker first: Problem.with_parallel_plans"
             )
-        self.sizes, self.epochs = problem.sizes, [problem.epochs] * problem.num_models
-        held = [0] * problem.num_workers
-        for p, workers in enumerate(problem.holders):
-            for w in workers:
-                held[w] |= 1 << p
-        self._begin(
-            [
-                [parallel_plans[0].seconds if parallel_plans else NEVER for parallel_plans in row]
-                for row in problem.parallel_plans
-            ],
-            [
-                [parallel_plans[0].gpus if parallel_plans else 1 for parallel_plans in row]
-                for row in problem.parallel_plans
-            ],
-            held,
+        work = RemainingWork(
+            [[plans[0].seconds if plans else NEVER for plans in row] for row in problem.parallel_plans],
+            [[plans[0].fixed if plans else 0.0 for plans in row] for row in problem.parallel_plans],
+            [[plans[0].gpus if plans else 1 for plans in row] for row in problem.parallel_plans],
             problem.gpus,
         )
-        self.fixed = [
-            [parallel_plans[0].fixed if parallel_plans else 0.0 for parallel_plans in row]
-            for row in problem.parallel_plans
-        ]
+        holders = Holders.from_lists(problem.holders, problem.num_workers)
+        self._begin(work, holders, sizes=problem.sizes, gpus=problem.gpus, epochs=problem.epochs)
         self.open = list(problem.remaining_partitions)
-        self._is_narrow = all(count == 1 for row in self.need for count in row)
         for m, mask in enumerate(self.open):
             if not mask and problem.epochs > 1:
                 self.open[m], self.epoch[m] = self.everything, 2
         self.recount()
-        order = sorted(range(problem.num_models), key=lambda m: (-self.model_left[m], m))
+        order = sorted(range(problem.num_models), key=lambda m: (-self.work.model_left[m], m))
         for place, m in enumerate(order):
             self.rank[m] = place
 
@@ -108,47 +87,45 @@ class DispatchState:
             held: mask of partitions for each worker.
             gpus: GPUs of each worker; default 1.
         """
-        state = cls.__new__(cls)
-        state.sizes, state.epochs = tuple(sizes), [epochs] * models
-        workers = len(held)
-        state._begin(
+        state, workers = cls.__new__(cls), len(held)
+        gpus = tuple(gpus or [1] * workers)
+        work = RemainingWork(
             [[1.0] * workers for _ in range(models)],
+            [[0.0] * workers for _ in range(models)],
             [[1] * workers for _ in range(models)],
-            [*held],
-            gpus or [1] * workers,
+            gpus,
         )
+        state._begin(work, Holders(tuple(held), len(sizes)), sizes=sizes, gpus=gpus, epochs=epochs)
         state.recount()
         return state
 
     def _begin(
-        self, time: list[list[float]], need: list[list[int]], held: list[int], gpus: Sequence[int]
+        self,
+        work: RemainingWork,
+        holders: Holders,
+        *,
+        sizes: Sequence[float],
+        gpus: Sequence[int],
+        epochs: int,
     ) -> None:
-        self.time, self.need, self.held = time, need, held
-        self.fixed = [[0.0] * len(held) for _ in time]
-        self.gpus = tuple(gpus)
-        self._is_narrow = True
-        """True if every sub-epoch takes one GPU."""
+        models = len(work.time)
+        self.work, self.holders = work, holders
+        self.sizes, self.gpus, self.free = tuple(sizes), tuple(gpus), list(gpus)
         self.everything = (1 << len(self.sizes)) - 1
-        self.open, self.epoch = [self.everything] * len(time), [1] * len(time)
-        self.priority = [0] * len(time)
+        self.open, self.epoch, self.epochs = [self.everything] * models, [1] * models, [epochs] * models
+        self.priority = [0] * models
         self._had_priorities = False
         """True once a model had a priority other than 0. Until then `eligible` skips the comparison."""
         self.running: dict[int, Placement] = {}
-        self.free = list(gpus)
         self.now = 0.0
-        self.model_left = [0.0] * len(time)
-        self.worker_left = [0.0] * len(held)
-        self.rank = list(range(len(time)))
+        self.rank = list(range(models))
         self.priority_score: list[float] = []
-        self._holders: list[tuple[int, ...]] = []
-        self._unheld = 0
-        self.is_replicated = False
 
     def copy(self) -> DispatchState:
         """Return an independent copy. It shares times and needs: do not change them while both are in use."""
-        other = DispatchState.__new__(DispatchState)
-        other.__dict__.update(self.__dict__)
-        for name in ("held", "open", "epoch", "epochs", "priority", "free", "model_left", "worker_left"):
+        other = copy.copy(self)
+        other.work = self.work.copy()
+        for name in ("open", "epoch", "epochs", "priority", "free"):
             setattr(other, name, list(getattr(self, name)))
         other.running = dict(self.running)
         return other
@@ -177,26 +154,18 @@ class DispatchState:
 
     def startable(self, worker: int) -> Iterator[tuple[int, int]]:
         """Yield the pairs of `eligible` for all priorities."""
-        held, free, running, need = self.held[worker], self.free[worker], self.running, self.need
+        held, free, running = self.holders.held[worker], self.free[worker], self.running
+        need, time = self.work.need, self.work.time
         if not held or free < 1:
             return
         for model, mask in enumerate(self.open):
             both = mask & held
-            if (
-                both
-                and model not in running
-                and need[model][worker] <= free
-                and self.time[model][worker] != NEVER
-            ):
+            if both and model not in running and need[model][worker] <= free and time[model][worker] != NEVER:
                 yield model, both
 
     def seconds(self, model: int, partition: int, worker: int) -> float:
         """Estimate the seconds of a sub-epoch; `NEVER` if it does not fit."""
-        return self.time[model][worker] * self.sizes[partition] + self.fixed[model][worker]
-
-    def holders(self, partition: int) -> tuple[int, ...]:
-        """Return the workers that have the partition now."""
-        return self._holders[partition]
+        return self.work.seconds(model, self.sizes[partition], worker)
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -205,7 +174,7 @@ class DispatchState:
         worker, model, partition, *_ = chosen
         assert model not in self.running, f"model {model} is at {self.running[model]}"
         self.now = self.now if at is None else at
-        need = chosen.gpus if chosen.other_members else self.need[model][worker]
+        need = chosen.gpus if chosen.other_members else self.work.need[model][worker]
         started = Placement(
             worker,
             model,
@@ -284,151 +253,71 @@ class DispatchState:
         Args:
             seconds: seconds of a sub-epoch for size 1 on each worker, on one GPU.
         """
-        model = len(self.time)
-        self.time.append([*seconds])
-        self.fixed.append([0.0] * len(seconds))
-        self.need.append([1] * len(seconds))
+        model = len(self.open)
+        self.work.add_model(seconds)
         self.open.append(0)
         self.epoch.append(0)
         self.epochs.append(0)
         self.priority.append(0)
-        self.model_left.append(0.0)
         self.rank.append(model)
         return model
 
     def set_held(self, worker: int, held: int) -> None:
         """Set the worker's partitions, as a bit mask; 0 if it is lost."""
-        self.hold([held if w == worker else partitions for w, partitions in enumerate(self.held)])
+        self.hold([held if w == worker else present for w, present in enumerate(self.holders.held)])
 
-    def hold(self, held: list[int]) -> None:
+    def hold(self, held: Sequence[int]) -> None:
         """Set the partitions of all workers. Costs a pass over all models for each changed partition."""
-        changed = reduce(operator.or_, map(operator.xor, self.held, held), 0)
+        changed = reduce(operator.or_, map(operator.xor, self.holders.held, held), 0)
+        holders = Holders(tuple(held), len(self.sizes))
         if changed.bit_count() > len(self.sizes) * _MOST:
-            self.held = held
+            self.holders = holders
             self.recount()
             return
         partitions = [p for p in range(changed.bit_length()) if changed >> p & 1]
         for sign in (-1, +1):
             for partition in partitions:
-                for model in range(len(self.time)):
+                for model in range(len(self.open)):
                     self._count(model, partition, sign * self._visits_left(model, partition))
             if sign < 0:
-                self.held = held
-                self._see_holders()
+                self.holders = holders
                 # Clear rounding residue of workers without partitions.
-                self.worker_left = [
-                    s if mask else 0.0 for s, mask in zip(self.worker_left, held, strict=True)
-                ]
+                residues = zip(self.work.worker_left, held, strict=True)
+                self.work.worker_left = [s if mask else 0.0 for s, mask in residues]
 
     def set_time(self, model: int, worker: int, seconds: float, fixed: float) -> None:
         """Update the estimate for a model on a worker."""
-        if self.time[model][worker] != seconds or self.fixed[model][worker] != fixed:
-            self.set_parallel_plan(model, worker, seconds, self.need[model][worker], fixed)
+        work = self.work
+        if work.time[model][worker] != seconds or work.fixed[model][worker] != fixed:
+            self.set_parallel_plan(model, worker, seconds, work.need[model][worker], fixed)
 
     def set_times(self, time: list[list[float]], fixed: list[list[float]]) -> None:
         """Replace all estimates."""
-        self.time, self.fixed = time, fixed
+        self.work.time, self.work.fixed = time, fixed
         self.recount()
 
     def set_parallel_plan(self, model: int, worker: int, seconds: float, need: int, fixed: float) -> None:
         """Set GPUs and times of the model's future sub-epochs on the worker. A running one is not changed."""
         self._weigh(model, worker, -1)
-        self.time[model][worker], self.need[model][worker] = seconds, need
-        self.fixed[model][worker] = fixed
-        self._is_narrow = self._is_narrow and need == 1
+        self.work.set_parallel_plan(model, worker, seconds, need, fixed)
         self._weigh(model, worker, +1)
 
     # --- sums ------------------------------------------------------------------------------------
 
     def recount(self) -> None:
         """Compute all sums of remaining work from scratch."""
-        self._see_holders()
-        self.model_left = [0.0] * len(self.time)
-        self.worker_left = [0.0] * len(self.held)
-        # Most partitions have one holder; sum these in bulk.
-        single = [
-            (p, holders[0], self.sizes[p]) for p, holders in enumerate(self._holders) if len(holders) == 1
-        ]
-        other_partitions = [p for p, holders in enumerate(self._holders) if len(holders) != 1]
-        totals = [0.0] * len(single)
-        known: tuple[list[float], list[float], int, int] | None = None
-        parts: list[float] = []
-        single_work = 0.0
-        for model, row in enumerate(self.time):
-            ahead, mask = self.epochs[model] - self.epoch[model], self.open[model]
-            slowly: Iterable[int] = other_partitions
-            if NEVER in row:
-                slowly = range(len(self.sizes))
-            else:
-                fixed = self.fixed[model]
-                inputs = row, fixed, ahead, mask
-                if inputs != known:  # models without estimates have equal rows; there may be 1,000
-                    known = inputs
-                    parts = [(ahead + (mask >> p & 1)) * (row[w] * size + fixed[w]) for p, w, size in single]
-                    single_work = sum(parts)
-                self.model_left[model] = single_work
-                shares = parts
-                if not self._is_narrow:
-                    need = self.need[model]
-                    shares = [part * need[w] for part, (_, w, _) in zip(parts, single, strict=True)]
-                totals = list(map(operator.add, totals, shares))
-            for partition in slowly:
-                self._count(model, partition, self._visits_left(model, partition))
-        for (_, worker, _), total in zip(single, totals, strict=True):
-            self.worker_left[worker] += total / self.gpus[worker]
-
-    def _see_holders(self) -> None:
-        found: list[list[int]] = [[] for _ in self.sizes]
-        for worker, held in enumerate(self.held):
-            remaining_mask = held
-            while remaining_mask:
-                lowest = remaining_mask & -remaining_mask
-                remaining_mask ^= lowest
-                found[lowest.bit_length() - 1].append(worker)
-        self._holders = [tuple(workers) for workers in found]
-        self.is_replicated = any(len(holders) > 1 for holders in self._holders)
-        self._unheld = sum(1 << p for p, holders in enumerate(self._holders) if not holders)
-
-    def _share(self, model: int, worker: int) -> float:
-        """Return the share of the worker's GPUs that a sub-epoch of the model occupies."""
-        return self.need[model][worker] / self.gpus[worker]
+        ahead = list(map(operator.sub, self.epochs, self.epoch))
+        self.work.recount(ahead, self.open, self.sizes, self.holders)
 
     def _visits_left(self, model: int, partition: int) -> int:
         return self.epochs[model] - self.epoch[model] + (self.open[model] >> partition & 1)
 
     def _count(self, model: int, partition: int, visits: int) -> None:
         """Add `visits` sub-epochs of the model on the partition to the sums."""
-        if not visits:
-            return
-        holders, row, size = self._holders[partition], self.time[model], self.sizes[partition]
-        if len(holders) == 1:
-            worker = holders[0]
-            if row[worker] != NEVER:
-                seconds = row[worker] * size + self.fixed[model][worker]
-                self.model_left[model] += visits * seconds
-                self.worker_left[worker] += visits * seconds * self._share(model, worker)
-            return
-        fixed = self.fixed[model]
-        fitting = [w for w in holders if row[w] != NEVER]
-        if not fitting:
-            # No present worker can run it: use the mean over all workers, so the model keeps its priority.
-            known = [t * size + f for t, f in zip(row, fixed, strict=True) if t != NEVER]
-            self.model_left[model] += visits * (sum(known) / len(known) if known else 0.0)
-            return
-        seconds_at = {w: row[w] * size + fixed[w] for w in fitting}
-        self.model_left[model] += visits * min(seconds_at.values())
-        share = visits * shared_s(seconds * self._share(model, w) for w, seconds in seconds_at.items())
-        for w in fitting:
-            self.worker_left[w] += share
+        self.work.add(model, visits, self.sizes[partition], self.holders.of[partition])
 
     def _weigh(self, model: int, worker: int, sign: int) -> None:
-        # Partitions without a fitting holder count with the mean over all workers, including this one.
-        row = self.time[model]
-        mask = self.held[worker] | self._unheld
-        if self.is_replicated and NEVER in row:
-            for partition, holders in enumerate(self._holders):
-                if len(holders) > 1 and all(row[w] == NEVER for w in holders):
-                    mask |= 1 << partition
+        mask = self.work.partitions_of(model, worker, self.holders)
         while mask:
             lowest = mask & -mask
             mask ^= lowest

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.rest import api
 from cerebro.contract.tasks import MEASURING
-from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.scheduling.policies.following import Following
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from controller.decisions.assignment_draft import AssignmentDraft, DispatchDraft
@@ -135,25 +135,28 @@ class _SubEpochs:
 
     def decide(self) -> list[api.Assign | api.Revoke | api.Preempt]:
         """Return the steps of `assign` for an open fit run."""
-        draft, remaining = self._draft, self._fit.dispatch_state.worker_left
+        draft, remaining = self._draft, self._fit.dispatch_state.work.worker_left
         if not self._fit.preempts:
             draft.accept(Training(self, lambda: self._interrupted))
         # Validation delays training, so it goes to the worker with the least remaining training.
         calmest_first = sorted(
             draft.alive, key=lambda w: remaining[self._fit.names.worker(w.name)] if w.trains else 0.0
         )
-        draft.accept(self._evaluation, Offer(order=calmest_first))
-        draft.accept(self._overdue)
-        draft.accept(Gangs(self._fit, self._dispatch_draft))
-        draft.accept(Training(self, self._in_turn))
+        sources = (
+            self._evaluation,
+            self._overdue,
+            Gangs(self._fit, self._dispatch_draft),
+            Training(self, self._in_turn),
+        )
+        for source in sources:
+            draft.accept(source, Offer(order=calmest_first))
         taken_back = self._taken_back()
         if taken_back is not None:
             return [*draft.steps, taken_back]
         if self._depth > 1:
             soon = [w for w in calmest_first if w.name in self._soon]
-            offer = Offer(self._depth, self._soon, soon)
-            for source in (self._evaluation, self._overdue, Training(self, self._in_turn)):
-                draft.accept(source, offer)
+            for source in sources:
+                draft.accept(source, Offer(self._depth, self._soon, soon))
             outranked = self._outranked()
             if outranked is not None:
                 return [*draft.steps, outranked]
@@ -177,12 +180,12 @@ class _SubEpochs:
         ):
             if model in dispatch_state.running:
                 continue
-            able, times = feasible_workers(self._fit, model, self._now), dispatch_state.time[model]
+            able, times = feasible_workers(self._fit, model, self._now), dispatch_state.work.time[model]
             if model in self._fit.retries.out_of_memory:
                 # It should not wait for a faster worker, which it might never have to itself.
                 places, names = self._draft.places, self._fit.names.workers
                 able = {w for w in able if not places.load(names[w])} or able
-            for worker, held in enumerate(dispatch_state.held):
+            for worker, held in enumerate(dispatch_state.holders.held):
                 if held & dispatch_state.open[model] and worker not in able and times[worker] != NEVER:
                     self._dispatch_draft.exclude(model, worker)
 
@@ -243,7 +246,7 @@ class _SubEpochs:
         Free devices come first, then the first to finish.
         """
         name, places = self._fit.names.workers[choice.worker], self._draft.places
-        size = self._fit.dispatch_state.need[choice.model][choice.worker]
+        size = self._fit.dispatch_state.work.need[choice.model][choice.worker]
         if size == 1:
             return (places.free(name, depth, allowed_devices),)
         reachable = places.reachable(name, self._depth)
@@ -255,11 +258,13 @@ class _SubEpochs:
     def _waits_needlessly(self, choice: Placement, room: Mapping[int, int]) -> bool:
         """True if the sub-epoch would wait here while its model could start another one elsewhere."""
         dispatch_state, model = self._fit.dispatch_state, choice.model
-        need, times = dispatch_state.need[model], dispatch_state.time[model]
+        need, times = dispatch_state.work.need[model], dispatch_state.work.time[model]
         if need[choice.worker] <= room[choice.worker]:
             return False
         return any(
-            need[w] <= count and times[w] != NEVER and dispatch_state.held[w] & dispatch_state.open[model]
+            need[w] <= count
+            and times[w] != NEVER
+            and dispatch_state.holders.held[w] & dispatch_state.open[model]
             for w, count in room.items()
             if not self._draft.exclusions.stops_all(self._fit.names.workers[w])
         )
@@ -274,12 +279,12 @@ class _SubEpochs:
             return True
         if depth > 1:
             return False
-        needed, times = dispatch_state.open[choice.model], dispatch_state.time[choice.model]
+        needed, times = dispatch_state.open[choice.model], dispatch_state.work.time[choice.model]
         able = [
             self._fit.names.worker(w.name)
             for w in self._training_workers
             if not self._draft.exclusions.stops_all(w.name)
-            and needed & dispatch_state.held[self._fit.names.worker(w.name)]
+            and needed & dispatch_state.holders.held[self._fit.names.worker(w.name)]
             and times[self._fit.names.worker(w.name)] != NEVER
         ]
         loads = {worker: places.load(self._fit.names.workers[worker]) for worker in able}
@@ -319,7 +324,7 @@ class _SubEpochs:
             if interrupted is not None:
                 return interrupted
             for choice in ahead:
-                is_kept_off = dispatch_state.time[choice.model][choice.worker] == NEVER
+                is_kept_off = dispatch_state.work.time[choice.model][choice.worker] == NEVER
                 if (
                     choice.worker in workers
                     and choice.model not in dispatch_state.running
@@ -338,7 +343,7 @@ class _SubEpochs:
             able = [w for w in holders if w in workers]
             if able:
                 return Placement(
-                    min(able, key=lambda w: (dispatch_state.worker_left[w], w)), model, partition
+                    min(able, key=lambda w: (dispatch_state.work.worker_left[w], w)), model, partition
                 )
         return None
 
@@ -350,7 +355,9 @@ class _SubEpochs:
         dispatch_state = self._fit.dispatch_state
         for (model, epoch, partition), until in sorted(self._fit.retries.interrupted.items()):
             is_open = dispatch_state.epoch[model] == epoch and dispatch_state.open[model] >> partition & 1
-            holders = [w for w in dispatch_state.holders(partition) if dispatch_state.time[model][w] != NEVER]
+            holders = [
+                w for w in dispatch_state.holders.of[partition] if dispatch_state.work.time[model][w] != NEVER
+            ]
             if is_open and (holders or until > self._now) and model not in dispatch_state.running:
                 yield model, partition, holders
 
@@ -405,7 +412,7 @@ class _SubEpochs:
             if mask
             and m not in state.running
             and m not in fit.retries.out_of_memory
-            and max(state.need[m]) == 1
+            and max(state.work.need[m]) == 1
         }
         highest, is_alone = max(idle.values(), default=0), not self._draft.exclusions.slots
         roomy = [w for w in self._training_workers if self._draft.places.num_free(w.name, self._depth)]
@@ -438,7 +445,10 @@ class _SubEpochs:
             return key.kind in worker.kinds and key.kind not in ("etl", "search", "verify", *MEASURING)
         dispatch_state, index = self._fit.dispatch_state, self._fit.names.worker(worker.name)
         model = self._fit.names.model(key.model or "")
-        if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
+        if (
+            not dispatch_state.open[model] & dispatch_state.holders.held[index]
+            or model not in dispatch_state.running
+        ):
             return False
         if model in self._fit.retries.failed_at and index not in feasible_workers(
             self._fit, model, self._now

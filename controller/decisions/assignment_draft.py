@@ -14,7 +14,7 @@ from cerebro.contract.rest import api
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.steps import AssignedMember
 from cerebro.contract.tasks import Gang, TaskBody
-from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from controller.decisions import tasks
@@ -166,7 +166,7 @@ class DispatchDraft:
 
     def exclude(self, model: int, worker: int) -> None:
         """Exclude this pair of model and worker for the rest of this decision."""
-        times = self._state.time[model]
+        times = self._state.work.time[model]
         self._excluded.append((model, worker, times[worker]))
         times[worker] = NEVER
 
@@ -176,4 +176,4 @@ class DispatchDraft:
             self._state.release(model)
         self._state.free = self._free
         for model, worker, seconds in reversed(self._excluded):
-            self._state.time[model][worker] = seconds
+            self._state.work.time[model][worker] = seconds

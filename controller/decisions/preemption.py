@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cerebro.contract.rest import api
-from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.state import Run, Task, TaskState, Worker
 from controller.decisions.device_ends import end_of
 from controller.decisions.fit_dispatch import FitDispatch
@@ -135,14 +135,16 @@ def _waiting(fit: FitDispatch) -> Iterator[int]:
     state = fit.dispatch_state
     for model, remaining in enumerate(state.open):
         is_idle = remaining and model not in state.running and model not in fit.retries.out_of_memory
-        if is_idle and max(state.need[model]) == 1:
+        if is_idle and max(state.work.need[model]) == 1:
             yield model
 
 
 def _workers_for(fit: FitDispatch, model: int, workers: Sequence[Worker]) -> set[int]:
     state = fit.dispatch_state
     indices = (fit.names.worker(worker.name) for worker in workers)
-    return {w for w in indices if state.held[w] & state.open[model] and state.time[model][w] != NEVER}
+    return {
+        w for w in indices if state.holders.held[w] & state.open[model] and state.work.time[model][w] != NEVER
+    }
 
 
 def _may_preempt(fit: FitDispatch, waiting: int, running: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.state import Run
 from cerebro.state.exclusions import Scope
 from controller.decisions.fit_dispatch import FitDispatch
@@ -32,8 +32,8 @@ def feasible_workers(fit: FitDispatch, model: int, now: float) -> set[int]:
 
 def _holders(fit: FitDispatch, model: int) -> set[int]:
     state = fit.dispatch_state
-    open_, times = state.open[model], state.time[model]
-    return {w for w, held in enumerate(state.held) if held & open_ and times[w] != NEVER}
+    open_, times = state.open[model], state.work.time[model]
+    return {w for w, held in enumerate(state.holders.held) if held & open_ and times[w] != NEVER}
 
 
 def _excluded(fit: FitDispatch, model: int, now: float) -> Iterator[set[int]]:
@@ -47,7 +47,7 @@ def _excluded(fit: FitDispatch, model: int, now: float) -> Iterator[set[int]]:
         worker
         for attempts in (fit.retries.out_of_memory, fit.retries.failed_at)
         for partition, workers in attempts.get(model, {}).items()
-        if not workers.issuperset(state.holders(partition))
+        if not workers.issuperset(state.holders.of[partition])
         for worker in workers
     }
     # A worker excluded for one sub-epoch may be the only one for another.
@@ -56,7 +56,7 @@ def _excluded(fit: FitDispatch, model: int, now: float) -> Iterator[set[int]]:
         found -= tried_at
     for (each, epoch, partition), until in sorted(fit.retries.interrupted.items()):
         if each == model and state.epoch[model] == epoch and state.open[model] >> partition & 1:
-            holders = found.intersection(state.holders(partition))
+            holders = found.intersection(state.holders.of[partition])
             if holders or until > now:
                 yield found - holders
                 found = holders

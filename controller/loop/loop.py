@@ -50,14 +50,14 @@ _DECISION_INTERVAL_S = 0.025
 """Seconds between two decisions while every worker has work. Workers have a queued sub-epoch, so none waits."""
 
 _STAND_BY_S = 10.0
-"""Seconds for which a controller that cannot read the cluster log leaves the leadership to others."""
+"""Seconds without an attempt to lead, for a controller that cannot read the cluster log."""
 
 
 class Controller:
     """The controller's services, and the loop that calls them. `stop` may be set from any thread or signal handler.
 
     Attributes:
-        leadership: the lease by which this controller leads.
+        leadership: the lease of the leading controller.
         projections: data derived from the logs.
     """
 

@@ -288,5 +288,5 @@ def _is_wanted(core: Core, fit: FitDispatch) -> bool:
         and run.scheduler == DEFAULT_POLICY
         and run.state is RunState.RUNNING
         and sum(fit.dispatch_state.gpus) > 1
-        and max(fit.dispatch_state.worker_left) > _SHORTEST_S
+        and max(fit.dispatch_state.work.worker_left) > _SHORTEST_S
     )

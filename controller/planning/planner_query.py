@@ -12,9 +12,9 @@ from typing import Any
 
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.runs import PlannedSubEpoch
-from cerebro.scheduling.dispatch_state import NEVER
 from cerebro.scheduling.planning.plan_table import NOT_HERE, PlanTable
 from cerebro.scheduling.problem import Problem, TimedPlan
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.projections.sub_epoch_times import technique_of
@@ -126,7 +126,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     dispatch_state = fit.dispatch_state
     if fit.gang_size > 1:
         return None  # plans do not support gangs
-    partitions = tuple(p for p in range(len(dispatch_state.sizes)) if dispatch_state.holders(p))
+    partitions = tuple(p for p in range(len(dispatch_state.sizes)) if dispatch_state.holders.of[p])
     # A model in its last sub-epoch needs no plan. The plan covers the epochs that all models still have.
     models = tuple(
         m
@@ -151,7 +151,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         table.append(tuple(cell for cell, _ in cells))
         present.append([now for _, now in cells])
     if any(
-        not any(table[i][w] for w in dispatch_state.holders(p))
+        not any(table[i][w] for w in dispatch_state.holders.of[p])
         for i in range(len(models))
         for p in partitions
     ):
@@ -161,7 +161,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         workers=tuple(fit.names.workers),
         gpus=dispatch_state.gpus,
         parallel_plans=tuple(table),
-        holders=tuple(dispatch_state.holders(p) for p in partitions),
+        holders=tuple(dispatch_state.holders.of[p] for p in partitions),
         sizes=tuple(dispatch_state.sizes[p] for p in partitions),
         epochs=epochs,
         remaining_partitions=remaining_masks,
@@ -188,7 +188,10 @@ def _parallel_plans_on(
     Adds their parallel plans to `parallel_plans`.
     """
     if not fit.parallel_plans.has_other(model):
-        seconds, fixed = fit.dispatch_state.time[model][worker], fit.dispatch_state.fixed[model][worker]
+        seconds, fixed = (
+            fit.dispatch_state.work.time[model][worker],
+            fit.dispatch_state.work.fixed[model][worker],
+        )
         parallel_plans[""] = SINGLE
         return ((TimedPlan(seconds=seconds, fixed=fixed),), 0) if seconds != NEVER else ((), NOT_HERE)
     found: list[TimedPlan] = []

@@ -1,11 +1,16 @@
-"""Expected sub-epoch times of a fit run from earlier runs. Pure.
+"""Expected sub-epoch times of a fit run, estimated from earlier runs. Pure.
 
-`RunHistory` makes the priors of a started run; `SubEpochTimes` uses them until the run has its own results. The
-history is not read or written here.
+`RunHistory` builds the priors when a run starts; `SubEpochTimes` uses them until the run has results. This module
+neither reads nor writes the history.
 
-A model's prior comes from sub-epochs with its code, data set and hyperparameters. If the history has none, it comes
-from sub-epochs of the same code; otherwise from sub-epochs on the workers' kinds of devices. Kinds are compared by
-models that trained on several.
+A model's prior is the mean of the first of these groups that has sub-epochs in the history:
+
+1. sub-epochs with the same code, data set and hyperparameters, on the present kinds of devices;
+2. the same on other devices, corrected for their slowness;
+3. sub-epochs with the same code;
+4. all sub-epochs on the present kinds of devices.
+
+Models that trained on several kinds of devices give the slowness of one kind relative to another.
 """
 
 from __future__ import annotations
@@ -20,23 +25,30 @@ from cerebro.scheduling.estimates import Estimates
 
 
 class Prior(NamedTuple):
-    """The expectation for a model."""
+    """Expected time of a model's sub-epochs.
+
+    Attributes:
+        log_rate: natural logarithm of seconds per row, on an average worker.
+        fixed_s: seconds that do not depend on the rows.
+        sub_epochs: number of sub-epochs with the model's hyperparameters; 0 if the prior describes other models.
+    """
 
     log_rate: float
-    """Natural logarithm of seconds per row, on an average worker."""
     fixed_s: float
     sub_epochs: float
-    """Number of the model's own sub-epochs behind the prior; 0 if it comes from other models."""
 
 
 class Priors:
-    """Priors of one run.
+    """Priors of one run; false without any.
 
     Args:
         rows: the history, by key.
         code: fingerprint of the run's spec.
         dataset: the run's data set.
         devices: the workers' devices.
+
+    Attributes:
+        sigma: standard deviation of the log times of one model's sub-epochs; `None` if unknown.
     """
 
     def __init__(
@@ -67,18 +79,17 @@ class Priors:
         alike = alike or [each for each in known if each[0].device in here]
         self._typical = _mean(alike, self._paces, 0.0) if alike else None
         self.sigma = _sigma(row for each in rows_of.values() for _, row in each)
-        """Deviation of such sub-epochs; `None` if unknown."""
 
     def __bool__(self) -> bool:
         return self._typical is not None
 
     def of(self, hyperparams: Mapping[str, Any]) -> Prior | None:
-        """Return the expectation for a model, or `None`."""
+        """Return the prior of a model, or `None` without a similar sub-epoch."""
         key = SubEpochKey.of(code=self._code, dataset=self._dataset, hyperparams=hyperparams, device=None)
         return self._by_hyperparams.get(key.hyperparams, self._typical)
 
     def slowness(self, device: DeviceKind | None) -> float:
-        """Return the log slowness of a device relative to the present ones."""
+        """Return the log slowness of a kind of device relative to the present ones; 0 if unknown."""
         return self._paces.get(device_hash(device), 0.0)
 
 

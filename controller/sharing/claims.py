@@ -146,7 +146,9 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
         )
         wanted = functools.reduce(operator.or_, remaining_masks.values(), 0)
         able |= {
-            w.name for w in alive if w.trains and fit.dispatch_state.held[fit.names.worker(w.name)] & wanted
+            w.name
+            for w in alive
+            if w.trains and fit.dispatch_state.holders.held[fit.names.worker(w.name)] & wanted
         }
         count += (
             len(remaining_masks)

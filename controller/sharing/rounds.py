@@ -328,7 +328,7 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
         model = fit.names.model(name)
         size, remaining_mask = fit.parallel_plans.size(model), dispatch_state.open[model]
         if size > 1 and remaining_mask and model not in dispatch_state.running:
-            held = dispatch_state.held
+            held = dispatch_state.holders.held
             yield (
                 [
                     w

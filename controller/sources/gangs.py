@@ -37,9 +37,9 @@ class Gangs:
         self._fit, self._dispatch_draft = fit, dispatch_draft
 
     def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
-        """Yield sub-epochs for idle devices."""
+        """Yield sub-epochs for idle devices; none for slots of busy ones."""
         fit = self._fit
-        if fit.gang_size < 2:
+        if fit.gang_size < 2 or offer.depth > 1:
             return
         dispatch_state = fit.dispatch_state
         addresses = {name: known.address for name, known in view.snapshot.workers.items()}
@@ -56,7 +56,7 @@ class Gangs:
         ]
 
         def precedence(model: int) -> tuple[int, float, int]:
-            return -dispatch_state.priority[model], -dispatch_state.model_left[model], model
+            return -dispatch_state.priority[model], -dispatch_state.work.model_left[model], model
 
         for model in sorted(range(len(fit.names.models)), key=precedence):
             parallel_plan = fit.parallel_plans.gang_parallel_plan(model)
@@ -75,7 +75,7 @@ class Gangs:
                 if all(_is_idle(fit, view, worker, parallel_plan.size) for _, worker in places)
             ]
             if ready and model not in dispatch_state.running:
-                left_at = dispatch_state.worker_left
+                left_at = dispatch_state.work.worker_left
                 places = max(ready, key=lambda places: sum(left_at[worker] for _, worker in places))
                 (partition, worker), *other_places = places
                 placement = Placement(
@@ -129,10 +129,10 @@ def _sets(fit: FitDispatch) -> list[list[tuple[int, int]]]:
 
     def find_sets() -> list[list[tuple[int, int]]]:
         return _in_sets(
-            ((p, dispatch_state.holders(p)) for p in range(len(fit.names.partitions))), fit.gang_size
+            ((p, dispatch_state.holders.of[p]) for p in range(len(fit.names.partitions))), fit.gang_size
         )
 
-    return fit.again("sets of gangs", tuple(dispatch_state.held), find_sets)
+    return fit.again("sets of gangs", tuple(dispatch_state.holders.held), find_sets)
 
 
 def _in_sets(holders: Iterable[tuple[int, Iterable[_Holder]]], size: int) -> list[list[tuple[int, _Holder]]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from cerebro.contract.events import ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.runs import FitPlan
-from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.models.parallel_plans import allowed_plans
 from controller.projections.sub_epoch_times import SubEpochTimes, technique_of

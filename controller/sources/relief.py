@@ -18,7 +18,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from cerebro.scheduling.balance import Balance
-from cerebro.scheduling.dispatch_state import NEVER, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
+from cerebro.scheduling.remaining_work import NEVER
 from controller.decisions.fit_dispatch import FitDispatch
 
 _GAIN, _SUB_EPOCHS, _WORTH = 0.1, 3.0, 2.0
@@ -76,7 +77,7 @@ def paces(fit: FitDispatch) -> list[float]:
 def remaining_work(state: DispatchState) -> RemainingWork:
     """Return the remaining work. Costs a pass over all models, workers and partitions."""
     sizes, cost = state.sizes, []
-    for row, fixed in zip(state.time, state.fixed, strict=True):
+    for row, fixed in zip(state.work.time, state.work.fixed, strict=True):
         known = [time + extra for time, extra in zip(row, fixed, strict=True) if time != NEVER]
         cost.append(statistics.median(known) if known else 0.0)
     work = [0.0] * len(sizes)
@@ -105,12 +106,12 @@ def relief(
     state = fit.dispatch_state
     if not helpers or not fit.times.estimates.observations:
         return None
-    chain, busiest = max(state.model_left), max(state.worker_left)
-    gap_s = busiest - min(state.worker_left[worker] for worker in helpers)
+    chain, busiest = max(state.work.model_left), max(state.work.worker_left)
+    gap_s = busiest - min(state.work.worker_left[worker] for worker in helpers)
     if chain < busiest and gap_s < max(_GAIN * busiest, _WORTH * made_s):
         return None  # a cheap check that nothing can be saved
     pace, what = paces(fit), remaining_work(state)
-    holders = [state.holders(partition) for partition in range(len(what.work))]
+    holders = [state.holders.of[partition] for partition in range(len(what.work))]
     for partition, worker in coming.items():
         holders[partition] = (*holders[partition], worker)
     balance = Balance(what.work, pace, holders)
@@ -118,7 +119,7 @@ def relief(
     calmest = sorted(helpers, key=lambda w: (balance.loads[w], w))
     best: Copy | None = None
     for partition in range(len(holders)):
-        if not state.holders(partition) or not is_makable(partition):
+        if not state.holders.of[partition] or not is_makable(partition):
             continue
         able = (w for w in calmest if w not in holders[partition])
         present_makespan_s = max(balance.level(partition), chain)
@@ -142,12 +143,14 @@ def _chain(
     state: DispatchState, what: RemainingWork, pace: list[float], partition: int, worker: int
 ) -> float:
     """Return the longest remaining chain of a model's sub-epochs if the worker held the partition too."""
-    sooner = max(0.0, min(pace[w] for w in state.holders(partition)) - pace[worker]) * state.sizes[partition]
+    sooner = (
+        max(0.0, min(pace[w] for w in state.holders.of[partition]) - pace[worker]) * state.sizes[partition]
+    )
     if not sooner:
-        return max(state.model_left)
+        return max(state.work.model_left)
     return max(
         seconds - (epochs - epoch + (mask >> partition & 1)) * cost * sooner
         for seconds, mask, epoch, epochs, cost in zip(
-            state.model_left, state.open, state.epoch, state.epochs, what.cost, strict=True
+            state.work.model_left, state.open, state.epoch, state.epochs, what.cost, strict=True
         )
     )

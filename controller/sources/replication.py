@@ -222,7 +222,10 @@ class _Replicas:
             w
             for w in self._alive
             if w.trains
-            and (w.volume not in original_volumes or not fit.dispatch_state.held[fit.names.worker(w.name)])
+            and (
+                w.volume not in original_volumes
+                or not fit.dispatch_state.holders.held[fit.names.worker(w.name)]
+            )
         ]
 
     def make_lost(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
@@ -298,7 +301,7 @@ class _Replicas:
             )
             return (helpers[found.worker].volume, fit.names.partitions[found.partition]) if found else None
 
-        known = fit.times.settled, (*fit.dispatch_state.held,), (*helpers,), (*coming.items(),)
+        known = fit.times.settled, (*fit.dispatch_state.holders.held,), (*helpers,), (*coming.items(),)
         return fit.again("copies", known, find_relief)
 
     def make_copy(self, volume: str, partition: int) -> Iterator[tuple[str, TaskKey]]:
@@ -329,8 +332,8 @@ class _Replicas:
             return False
         index = fit.names.worker(helper.name)
         if not fit.times.estimates.observations:
-            return not fit.dispatch_state.held[index]
-        gap_s = _busy_s(fit, partition) - fit.dispatch_state.worker_left[index]
+            return not fit.dispatch_state.holders.held[index]
+        gap_s = _busy_s(fit, partition) - fit.dispatch_state.work.worker_left[index]
         return gap_s > _WORTH * _took_s(self._state, self._run, partition)
 
     def _held(self, worker: Worker) -> int:
@@ -350,7 +353,7 @@ def _lost(state: ExperimentState, run: Run, fit: FitDispatch | None) -> list[int
     dataset = run.plan.dataset
     if fit is not None:
         numbered = enumerate(fit.names.partitions)
-        partitions = [number for index, number in numbered if not fit.dispatch_state.holders(index)]
+        partitions = [number for index, number in numbered if not fit.dispatch_state.holders.of[index]]
     else:
         known_dataset = state.datasets.get(dataset)
         partitions = (
@@ -383,10 +386,10 @@ def _key(run: Run, partition: int) -> TaskKey:
 
 
 def _holders(fit: FitDispatch, partition: int) -> tuple[int, ...]:
-    return fit.dispatch_state.holders(fit.names.partitions.index(partition))
+    return fit.dispatch_state.holders.of[fit.names.partitions.index(partition)]
 
 
 def _busy_s(fit: FitDispatch, partition: int) -> float:
     """Return the least remaining training of the partition's holders, in seconds; infinity without holders."""
-    remaining_s = fit.dispatch_state.worker_left
+    remaining_s = fit.dispatch_state.work.worker_left
     return min((remaining_s[worker] for worker in _holders(fit, partition)), default=math.inf)

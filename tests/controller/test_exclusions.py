@@ -97,7 +97,9 @@ def excluded(story: Story) -> set[str]:
     fit = core_of(story).fit
     assert fit is not None
     model = fit.names.model("m00")
-    holders = {w for w, held in enumerate(fit.dispatch_state.held) if held & fit.dispatch_state.open[model]}
+    holders = {
+        w for w, held in enumerate(fit.dispatch_state.holders.held) if held & fit.dispatch_state.open[model]
+    }
     return {fit.names.workers[worker] for worker in holders - feasible_workers(fit, model, NOW)}
 
 

@@ -43,12 +43,12 @@ def told_step_by_step(simulation: Simulation) -> int:
         kept, made = core.fit.dispatch_state, anew.dispatch_state
         compared += 1
         assert reader.fit is not None
-        assert reader.fit.dispatch_state.time == kept.time
-        assert reader.fit.dispatch_state.fixed == kept.fixed
+        assert reader.fit.dispatch_state.work.time == kept.work.time
+        assert reader.fit.dispatch_state.work.fixed == kept.work.fixed
         assert reader.fit.times.load_s == core.fit.times.load_s
         anew.see_holders(core.state)
         assert made.priority_score == reader.fit.dispatch_state.priority_score == kept.priority_score
-        assert kept.held == made.held
+        assert kept.holders.held == made.holders.held
         assert {m: p._replace(start=0.0) for m, p in kept.running.items()} == {
             m: p._replace(start=0.0) for m, p in made.running.items()
         }
@@ -63,12 +63,12 @@ def told_step_by_step(simulation: Simulation) -> int:
                 assert kept.open[index] == sum(1 << p for p in model.remaining)
         fresh = kept.copy()
         fresh.recount()
-        assert kept.model_left == pytest.approx(fresh.model_left, rel=1e-6, abs=1e-9)
-        assert kept.worker_left == pytest.approx(fresh.worker_left, rel=1e-6, abs=1e-9)
+        assert kept.work.model_left == pytest.approx(fresh.work.model_left, rel=1e-6, abs=1e-9)
+        assert kept.work.worker_left == pytest.approx(fresh.work.worker_left, rel=1e-6, abs=1e-9)
         fresh = made.copy()
         fresh.recount()
-        assert made.model_left == pytest.approx(fresh.model_left, rel=1e-6, abs=1e-9)
-        assert made.worker_left == pytest.approx(fresh.worker_left, rel=1e-6, abs=1e-9)
+        assert made.work.model_left == pytest.approx(fresh.work.model_left, rel=1e-6, abs=1e-9)
+        assert made.work.worker_left == pytest.approx(fresh.work.worker_left, rel=1e-6, abs=1e-9)
     return compared
 
 

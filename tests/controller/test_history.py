@@ -264,9 +264,9 @@ def test_a_history_predicts_times_before_the_first_sub_epoch(log: tuple[Event, .
         there = trainers(begun.core.state, begun.now, absent)
         found = outlook(begun.core.state, run, fit, there, join_s=60.0, absent=absent)
         assert (found is not None) is is_known
-        times = [times[0] for times in fit.dispatch_state.time]
+        times = [times[0] for times in fit.dispatch_state.work.time]
         if is_known:
             assert times == pytest.approx([10 * cost(f"m{n}") - 1 for n in range(MODELS)], rel=0.1)
-            assert fit.dispatch_state.fixed[0][0] == pytest.approx(1.0)
+            assert fit.dispatch_state.work.fixed[0][0] == pytest.approx(1.0)
         else:
             assert len({*times}) == 1

@@ -275,7 +275,12 @@ def test_an_error_in_derived_data_does_not_quarantine_the_experiment(
     assert core.fit is not None
     assert fresh.fit is not None
     one, other = core.fit.dispatch_state, fresh.fit.dispatch_state
-    assert (one.free, one.held, one.epoch, one.open) == (other.free, other.held, other.epoch, other.open)
+    assert (one.free, one.holders.held, one.epoch, one.open) == (
+        other.free,
+        other.holders.held,
+        other.epoch,
+        other.open,
+    )
 
 
 def test_a_memory_error_does_not_quarantine_the_experiment(

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.dispatch_state import NEVER, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.planning.decoder import Decoder
 from cerebro.scheduling.policies import CriticalFirst
 from cerebro.scheduling.problem import Problem, TimedPlan, open_shop
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 from tests.scheduling.instances import problems
 
@@ -20,14 +21,14 @@ SINGLE = problems(max_gpus=2)
 
 
 def sums(state: DispatchState) -> tuple[list[float], list[float]]:
-    return list(state.model_left), list(state.worker_left)
+    return list(state.work.model_left), list(state.work.worker_left)
 
 
 def snapshot(state: DispatchState) -> tuple[object, ...]:
     """Return all data that a policy can read."""
     return (
-        *([list(row) for row in table] for table in (state.time, state.need, state.fixed)),
-        *(list(part) for part in (state.held, state.open, state.epoch, state.free)),
+        *([list(row) for row in table] for table in (state.work.time, state.work.need, state.work.fixed)),
+        *(list(part) for part in (state.holders.held, state.open, state.epoch, state.free)),
         dict(state.running),
         sums(state),
         state.now,
@@ -38,7 +39,7 @@ def step(state: DispatchState, data: st.DataObject) -> None:
     """Apply one random change to the state."""
     eligible = [
         Placement(worker, model, partition)
-        for worker in range(len(state.held))
+        for worker in range(len(state.holders.held))
         for model, mask in state.eligible(worker)
         for partition in range(len(state.sizes))
         if mask >> partition & 1
@@ -63,18 +64,18 @@ def step(state: DispatchState, data: st.DataObject) -> None:
     elif what == "reopen" and visited:
         state.reopen(*data.draw(st.sampled_from(visited)))
     elif what == "set_time":
-        model = data.draw(st.integers(0, len(state.time) - 1))
-        worker = data.draw(st.integers(0, len(state.held) - 1))
+        model = data.draw(st.integers(0, len(state.work.time) - 1))
+        worker = data.draw(st.integers(0, len(state.holders.held) - 1))
         fixed = data.draw(st.sampled_from((0.0, 3.0)))
         state.set_time(model, worker, data.draw(st.sampled_from((1.0, 2.5, 7.0, NEVER))), fixed)
     elif what == "set_parallel_plan":
-        model = data.draw(st.integers(0, len(state.time) - 1))
-        worker = data.draw(st.integers(0, len(state.held) - 1))
+        model = data.draw(st.integers(0, len(state.work.time) - 1))
+        worker = data.draw(st.integers(0, len(state.holders.held) - 1))
         need = data.draw(st.integers(1, state.gpus[worker]))
         fixed = data.draw(st.sampled_from((0.0, 3.0)))
         state.set_parallel_plan(model, worker, data.draw(st.sampled_from((1.0, 2.5, NEVER))), need, fixed)
     elif what == "set_held":
-        worker = data.draw(st.integers(0, len(state.held) - 1))
+        worker = data.draw(st.integers(0, len(state.holders.held) - 1))
         state.set_held(worker, data.draw(st.integers(0, state.everything)))
     elif what == "drop":
         idle = sorted(set(range(len(state.open))) - set(state.running))
@@ -106,7 +107,7 @@ def test_a_copy_goes_its_own_parallel_plan(problem: Problem, data: st.DataObject
     before = snapshot(state)
     copy = state.copy()
     assert snapshot(copy) == before
-    for choice in [(w, m, mask) for w in range(len(copy.held)) for m, mask in copy.eligible(w)][:1]:
+    for choice in [(w, m, mask) for w in range(len(copy.holders.held)) for m, mask in copy.eligible(w)][:1]:
         worker, model, mask = choice
         copy.start(Placement(worker, model, mask.bit_length() - 1), at=99.0)
         copy.finish(model)
@@ -120,7 +121,7 @@ def test_a_copy_goes_its_own_parallel_plan(problem: Problem, data: st.DataObject
 def test_a_release_undoes_a_start(problem: Problem, data: st.DataObject) -> None:
     """The sub-epoch is open, the model idle and the GPUs free again."""
     state = DispatchState(problem)
-    eligible = [(w, m, mask) for w in range(len(state.held)) for m, mask in state.eligible(w)]
+    eligible = [(w, m, mask) for w in range(len(state.holders.held)) for m, mask in state.eligible(w)]
     before = snapshot(state)
     for worker, model, mask in eligible:
         state.start(Placement(worker, model, mask.bit_length() - 1))
@@ -157,7 +158,7 @@ def test_what_is_left_to_a_worker_is_shared_by_its_gpus(problem: Problem) -> Non
         problem, parallel_plans=parallel_plans, holders=tuple(held[:1] for held in problem.holders)
     )
     decoder = Decoder(single, [[0] * single.num_workers] * single.num_models)
-    assert DispatchState(single).worker_left == pytest.approx(decoder.worker_left[:-1])
+    assert DispatchState(single).work.worker_left == pytest.approx(decoder.worker_left[:-1])
 
 
 @pytest.mark.parametrize(("gpus", "models"), [((3, 1), 4), ((2, 2), 3), ((4, 4), 12)])

@@ -8,9 +8,10 @@ from operator import or_
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.scheduling.dispatch_state import NEVER, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies import critical_first
 from cerebro.scheduling.policies.critical_first import CriticalFirst, by_level, levels, most_left
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 
 WORKERS = 12
@@ -40,10 +41,10 @@ def test_models_that_are_sorted_once_are_chosen_as_by_each_worker_alone(state: D
     workers = range(WORKERS)
     alone = state.copy()
     expected = []
-    for worker in by_level(levels(alone.worker_left, workers)):
+    for worker in by_level(levels(alone.work.worker_left, workers)):
         model = most_left(alone, worker)
         if model is not None:
-            mask = alone.open[model] & alone.held[worker]
+            mask = alone.open[model] & alone.holders.held[worker]
             expected.append(Placement(worker, model, (mask & -mask).bit_length() - 1))
             alone.start(expected[-1])
     found = []

@@ -41,7 +41,7 @@ def test_a_start_takes_gpus_of_each_place_and_a_release_returns_them(
     """A gang takes the same number of GPUs from each worker; a release restores the state."""
     state = DispatchState.of_equals(models=2, sizes=[1.0] * 7, held=[0b1111111] * 6, epochs=1, gpus=[9] * 6)
     state.start(Placement(0, model, 6, gpus=gpus, other_members=tuple(places)), at=5.0)
-    taken = gpus if places else state.need[model][0]
+    taken = gpus if places else state.work.need[model][0]
     workers = [0, *(worker for _, worker in places)]
     assert state.free == [9 - taken * workers.count(worker) for worker in range(6)]
     assert state.running[model] == Placement(0, model, 6, start=5.0, gpus=taken, other_members=tuple(places))

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.dispatch_state import NEVER, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.pairing import pair
 from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 from tests.scheduling.instances import open_shops, problems
 
@@ -73,7 +74,7 @@ def test_a_policy_without_waits_finds_what_is_eligible(name: str, problem: Probl
     while any(any(state.eligible(worker)) for worker in idle(state)):
         choice = POLICIES[name].choose(state, idle(state), random.Random(1))
         if choice is None:
-            assert state.is_replicated
+            assert state.holders.is_replicated
             assert state.running
             break
         state.start(choice)
@@ -197,7 +198,7 @@ def states(draw: st.DrawFn) -> DispatchState:
             state.set_time(model, worker, time, 0.0)
         state.set_epochs(model, 2, draw(st.integers(1, 2)), draw(st.integers(0, 7)))
     for model, worker in draw(st.sets(st.tuples(st.integers(0, models - 1), st.integers(0, 2)), max_size=3)):
-        state.time[model][worker] = NEVER  # the worker is excluded for this model
+        state.work.time[model][worker] = NEVER  # the worker is excluded for this model
     state.priority_score = draw(st.just([]) | st.lists(st.floats(0, 1), min_size=models, max_size=models))
     for worker in draw(st.sets(st.integers(0, 2), max_size=1)):
         found = list(state.startable(worker))

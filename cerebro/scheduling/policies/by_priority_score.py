@@ -34,9 +34,9 @@ class ByPriorityScore:
 
     def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Placement | None:
         """Return the best sub-epoch of the first worker with an eligible model."""
-        if len(state.priority_score) != len(state.time):
+        if len(state.priority_score) != len(state.work.time):
             return self._without.choose(state, workers, rng)
-        priority_score, remaining_work = state.priority_score, state.model_left
+        priority_score, remaining_work = state.priority_score, state.work.model_left
         return _best(state, workers, [*zip(priority_score, remaining_work, strict=True)])
 
 
@@ -58,7 +58,7 @@ class RoundRobin:
 def _best(
     state: DispatchState, workers: Sequence[int], worth: Sequence[tuple[float, float]]
 ) -> Placement | None:
-    for worker in sorted(workers, key=state.worker_left.__getitem__, reverse=True):
+    for worker in sorted(workers, key=state.work.worker_left.__getitem__, reverse=True):
         found = max(state.eligible(worker), key=lambda each: worth[each[0]], default=None)
         if found is not None:
             model, mask = found

@@ -14,8 +14,9 @@ from functools import reduce
 from itertools import chain
 from operator import or_
 
-from cerebro.scheduling.dispatch_state import NEVER, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
 from cerebro.scheduling.policies.pairing import pair
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 
 _FEW = 8
@@ -40,7 +41,7 @@ class CriticalFirst:
 
         Before the next choice, the caller starts each one on the dispatch state or excludes its worker.
         """
-        if state.is_replicated:
+        if state.holders.is_replicated:
             yield from _shared(state, workers)
         elif len(workers) == 1:
             yield from _choice(state, workers[0], most_left(state, workers[0]))
@@ -54,17 +55,17 @@ def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Placement
         # An unsuccessful search for a worker costs as much as a successful one, and near the end of a run
         # many have no work.
         wanted = reduce(or_, (state.open[model] for model in models), 0)
-        workers = [worker for worker in workers if state.held[worker] & wanted]
+        workers = [worker for worker in workers if state.holders.held[worker] & wanted]
         if len(workers) > 1 and _is_even(state, workers, models):
             yield from _paired(state, workers, models)
             return
-    ordered = by_level(levels(state.worker_left, workers))
+    ordered = by_level(levels(state.work.worker_left, workers))
     if len(ordered) <= _FEW or state.has_priorities:
         for worker in ordered:
             yield from _choice(state, worker, most_left(state, worker))
         return
     idle = [model for model, mask in enumerate(state.open) if mask and model not in state.running]
-    models = by_level(levels(state.model_left, idle))
+    models = by_level(levels(state.work.model_left, idle))
     for worker in ordered:
         found = next((model for model in models if _could_start(state, worker, model)), None)
         yield from _choice(state, worker, found)
@@ -74,10 +75,10 @@ def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Placement
 
 def _could_start(state: DispatchState, worker: int, model: int) -> bool:
     return bool(
-        state.open[model] & state.held[worker]
+        state.open[model] & state.holders.held[worker]
         and model not in state.running
-        and state.need[model][worker] <= state.free[worker]
-        and state.time[model][worker] != NEVER
+        and state.work.need[model][worker] <= state.free[worker]
+        and state.work.time[model][worker] != NEVER
     )
 
 
@@ -85,16 +86,16 @@ def most_left(state: DispatchState, worker: int) -> int | None:
     """Return the eligible model with most remaining work; ties go to the first."""
     if state.has_priorities:
         found = [model for model, _ in state.eligible(worker)]
-        return by_level(levels(state.model_left, found))[0] if found else None
+        return by_level(levels(state.work.model_left, found))[0] if found else None
     held, free, running, remaining_work = (
-        state.held[worker],
+        state.holders.held[worker],
         state.free[worker],
         state.running,
-        state.model_left,
+        state.work.model_left,
     )
     best, most = None, -NEVER
     if held and free > 0:
-        time, need = state.time, state.need
+        time, need = state.work.time, state.work.need
         for model, mask in enumerate(state.open):
             # The cheapest tests first: this loop dominates the cost of a decision.
             if remaining_work[model] <= most or not mask & held or model in running:
@@ -121,12 +122,12 @@ def levels(remaining_s: Sequence[float], subjects: Iterable[int]) -> dict[int, i
 def _levels_of_models(state: DispatchState, models: Sequence[int]) -> dict[int, int]:
     """Return `levels`, with models of higher priority first."""
     if not state.has_priorities:
-        return levels(state.model_left, models)
+        return levels(state.work.model_left, models)
     found: dict[int, int] = {}
     for priority in sorted({state.priority[model] for model in models}, reverse=True):
         first = max(found.values(), default=-1) + 1
         alike = (model for model in models if state.priority[model] == priority)
-        found |= {model: first + level for model, level in levels(state.model_left, alike).items()}
+        found |= {model: first + level for model, level in levels(state.work.model_left, alike).items()}
     return found
 
 
@@ -141,11 +142,11 @@ def _is_scarce(state: DispatchState, workers: Sequence[int]) -> bool:
     Divides work by the time of one sub-epoch to estimate the number of remaining sub-epochs. Right only if all
     take equally long; `_in_turn` tests this afterwards with `_is_even`, which costs more.
     """
-    loads = [state.worker_left[worker] for worker in workers]
-    if max(state.model_left) >= max(loads) * (1 - TOLERANCE):
+    loads = [state.work.worker_left[worker] for worker in workers]
+    if max(state.work.model_left) >= max(loads) * (1 - TOLERANCE):
         return True  # a model with as much work as the busiest worker must start
     least_s = min(load * state.gpus[worker] for load, worker in zip(loads, workers, strict=True))
-    sub_epochs_left = least_s / (state.time[0][workers[0]] + state.fixed[0][workers[0]])
+    sub_epochs_left = least_s / (state.work.time[0][workers[0]] + state.work.fixed[0][workers[0]])
     return sub_epochs_left - len(state.running) < sum(state.free[worker] for worker in workers)
 
 
@@ -155,9 +156,9 @@ def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]
     With unequal times, serving the most critical first was measured to be better than serving the largest
     number.
     """
-    sub_epoch = state.time[models[0]][workers[0]] + state.fixed[models[0]][workers[0]]
-    row = (state.time[models[0]][worker] + state.fixed[models[0]][worker] for worker in workers)
-    column = (state.time[model][workers[0]] + state.fixed[model][workers[0]] for model in models)
+    sub_epoch = state.work.time[models[0]][workers[0]] + state.work.fixed[models[0]][workers[0]]
+    row = (state.work.time[models[0]][worker] + state.work.fixed[models[0]][worker] for worker in workers)
+    column = (state.work.time[model][workers[0]] + state.work.fixed[model][workers[0]] for model in models)
     return all(abs(seconds - sub_epoch) <= TOLERANCE * sub_epoch for seconds in chain(row, column))
 
 
@@ -165,7 +166,7 @@ def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int])
     """Yield a choice for each matched worker, the most critical first."""
     level = _levels_of_models(state, models)
     models = by_level(level)
-    fits = _fits(state, by_level(levels(state.worker_left, workers)), models)
+    fits = _fits(state, by_level(levels(state.work.worker_left, workers)), models)
     places = _places(state, fits, models)
     found = pair(dict(enumerate(fits[worker] for worker in places)), [level[model] for model in models])
     for number, worker in enumerate(places):
@@ -180,14 +181,14 @@ def _places(state: DispatchState, workers: Iterable[int], models: Sequence[int])
     """
     ordered = list(workers)
     most = max(state.free[worker] for worker in ordered)
-    if most > 1 and any(max(state.need[model]) > 1 for model in models):
+    if most > 1 and any(max(state.work.need[model]) > 1 for model in models):
         most = 1
     return [worker for number in range(most) for worker in ordered if state.free[worker] > number]
 
 
 def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> dict[int, int]:
     """Return worker -> mask of the models (by position) that it could start."""
-    need, time = state.need, state.time
+    need, time = state.work.need, state.work.time
     # Group models by open partitions: at the start of an epoch few sets differ.
     alike: dict[int, int] = {}
     for at, model in enumerate(models):
@@ -200,7 +201,7 @@ def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -
     place = {model: place for place, model in enumerate(models)}
     found = {}
     for worker in workers:
-        held, free = state.held[worker], state.free[worker]
+        held, free = state.holders.held[worker], state.free[worker]
         if free <= 0:
             mask = 0
         elif is_grouped:
@@ -217,7 +218,7 @@ def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -
 def _choice(state: DispatchState, worker: int, model: int | None) -> Iterator[Placement]:
     """Yield the choice of a model, if any, on its first open partition."""
     if model is not None:
-        mask = state.open[model] & state.held[worker]
+        mask = state.open[model] & state.holders.held[worker]
         yield Placement(worker, model, (mask & -mask).bit_length() - 1)
 
 
@@ -230,11 +231,11 @@ def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Placement]
     A worker skips a sub-epoch if the delay compared with its fastest holder would extend the makespan. Otherwise
     slow workers, which finish last, would get the longest models.
     """
-    horizon = max(*state.model_left, *state.worker_left)
-    for worker in by_level(levels(state.worker_left, workers)):
-        eligible = sorted(state.eligible(worker), key=lambda found: -state.model_left[found[0]])
+    horizon = max(*state.work.model_left, *state.work.worker_left)
+    for worker in by_level(levels(state.work.worker_left, workers)):
+        eligible = sorted(state.eligible(worker), key=lambda found: -state.work.model_left[found[0]])
         for model, mask in eligible:
-            partition = _least_shared(state, model, worker, mask, horizon - state.model_left[model])
+            partition = _least_shared(state, model, worker, mask, horizon - state.work.model_left[model])
             if partition is not None:
                 yield Placement(worker, model, partition)
                 break
@@ -259,10 +260,10 @@ def _least_shared(state: DispatchState, model: int, worker: int, mask: int, slac
         lowest = mask & -mask
         mask ^= lowest
         partition = lowest.bit_length() - 1
-        holders = state.holders(partition)
+        holders = state.holders.of[partition]
         fastest_s = min(state.seconds(model, partition, w) for w in holders)
         delay_s = state.seconds(model, partition, worker) - fastest_s
-        relief = min((state.worker_left[w] for w in holders if w != worker), default=NEVER)
+        relief = min((state.work.worker_left[w] for w in holders if w != worker), default=NEVER)
         if delay_s <= slack_s * (1 + TOLERANCE) and relief > most:
             best, most = partition, relief
     return best

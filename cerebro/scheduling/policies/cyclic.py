@@ -14,7 +14,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from cerebro.scheduling.dispatch_state import NEVER, DispatchState
+from cerebro.scheduling.dispatch_state import DispatchState
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 
 
@@ -67,10 +68,10 @@ def _without_waits(state: DispatchState, workers: Sequence[int]) -> Placement | 
 
 def _owners(state: DispatchState) -> list[int]:
     """Return each partition's owner: the holder that owns the fewest others; -1 without holders."""
-    count = [0] * len(state.held)
+    count = [0] * len(state.holders.held)
     owners = []
     for partition in range(len(state.sizes)):
-        owner = min(state.holders(partition), key=lambda worker: (count[worker], worker), default=-1)
+        owner = min(state.holders.of[partition], key=lambda worker: (count[worker], worker), default=-1)
         owners.append(owner)
         if owner >= 0:
             count[owner] += 1
@@ -94,7 +95,7 @@ def _upcoming(
     bit, best = 1 << partition, None
     for distance, model in _around(state, circle, partition):
         mask, epoch = state.open[model], state.epoch[model]
-        if not mask or state.time[model][worker] == NEVER:
+        if not mask or state.work.time[model][worker] == NEVER:
             continue
         if not mask & bit or (model in state.running and state.running[model].partition == partition):
             epoch += 1
@@ -124,12 +125,16 @@ def _is_startable(
 ) -> bool:
     """Return whether the model is idle and this partition is its next one."""
     mask = state.open[model]
-    if model in state.running or not mask >> partition & 1 or state.need[model][worker] > state.free[worker]:
+    if (
+        model in state.running
+        or not mask >> partition & 1
+        or state.work.need[model][worker] > state.free[worker]
+    ):
         return False
     distance = _distance(state, model, partition)
     for other, owner in enumerate(owners):
         # Do not wait for a partition with an owner that is away or cannot run the model.
-        is_awaited = mask >> other & 1 and owner >= 0 and state.time[model][owner] != NEVER
+        is_awaited = mask >> other & 1 and owner >= 0 and state.work.time[model][owner] != NEVER
         if is_awaited and _distance(state, model, other) < distance:
             return False
     return True

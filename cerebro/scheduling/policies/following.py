@@ -72,7 +72,7 @@ class Following:
         if (
             epoch != state.epoch[model]
             or model in state.running
-            or state.need[model][worker] > state.free[worker]
+            or state.work.need[model][worker] > state.free[worker]
         ):
             return False
         visits = self._of_model[model, epoch]
@@ -98,7 +98,7 @@ def _is_ahead(state: DispatchState, entry: Placement) -> bool:
     """Return whether the sub-epoch has not started and can run on its worker."""
     worker, model, partition, epoch, *_ = entry
     present, mask = state.epoch[model], state.open[model]
-    if epoch < present or not mask or not state.held[worker] >> partition & 1:
+    if epoch < present or not mask or not state.holders.held[worker] >> partition & 1:
         return False
     if epoch > present:
         return True

@@ -40,13 +40,15 @@ class MonteCarlo:
         runs = min(DRY_RUNS, MOST_SUB_EPOCHS // max(1, sub_epochs))
         if best is None or runs < 2:
             return best
-        least, bound, mean = _play(state.copy(), best), _bound(state), sum(state.model_left) / sub_epochs
+        least, bound, mean = _play(state.copy(), best), _bound(state), sum(state.work.model_left) / sub_epochs
         for _ in range(runs - 1):
             if least <= bound * (1 + TOLERANCE):
                 break
             blurred = state.copy()
-            blurred.model_left = [work + rng.gauss(0.0, _BLUR * mean) for work in state.model_left]
-            blurred.worker_left = [work + rng.gauss(0.0, _BLUR * mean) for work in state.worker_left]
+            blurred.work.model_left = [work + rng.gauss(0.0, _BLUR * mean) for work in state.work.model_left]
+            blurred.work.worker_left = [
+                work + rng.gauss(0.0, _BLUR * mean) for work in state.work.worker_left
+            ]
             choice = policy.choose(blurred, workers, rng)
             end = _play(blurred, choice) if choice else least
             if choice and end < least * (1 - TOLERANCE):
@@ -77,13 +79,13 @@ def _bound(state: DispatchState) -> float:
     The longest work of a model or worker. Workers are ignored if replicas or several GPUs let others share
     their work.
     """
-    models, workers = list(state.model_left), list(state.worker_left)
+    models, workers = list(state.work.model_left), list(state.work.worker_left)
     for worker, model, partition, *_ in state.running.values():
         if worker >= 0:
             spent = state.seconds(model, partition, worker) - _remaining(state, model)
             models[model] -= spent
             workers[worker] -= spent
-    is_plain = all(len(state.holders(p)) <= 1 for p in range(len(state.sizes))) and max(state.gpus) <= 1
+    is_plain = all(len(state.holders.of[p]) <= 1 for p in range(len(state.sizes))) and max(state.gpus) <= 1
     return max(*models, *workers) if is_plain else max(models)
 
 

@@ -259,7 +259,7 @@ class Autoscaler:
             return None
         released = {each.worker for each in self.released(state)}
         for partition in needed_partitions(state, view.run):
-            holders = fit.dispatch_state.holders(fit.names.partitions.index(partition))
+            holders = fit.dispatch_state.holders.of[fit.names.partitions.index(partition)]
             if not any(fit.names.workers[worker] not in released for worker in holders):
                 return None
         self._shrinking, history = None, view.size_history()

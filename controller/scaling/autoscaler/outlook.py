@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from cerebro.scheduling.beliefs import beliefs
-from cerebro.scheduling.dispatch_state import NEVER
+from cerebro.scheduling.remaining_work import NEVER
 from cerebro.state import ExperimentState, Run
 from cerebro.state.absences import Frequency
 from cerebro.state.reports.turnaround import turnaround_s
@@ -79,12 +79,12 @@ def outlook(
     calm = [math.exp(proven - estimated) for estimated, proven in slowness(fit)]
     times = (
         tuple(None if row[w] == NEVER else mean * calm[w] * row[w] for w in chosen)
-        for mean, row in zip(means, dispatch_state.time, strict=True)
+        for mean, row in zip(means, dispatch_state.work.time, strict=True)
     )
     pause_s = turnaround_s(run)
     return Outlook(
         seconds=tuple(times),
-        fixed=tuple(tuple(row[w] + pause_s for w in chosen) for row in dispatch_state.fixed),
+        fixed=tuple(tuple(row[w] + pause_s for w in chosen) for row in dispatch_state.work.fixed),
         gpus=tuple(dispatch_state.gpus[w] for w in chosen),
         pace=tuple(pace[w] for w in chosen),
         sizes=dispatch_state.sizes,
