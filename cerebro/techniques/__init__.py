@@ -1,10 +1,10 @@
-"""Techniques: how one sub-epoch uses the devices of its worker.
+"""Techniques: how one sub-epoch uses the devices of its worker, or of the workers of a gang.
 
 A technique states whether it can train a model on some devices and the memory it needs, and it prepares the modules in
-each rank's process. It never changes the training itself: the model decides batch size, row order, number of steps and
-precision. The user's training loop computes the same result by every technique, up to rounding. `base.py` has the
-interface, `ranks.py` the rank groups, and `conformance.py` a test kit for new techniques. Importing the package does
-not import torch.
+each rank's process. The model decides batch size, row order and number of steps. The user's training loop computes the
+same result by every technique, up to rounding, unless the user chooses another precision. `base.py` has the interface,
+`ranks.py` the rank groups, and `conformance.py` a test kit for new techniques. Which technique trains a model is
+decided in `controller`, from trials. Importing the package does not import torch.
 """
 
 from cerebro.spec import Hints

@@ -315,7 +315,7 @@ class _Walk:
         reducer = copyreg.dispatch_table.get(type(value))
         try:
             reduced = reducer(value) if reducer else value.__reduce_ex__(4)
-        except Exception:  # noqa: BLE001 - any object's own method; what cannot be taken apart counts by its type
+        except Exception:  # noqa: BLE001 - any object's own method may raise; the object then counts by its type
             yield "opaque"
             return
         if isinstance(reduced, str):

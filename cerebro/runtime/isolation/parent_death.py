@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
         library = ctypes.CDLL(None, use_errno=True)
         if library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            sys.stderr.write(f"tether: prctl: {os.strerror(ctypes.get_errno())}\n")
+            sys.stderr.write(f"parent_death: prctl: {os.strerror(ctypes.get_errno())}\n")
             return _EXIT_CANNOT_EXECUTE
         # If the parent ended before the request, the kernel never sends the signal.
         if os.getppid() != parent:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         os.execvp(command[0], command)  # it replaces this process, searching PATH
     except OSError as cause:
-        sys.stderr.write(f"tether: cannot execute {command[0]}: {cause.strerror}\n")
+        sys.stderr.write(f"parent_death: cannot execute {command[0]}: {cause.strerror}\n")
     return _EXIT_CANNOT_EXECUTE
 
 

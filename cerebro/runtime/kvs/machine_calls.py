@@ -1,7 +1,6 @@
 """The part of `cerebro.runtime.kvs.client.KvsClient` for workers' machines: checks, quarantine, incidents.
 
-Workers report checks; the controller, the CLI and the dispatcher request checks and quarantine workers. kvs_api stores
-it.
+Workers report checks; the controller and the CLI request checks and quarantine workers. kvs_api stores the facts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The part of `cerebro.runtime.kvs.client.KvsClient` for old parts of logs (segments) and for snapshots.
 
-The controller moves old entries into files and keeps snapshots; every reader of a log starts at a snapshot. kvs_api
+The controller moves old entries into files and keeps snapshots; readers of a log start at a snapshot. kvs_api
 writes the files.
 """
 

@@ -1,7 +1,7 @@
 """Free space on the file systems of volumes.
 
-Workers and the controller register a `VolumeCollector` with Prometheus; `meter` uses `disk`. A scrape waits at most 1
-s. Sizes of single files or experiments are not measured here.
+Workers and the controller register a `VolumeCollector` with Prometheus; `meter` uses `disk`. A scrape waits one second
+at most. Sizes of single files or experiments are not measured here.
 """
 
 from __future__ import annotations

@@ -258,11 +258,11 @@ class _Connection(HttpToolsProtocol):
         return bool(self.flow.read_paused or self.cycle.waiting_for_100_continue)
 
     def is_stalled(self, now: float, for_s: float) -> bool:
-        """Return whether the peer has taken nothing of an answer for `for_s` seconds."""
+        """Return True if the peer has taken nothing of an answer for `for_s` seconds."""
         return bool(self._unsent) and now - self._taken > for_s
 
     def is_overdue(self, now: float) -> bool:
-        """Return whether the peer is too slow. Call it every few ticks: it observes the peer's progress."""
+        """Return True if the peer is too slow. Call it every few ticks: it observes the peer's progress."""
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
             self._unsent, self._taken = unsent, now
@@ -278,7 +278,7 @@ class _Connection(HttpToolsProtocol):
         return now - self.since > (self._limits.idle_s if self._is_idle else self._limits.head_s)
 
     def is_spare(self, now: float) -> bool:
-        """Return whether the server may close it for another caller."""
+        """Return True if the server may close it for another caller."""
         return self.is_waiting or self.is_stalled(now, self._limits.head_s)
 
 

@@ -17,7 +17,7 @@ from cerebro.errors import ArchiveError
 MIB = 1024 * 1024
 
 _MAX_NAME_BYTES = 1024
-_MAX_PART_BYTES = 255  # what Linux file systems take
+_MAX_PART_BYTES = 255  # the limit of Linux file systems
 _MAX_DEPTH = 32
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _DRIVE = re.compile(r"^[A-Za-z]:")

@@ -1,8 +1,8 @@
 """The lease of the running attempt, and its unreported progress.
 
-Each slot has one `Lease`. The slot's thread and `AttemptRunner` record points and savepoints; the reporting thread
-(`Reports`) sends them, and marks the lease as lost if the store refuses to renew it. The store owns the lease: this is
-the worker's copy.
+Each slot has one `Lease`. The slot's thread and `AttemptRunner` record points and savepoints, and `Reports` sends them.
+The agent's `loop` renews the lease, and marks it as lost if the store refuses. The store owns the lease: this is the
+worker's copy.
 """
 
 from __future__ import annotations

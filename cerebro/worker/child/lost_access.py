@@ -66,9 +66,7 @@ def _restored(path: Path, tops: Iterable[Path]) -> Iterator[str]:
 def _restored_one(path: Path) -> Iterator[str]:
     facts = path.lstat()
     mode, is_folder = stat.S_IMODE(facts.st_mode), stat.S_ISDIR(facts.st_mode)
-    needed = (
-        stat.S_IRUSR | stat.S_IXUSR if is_folder else stat.S_IRUSR
-    )  # a file that is only read may stay so
+    needed = stat.S_IRUSR | stat.S_IXUSR if is_folder else stat.S_IRUSR  # a read-only file may stay read-only
     is_ours = facts.st_uid == os.geteuid() and (is_folder or stat.S_ISREG(facts.st_mode))
     if is_ours and mode & needed != needed:
         path.chmod(mode | (_FOLDER if is_folder else _FILE))

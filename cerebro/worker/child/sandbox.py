@@ -251,7 +251,7 @@ class Sandbox:
             rights = replace(rights, closed=(*rights.closed, *private))
         caches = (Path.home() / name for name in _CREATED_CACHES)
         for folder in (*rights.own_folders, *(cache for cache in caches if cache.resolve() in common)):
-            with suppress(OSError):  # a volume that is not mounted here; who needs it says so
+            with suppress(OSError):  # a volume that is not mounted here; a task that needs it reports that
                 folder.mkdir(parents=True, exist_ok=True)
         try:
             landlock.restrict(
@@ -265,7 +265,7 @@ class Sandbox:
                 f"{MODE}=off (worker.sandbox of the chart) does without"
             ) from cause
         if self._door is not None:
-            with self._door, suppress(OSError):  # not here: the worker has said so when it began
+            with self._door, suppress(OSError):  # unavailable here: the worker logged that at its start
                 metadata_guard.enter(self._door, (*rights.own_folders, *rights.common))
         self._scope, self._rights = scope, rights
         self._folders = _identities((*rights.own_folders, *rights.opened))

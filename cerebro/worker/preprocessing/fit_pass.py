@@ -91,7 +91,7 @@ class FitPass:
         try:
             found = self._spec.fit(batches, object_dir)
         except (Exception, SystemExit) as error:
-            if self._trouble is not None:  # raised by the platform, whatever user code turned it into
+            if self._trouble is not None:  # the platform's error, which user code may have replaced
                 raise self._trouble from error
             if (found := error_of_call(error, self._scratch)) is not None:
                 raise found from error
@@ -100,7 +100,7 @@ class FitPass:
             raise raised from error
         finally:
             batches.close()
-        if self._trouble is not None:  # user code caught it, and has not seen all that it asked for
+        if self._trouble is not None:  # user code caught it, so it has not seen all rows
             raise self._trouble
         return found
 

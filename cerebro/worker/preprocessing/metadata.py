@@ -63,7 +63,7 @@ class Metadata:
         return names
 
     def rows(self, start: int, stop: int, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Rows ``start`` to ``stop`` (exclusive) as plain Python values; of these columns alone, if given."""
+        """Return rows ``start`` to ``stop`` (exclusive) as plain Python values, with all columns or only `columns`."""
         table = pa.Table.from_batches(self._parts(start, stop), self._schema)
         rows: list[dict[str, Any]] = (table if columns is None else table.select(list(columns))).to_pylist()
         return rows

@@ -168,7 +168,7 @@ class RankPosition(Contract):
 
 
 class WorkerLeaves(Contract):
-    """Another worker of the gang shuts down. Attributes as of `Preempt`."""
+    """Another worker of the gang shuts down. Attributes as in `Preempt`."""
 
     reason: str
     grace_s: float

@@ -6,7 +6,7 @@ here.
 """
 
 KINDS = ("search",)
-"""Task kinds this package handles."""
+"""Task kinds of `HANDLER`."""
 
 HANDLER = "cerebro.worker.searches.handler"
-"""Module the child imports; this one stays light for the agent."""
+"""Module that the child process imports; this package stays cheap to import for the agent."""

@@ -102,7 +102,7 @@ def facts_of(
 
 
 def _stages(modules: Sequence[nn.Module], hints: Hints) -> int:
-    with suppress(AttributeError):  # a stage that is no module: the technique says so
+    with suppress(AttributeError):  # a stage is no module; the technique reports that
         return len(stages(modules[0], hints)) if len(modules) == 1 else 0
     return 0
 

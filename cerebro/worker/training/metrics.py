@@ -1,7 +1,7 @@
 """Metrics of user code: validated, combined over ranks, and converted for a task's result.
 
 `sub_epoch` validates the return value of `train` and `test`; `ranks.grouped` combines ranks; `model_hopper.handler`
-converts. Combining sub-epochs of an epoch is the fold's job (`cerebro.contract.metrics`).
+converts. Combining sub-epochs of an epoch is the fold's job (`cerebro.state`).
 """
 
 from __future__ import annotations

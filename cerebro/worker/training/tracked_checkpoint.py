@@ -151,7 +151,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
                 self._restore(name, value, initial[name])
             self._tracked[name], self.initial_values[name] = value, initial[name]
         for rates in self._rates:
-            schedules.apply(rates)  # also over what an optimizer has loaded since
+            schedules.apply(rates)  # after loading, which may have set older rates
 
     def _state(self, name: str, value: Any) -> Any:
         """Return the state to save of an object.

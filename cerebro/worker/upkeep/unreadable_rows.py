@@ -27,7 +27,7 @@ from cerebro.runtime.volumes import Volumes
 def explained(failure: Failure, body: TaskBody | None, volumes: Volumes) -> Failure:
     """Return the failure of a file that the task cannot read, if its process had a bus error; else `failure`.
 
-    It reads all rows of the task's partitions on this worker.
+    Reads all rows of the task's partitions on this worker.
     """
     if failure.kind is not FailureKind.CRASH or signal.SIGBUS.name not in failure.message:
         return failure

@@ -27,7 +27,7 @@ Offsets = dict[int, int]
 
 
 class PlaceholderWriter:
-    """A sink for `checkpoint.put` that writes all but placeholders, on the one process that writes.
+    """A sink for `checkpoint.put` that omits placeholders. Only the writing process creates it.
 
     Args:
         rows: placeholders of tensors that ranks write themselves.

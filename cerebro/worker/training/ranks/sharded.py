@@ -60,7 +60,7 @@ def _cut_for(optimizer: torch.optim.Optimizer, saved: Any) -> Any:
         return saved
     numbers = [number for group in saved[_GROUPS] for number in group["params"]]
     if len(numbers) != len(parameters):
-        return saved  # torch says what does not fit
+        return saved  # torch reports the mismatch
     owners = dict(zip(numbers, parameters, strict=True))
     state = {number: _cut_values(values, owners.get(number)) for number, values in saved["state"].items()}
     return {**saved, "state": state}
