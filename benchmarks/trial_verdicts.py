@@ -32,7 +32,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone
 from cerebro.worker.child.device_memory import DeviceMemory
-from cerebro.worker.training.facts import facts_of, made_on_meta
+from cerebro.worker.training.facts import create_on_meta, facts_of
 from controller.sources.trials.memory import FULL, may_fit
 from controller.sources.trials.situation import Situation
 from tests.techniques.ranks import Ranks, nothing
@@ -190,7 +190,7 @@ def _left_out(
     Some plans were tried before the others.
     """
     hyperparams = {"batch_size": batch_size}
-    facts = facts_of(made_on_meta(spec, hyperparams, seed=0, model="m00").modules, hyperparams)
+    facts = facts_of(create_on_meta(spec, hyperparams, seed=0, model="m00").modules, hyperparams)
     place = DevicePlace(device=_DEVICE.model_copy(update={"memory_bytes": limit}), most=2)
     offers = [Offer(resolve(name), TechniqueChoice(name=name)) for name in outcomes]
     plain = [

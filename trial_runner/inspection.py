@@ -21,7 +21,13 @@ from cerebro.runtime.tracebacks import line_of
 from cerebro.spec import SubEpochSpec
 from cerebro.techniques import ModelFacts
 from cerebro.techniques.named import KINDS, resolve
-from cerebro.worker.training.facts import facts_of, hints_of, made_on_meta, mattering, named
+from cerebro.worker.training.facts import (
+    create_on_meta,
+    display_name,
+    facts_of,
+    hints_of,
+    relevant_hyperparams,
+)
 from trial_runner.known_parallel_plans import Offer, known_parallel_plans
 
 log = logging.getLogger(__name__)
@@ -88,7 +94,7 @@ def grouped(spec: SubEpochSpec, models: Mapping[str, Hyperparameters], *, seed: 
     by_hyperparams: dict[str, _Group] = {}
     began = time.monotonic()
     for model, hyperparams in models.items():
-        alike = repr(sorted(mattering(hyperparams).items()))
+        alike = repr(sorted(relevant_hyperparams(hyperparams).items()))
         if alike in by_hyperparams and time.monotonic() - began > _PATIENCE_S:
             by_hyperparams[alike].models.append(model)
             continue
@@ -101,13 +107,13 @@ def grouped(spec: SubEpochSpec, models: Mapping[str, Hyperparameters], *, seed: 
 
 def _inspect_model(spec: SubEpochSpec, hyperparams: Hyperparameters, *, seed: int, model: str) -> _Group:
     try:
-        trainee = made_on_meta(spec, hyperparams, seed=seed, model=model)
+        trainee = create_on_meta(spec, hyperparams, seed=seed, model=model)
         hints = hints_of(spec, trainee.modules, hyperparams)
         facts = facts_of(trainee.modules, hyperparams, hints=hints)
     except Exception as error:  # noqa: BLE001 - user code may raise anything; the group has the reason
         log.info("model %s cannot be built: %s", model, line_of(error))
         return _Group(problem=line_of(error))
-    return _Group(name=named(trainee.modules), facts=facts)
+    return _Group(name=display_name(trainee.modules), facts=facts)
 
 
 def _model_group(identity: str, group: _Group, parallel_plans: tuple[KnownParallelPlan, ...]) -> ModelGroup:

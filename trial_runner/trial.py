@@ -34,7 +34,7 @@ from cerebro.worker.child.memory_errors import whose_memory
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.joint_read import Unchecked, load_together
 from cerebro.worker.training.checkpoints.storable import state_bytes
-from cerebro.worker.training.frameworks import hopped
+from cerebro.worker.training.frameworks import as_torch_spec
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.ranks.grouped import GroupTrainee, prepare
 from cerebro.worker.training.seeds import seed_everything, sub_epoch_seed
@@ -344,7 +344,7 @@ class Trial:
             module.train()
         try:
             with trainee.running(feed, self._seed):
-                hopped(self._spec).train(
+                as_torch_spec(self._spec).train(
                     trainee.modules, trainee.checkpoint, feed, dict(self._body.hyperparams)
                 )
         except Exception:

@@ -1,8 +1,8 @@
 """Adapter from a `KerasSubEpochSpec` to the `SubEpochSpec` that the hopper trains.
 
-`cerebro.worker.training.frameworks.hopped` creates one in a child process for each use of a Keras spec. The adapter
-creates and checks models, tracks optimizers and converts batches; `passes` trains. It writes no files: checkpoints come
-from the modules' state.
+`cerebro.worker.training.frameworks.as_torch_spec` creates one in a child process for each use of a Keras spec. The
+adapter creates and checks models, tracks optimizers and converts batches; `passes` trains. It writes no files:
+checkpoints come from the modules' state.
 """
 
 from __future__ import annotations

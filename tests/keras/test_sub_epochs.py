@@ -25,7 +25,7 @@ from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints.checkpoint import State
 from cerebro.worker.training.checkpoints.frozen import LEAST_BYTES
 from cerebro.worker.training.facts import facts_of
-from cerebro.worker.training.frameworks import users
+from cerebro.worker.training.frameworks import user_models
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.ranks.grouped import prepare
@@ -121,7 +121,7 @@ def _train(trainee: Trainee, rows: MappedRows) -> None:
 def test_a_model_is_tested_and_asked_as_compile_says(rows: MappedRows, tmp_path: Path) -> None:
     """As plain Keras on the same rows."""
     trainee = create(Net(), {}, seed=0, model="m00", device=CPU)
-    (network,) = users(trainee.modules)
+    (network,) = user_models(trainee.modules)
     inputs = np.concatenate(
         [np.asarray(batch) for batch, _ in PartitionLoader(rows, batch_size=SIZE, seed=None)]
     )
@@ -338,7 +338,7 @@ def test_sub_epochs_compute_what_a_loop_of_keras_computes(rows: MappedRows, tmp_
         hopped = new()
         restore(hopped, checkpoints.load(tmp_path, reference, "cpu"))
     fitted = new()
-    (network,) = users(fitted.modules)
+    (network,) = user_models(fitted.modules)
     for inputs, labels in batches():
         network.train_on_batch(inputs, labels)
     assert_equal(hopped.modules[0].state_dict(), fitted.modules[0].state_dict())

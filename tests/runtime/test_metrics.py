@@ -248,11 +248,11 @@ def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
 def test_a_worker_counts_attempts_idle_time_and_use() -> None:
     """Attempt outcomes have fixed label values; unmeasured usage is NaN, not 0."""
     metrics = WorkerMetrics({})
-    metrics.ended("train", TaskResult(rows=3), 2.0)
-    metrics.ended("train", Failure(kind=FailureKind.HANG, message="m"), 30.0)
+    metrics.record_attempt("train", TaskResult(rows=3), 2.0)
+    metrics.record_attempt("train", Failure(kind=FailureKind.HANG, message="m"), 30.0)
     with metrics.waiting():
         pass
-    metrics.use(
+    metrics.record_usage(
         WorkerUsage(cores=4, cores_used=1.5, gpus=(GpuUsage(name="g", memory_bytes=1, memory_total_bytes=2),))
     )
     attempts = "cerebro_worker_attempts_total"

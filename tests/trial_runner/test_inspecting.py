@@ -17,7 +17,7 @@ from cerebro.contract.tasks import InspectTask
 from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection
 from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import Memory, ModelFacts, Params, Place, Technique
-from cerebro.worker.training.facts import facts_of, made_on_meta
+from cerebro.worker.training.facts import create_on_meta, facts_of
 from tests.state.stories import SHA
 from trial_runner.inspection import grouped, inspect
 from trial_runner.known_parallel_plans import Offer, cache_key, known_parallel_plans
@@ -99,11 +99,11 @@ def test_models_that_differ_in_anything_that_may_matter_are_not_alike(change: di
 
 def test_models_are_made_without_memory_and_on_the_cpu_where_user_code_looks_at_values() -> None:
     """Both ways find the same facts."""
-    plain = made_on_meta(Spec(), {**BASE, "width": 10_000}, seed=0, model="m00")
+    plain = create_on_meta(Spec(), {**BASE, "width": 10_000}, seed=0, model="m00")
     assert {parameter.device.type for parameter in plain.modules[0].parameters()} == {"meta"}
-    looking = made_on_meta(Spec(), {**BASE, "looks": True}, seed=0, model="m00")
+    looking = create_on_meta(Spec(), {**BASE, "looks": True}, seed=0, model="m00")
     assert {parameter.device.type for parameter in looking.modules[0].parameters()} == {"cpu"}
-    expected = made_on_meta(Spec(), BASE, seed=0, model="m00")
+    expected = create_on_meta(Spec(), BASE, seed=0, model="m00")
     assert facts_of(looking.modules, BASE) == facts_of(expected.modules, BASE)
 
 

@@ -103,7 +103,7 @@ class TrainedModel:
         """
         if self.code is None or self.encoded is None:
             raise DataError(f"the code of model {self.id} is not known here: Experiment.attach() finds it")
-        from cerebro.worker.training.frameworks import users
+        from cerebro.worker.training.frameworks import user_models
         from cerebro.worker.training.sub_epoch import create, device_named, restore
 
         encoded = self.encoded()
@@ -112,7 +112,7 @@ class TrainedModel:
             spec.initialize_worker()
             trainee = create(spec, self.hyperparams, seed=0, model=self.id, device=device_named(device))
             restore(trainee, self._state(device))
-        return users([module.eval() for module in trainee.modules])
+        return user_models([module.eval() for module in trainee.modules])
 
     def _state(self, device: str) -> dict[str, Any]:
         from cerebro.worker.training.checkpoints.checkpoint import load

@@ -54,8 +54,8 @@ from cerebro.worker.agent.processes.group_channel import Rank
 from cerebro.worker.agent.processes.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.reports import SupersededError
 from cerebro.worker.agent.shared import Shared
-from cerebro.worker.health.device_errors import tells_of_device
-from cerebro.worker.health.failure_rules import end_of, ruled
+from cerebro.worker.health.device_errors import device_fault_line
+from cerebro.worker.health.failure_rules import apply_rules, end_of
 from cerebro.worker.upkeep import unreadable_rows
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class Execution:
             return failure
         logs = self._task_logs(item)
         path = logs[failure.rank] if failure.rank is not None and failure.rank < len(logs) else logs[0]
-        return ruled(failure, path, (*self._settings.failure_rules, *body.rules))
+        return apply_rules(failure, path, (*self._settings.failure_rules, *body.rules))
 
     def _run(self, item: InboxItem) -> Answer:
         try:
@@ -444,7 +444,7 @@ def _classified(failure: Failure, body: TaskBody | None, log: Path) -> Failure:
     if not isinstance(body, ModelTask):
         kind = FailureKind.USER_ERROR if failure.kind is FailureKind.DEVICE else failure.kind
         return failure.model_copy(update={"kind": kind, "may_be_device": False})
-    if failure.kind is not FailureKind.CRASH or not (line := tells_of_device(end_of(log, _TAIL))):
+    if failure.kind is not FailureKind.CRASH or not (line := device_fault_line(end_of(log, _TAIL))):
         return failure
     message = f"{failure.message}, after it had written: {line.strip()}"
     return failure.model_copy(update={"kind": FailureKind.DEVICE, "message": message})

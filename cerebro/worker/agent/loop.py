@@ -31,7 +31,7 @@ from cerebro.worker.agent.processes.children import ChildPool
 from cerebro.worker.agent.reports import Reports, Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
 from cerebro.worker.agent.shared import Shared
-from cerebro.worker.agent.slot import Slot, named
+from cerebro.worker.agent.slot import Slot, attempt_fields
 from cerebro.worker.health.machine_checks import NodeChecker
 from cerebro.worker.health.stack_requests import StackReporter
 from cerebro.worker.upkeep.checkpoint_removal import Discarder
@@ -247,7 +247,7 @@ class Agent:
                 name="declining",
                 daemon=True,
             ).start()
-        steps = [api.Fail(**named(item), failure=failure) for item in items if not item.member]
+        steps = [api.Fail(**attempt_fields(item), failure=failure) for item in items if not item.member]
         try:
             # Send even without steps: a worker known to leave gets no more tasks.
             self._reports.send(steps)
@@ -275,7 +275,7 @@ class Agent:
         failure = Failure(kind=FailureKind.PREEMPTED, message=reason)
         items = [item for slot in self._slots if (item := slot.lease.item) is not None]
         if items:
-            self._reports.send([api.Fail(**named(item), failure=failure) for item in items])
+            self._reports.send([api.Fail(**attempt_fields(item), failure=failure) for item in items])
 
     # --- the other threads -----------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class Agent:
         # Also during a drain, because attempts still run under their leases.
         while self._is_report_due():
             leases = [(slot, item) for slot in self._slots if (item := slot.lease.item) is not None]
-            renewals: list[api.Report] = [api.Renew(**named(item)) for _, item in leases]
+            renewals: list[api.Report] = [api.Renew(**attempt_fields(item)) for _, item in leases]
             try:
                 outcomes = self._reports.send(renewals, self._housekeeping.newest_usage())
             except RetryableError as error:

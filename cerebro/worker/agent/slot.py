@@ -87,7 +87,7 @@ class Slot:
                     self._join(item)
                     continue
                 if item is not None:
-                    steps.append(api.Start(**named(item)))
+                    steps.append(api.Start(**attempt_fields(item)))
                 if not steps:
                     continue
                 if item is not None:
@@ -151,14 +151,14 @@ class Slot:
                 self._shared.expect_models()
             answer = self.execution.run(item)
             seconds = time.monotonic() - began
-            self._shared.metrics.ended(key.kind, answer, seconds)
+            self._shared.metrics.record_attempt(key.kind, answer, seconds)
             if isinstance(answer, Failure):
                 log.info("attempt failed after %.1f s: %s: %s", seconds, answer.kind, answer.message)
             else:
                 log.info("attempt done after %.1f s: %s rows", seconds, answer.rows)
         if isinstance(answer, Failure):
-            return api.Fail(**named(item), failure=answer)
-        return api.Commit(**named(item), result=answer)
+            return api.Fail(**attempt_fields(item), failure=answer)
+        return api.Commit(**attempt_fields(item), result=answer)
 
     def _report_end(self, steps: list[api.Report]) -> None:
         """Report the end of the last attempt during a drain."""
@@ -177,6 +177,6 @@ def _logged(item: InboxItem) -> AbstractContextManager[None]:
     )
 
 
-def named(item: InboxItem) -> dict[str, Any]:
+def attempt_fields(item: InboxItem) -> dict[str, Any]:
     """Return the fields that identify an attempt."""
     return {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}

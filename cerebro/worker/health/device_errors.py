@@ -1,6 +1,6 @@
 """Error messages that indicate a faulty machine, definitely or possibly: one table of driver and library texts.
 
-The child's task loop calls `blame` for each exception, and the agent's `execution` calls `tells_of_device` for a
+The child's task loop calls `blame` for each exception, and the agent's `execution` calls `device_fault_line` for a
 process that died without one. A failure that blames the device lets the controller exclude the worker; this module only
 classifies. Sources: ``cudaGetErrorString`` and the status names of the runtime, driver and libraries, as torch,
 TensorFlow and pynvml quote them (CUDA Toolkit: Runtime API, 6.36 Data types; NVML: Return values). torch also reports
@@ -102,7 +102,7 @@ def blame(error: BaseException, *, has_gpu: bool) -> Blame:
     return next((each for each in (Blame.DEVICE, Blame.UNSURE) if each in found), Blame.CODE)
 
 
-def tells_of_device(text: str) -> str:
+def device_fault_line(text: str) -> str:
     """Return the log line that shows a faulty machine, or "". For processes that died without an exception."""
     return next((line for line in text.splitlines() if any(known in line for known in _BROKEN)), "")
 

@@ -1,8 +1,8 @@
 """Match an attempt's failure with failure rules, using its log and its error.
 
-The agent's `execution` calls `ruled` before it reports a failure. Rules are regular expressions of the cluster, the run
-and `BUILT_IN`; the first match labels the failure, and its action may end the attempts or quarantine the worker. Only
-the last 64 KiB of the log count. Each rule has 2 s in a separate process (`rule_matching`).
+The agent's `execution` calls `apply_rules` before it reports a failure. Rules are regular expressions of the cluster,
+the run and `BUILT_IN`; the first match labels the failure, and its action may end the attempts or quarantine the
+worker. Only the last 64 KiB of the log count. Each rule has 2 s in a separate process (`rule_matching`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ BUILT_IN = (
 """Labels of frequent failures. `device_errors` handles machine faults, with exceptions and not only texts."""
 
 
-def ruled(failure: Failure, path: Path, rules: Sequence[FailureRule], *, limit_s: float = LIMIT_S) -> Failure:
+def apply_rules(
+    failure: Failure, path: Path, rules: Sequence[FailureRule], *, limit_s: float = LIMIT_S
+) -> Failure:
     """Add the first matching rule to a failure. A quarantining rule makes it a `DEVICE` failure.
 
     Args:

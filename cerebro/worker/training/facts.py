@@ -43,7 +43,7 @@ HARMLESS = (
 """Hyperparameters that neither time nor memory depend on, as patterns of `fnmatch`."""
 
 
-def made_on_meta(spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str) -> Trainee:
+def create_on_meta(spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str) -> Trainee:
     """Create a model's modules, without memory for weights if possible.
 
     Raises:
@@ -132,11 +132,11 @@ def signature_of(modules: Sequence[nn.Module], hyperparams: Mapping[str, Any]) -
             facts.append(
                 [number, name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad, is_same_as]
             )
-    content = json.dumps([facts, mattering(hyperparams)], sort_keys=True, default=repr)
+    content = json.dumps([facts, relevant_hyperparams(hyperparams)], sort_keys=True, default=repr)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def mattering(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
+def relevant_hyperparams(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyperparameters that time or memory may depend on."""
     return {
         name: value
@@ -152,6 +152,6 @@ def _modules(module: nn.Module) -> Iterator[list[str]]:
         yield [name, type(each).__qualname__, "" if is_dropout else each.extra_repr()]
 
 
-def named(modules: Collection[nn.Module]) -> str:
+def display_name(modules: Collection[nn.Module]) -> str:
     """Return a model's name for people: the classes of its modules."""
     return " + ".join(type(module).__name__ for module in modules)

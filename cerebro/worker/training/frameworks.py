@@ -1,7 +1,7 @@
 """User code's framework: torch or Keras.
 
-`sub_epoch` and trials turn each spec into a torch spec with `hopped`. Only this module distinguishes frameworks; others
-see torch modules and specs. Keras itself is imported only for Keras specs.
+`sub_epoch` and trials turn each spec into a torch spec with `as_torch_spec`. Only this module distinguishes frameworks;
+others see torch modules and specs. Keras itself is imported only for Keras specs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cerebro.keras.stand_in import StandIn
 from cerebro.spec import SubEpochSpec
 
 
-def hopped(spec: SubEpochSpec) -> SubEpochSpec:
+def as_torch_spec(spec: SubEpochSpec) -> SubEpochSpec:
     """Return a spec whose models are torch modules: the spec itself, or an adapter for Keras.
 
     Raises:
@@ -29,7 +29,7 @@ def hopped(spec: SubEpochSpec) -> SubEpochSpec:
     return KerasAdapter(spec)
 
 
-def users(modules: Sequence[torch.nn.Module]) -> list[Any]:
+def user_models(modules: Sequence[torch.nn.Module]) -> list[Any]:
     """Return the models that `create_models` of the user's own spec returned."""
     return [module.model if isinstance(module, StandIn) else module for module in modules]
 

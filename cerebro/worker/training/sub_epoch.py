@@ -26,7 +26,7 @@ from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.worker.training.checkpoints.base_tensors import BaseTensors, is_plain
 from cerebro.worker.training.checkpoints.checkpoint import LAYOUT, State, needs_named, save
 from cerebro.worker.training.checkpoints.frozen import Frozen, move_to_base
-from cerebro.worker.training.frameworks import hopped, only_single
+from cerebro.worker.training.frameworks import as_torch_spec, only_single
 from cerebro.worker.training.metrics import Measured, checked_metrics, described
 from cerebro.worker.training.seeds import model_seed, seed_everything, sub_epoch_seed
 from cerebro.worker.training.sub_epoch_checks import SubEpochChecks
@@ -185,7 +185,7 @@ def create(
         SpecError: `create_models` did not return a list of modules.
     """
     seed_everything(model_seed(seed, model))
-    returned: object = hopped(spec).create_models(dict(hyperparams))
+    returned: object = as_torch_spec(spec).create_models(dict(hyperparams))
     modules = list(returned) if isinstance(returned, list | tuple) else []
     if not modules or not all(isinstance(module, torch.nn.Module) for module in modules):
         raise SpecError(
@@ -256,7 +256,9 @@ def train_sub_epoch(
     with trainee.running(loader, drawn):
         checks = SubEpochChecks(trainee)
         with checks, _one_row_named(loader, hyperparams, partition):
-            returned = hopped(spec).train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+            returned = as_torch_spec(spec).train(
+                trainee.modules, trainee.checkpoint, loader, dict(hyperparams)
+            )
         metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
         trainee.warnings = checks.warnings(loader)
     trainee.checkpoint.settle()
@@ -291,7 +293,7 @@ def evaluate(
 ) -> Measured:
     """Return the result of the user's `test`, in evaluation mode without gradients."""
     with evaluating(trainee, "test", seed=seed):
-        returned = hopped(spec).test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+        returned = as_torch_spec(spec).test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
     return checked_metrics(returned, "test", "evaluation")
 
 
@@ -301,7 +303,7 @@ def predicting(
 ) -> Iterator[object]:
     """Yield the result of the user's `predict` in evaluation mode; it may be a generator of batches."""
     with evaluating(trainee, "predict", seed=seed):
-        yield hopped(spec).predict(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+        yield as_torch_spec(spec).predict(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class Housekeeping:
             return
         self._measured = time.monotonic()
         usage = self._meter.measure()
-        self._metrics.use(usage)
+        self._metrics.record_usage(usage)
         with self._lock:
             self._newest = usage
 

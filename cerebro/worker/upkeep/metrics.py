@@ -76,13 +76,13 @@ class Metrics:
         finally:
             self._idle.end()
 
-    def ended(self, kind: str, answer: TaskResult | Failure, seconds: float) -> None:
+    def record_attempt(self, kind: str, answer: TaskResult | Failure, seconds: float) -> None:
         """Record the outcome and duration of an attempt."""
         outcome: str | FailureKind = answer.kind if isinstance(answer, Failure) else _COMMITTED
         self._attempts.labels(kind, outcome).inc()
         self._seconds.labels(kind).observe(seconds)
 
-    def use(self, usage: WorkerUsage) -> None:
+    def record_usage(self, usage: WorkerUsage) -> None:
         """Record a measurement of usage."""
         self._used.newest = usage
 

@@ -11,7 +11,7 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import ClusterError
 from cerebro.runtime.failure_rule_settings import FAILURE_RULES
 from cerebro.worker.agent.settings import Settings
-from cerebro.worker.health.failure_rules import BUILT_IN, ruled
+from cerebro.worker.health.failure_rules import BUILT_IN, apply_rules
 
 BOOM = Failure(
     kind=FailureKind.USER_ERROR, message="ValueError: boom", traceback="Traceback ...\nValueError: boom"
@@ -35,7 +35,7 @@ def test_the_first_rule_that_matches_counts(log: Path) -> None:
         FailureRule(name="solver", pattern="^RuntimeError: cusolver", action="retry_elsewhere"),
         FailureRule(name="line", pattern="last line"),
     )
-    found = ruled(BOOM, log, rules)
+    found = apply_rules(BOOM, log, rules)
     assert found.rule is not None
     assert (found.rule.name, found.rule.action) == ("solver", "retry_elsewhere")
     assert found.rule.line == "RuntimeError: cusolver gave up"
@@ -49,7 +49,7 @@ def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_p
     """The failure names the slow pattern, and has the label of the next matching rule."""
     path = tmp_path / "a.log"
     path.write_text("a" * 64 + "b\n")
-    found = ruled(BOOM, path, (CATASTROPHIC, FailureRule(name="boom", pattern="boom")), limit_s=1.0)
+    found = apply_rules(BOOM, path, (CATASTROPHIC, FailureRule(name="boom", pattern="boom")), limit_s=1.0)
     assert found.late_rules == ("backtracks",)
     assert found.rule is not None
     assert found.line == "[boom, failure rule 'backtracks' took too long] ValueError: boom"
@@ -61,7 +61,7 @@ def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -
     path = tmp_path / "a.log"
     path.write_text("a" * 64 + "b\n")
     rules = (*(CATASTROPHIC.model_copy(update={"name": f"b{n}"}) for n in range(6)),)
-    found = ruled(BOOM, path, rules, limit_s=0.5)
+    found = apply_rules(BOOM, path, rules, limit_s=0.5)
     assert found.late_rules == ("b0", "b1", "b2")
     assert found.rule is None
 
@@ -69,7 +69,7 @@ def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -
 @pytest.mark.processes
 def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> None:
     """The controller decides about the quarantine."""
-    found = ruled(BOOM, log, (FailureRule(name="solver", pattern="cusolver", action="quarantine"),))
+    found = apply_rules(BOOM, log, (FailureRule(name="solver", pattern="cusolver", action="quarantine"),))
     assert found.kind is FailureKind.DEVICE
 
 
@@ -86,7 +86,7 @@ def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> Non
 def test_what_is_no_failure_of_the_task_falls_under_no_rule(log: Path, kind: FailureKind) -> None:
     """A revoked sub-epoch's output must not prevent its retry."""
     failure = Failure(kind=kind, message="taken back")
-    assert ruled(failure, log, (FailureRule(name="all", pattern=".", action="no_retry"),)) == failure
+    assert apply_rules(failure, log, (FailureRule(name="all", pattern=".", action="no_retry"),)) == failure
 
 
 @pytest.mark.processes
@@ -108,7 +108,7 @@ def test_common_causes_are_labelled(tmp_path: Path, line: str, label: str) -> No
     """No configured rule is needed."""
     path = tmp_path / "x.log"
     path.write_text(f"step 1\n{line}\n")
-    found = ruled(BOOM, path, ())
+    found = apply_rules(BOOM, path, ())
     assert found.rule is not None
     assert (found.rule.name, found.rule.action, found.rule.line) == (label, "label", line)
     assert all(rule.action == "label" for rule in BUILT_IN)
@@ -119,7 +119,7 @@ def test_a_long_line_is_cut_and_a_hostile_one_is_made_harmless(tmp_path: Path) -
     """The line is shown in the experiment's log, on pages and in terminals."""
     path = tmp_path / "x.log"
     path.write_bytes(b"\x1b[31mmark \xff" + b"y" * 100_000 + b"\n")
-    found = ruled(BOOM, path, (FailureRule(name="y", pattern="y$"),))
+    found = apply_rules(BOOM, path, (FailureRule(name="y", pattern="y$"),))
     assert found.rule is not None
     assert len(found.rule.line) <= MAX_LINE
     assert "\x1b" not in found.rule.line
