@@ -57,9 +57,9 @@ def registries(folder: Path) -> dict[str, CollectorRegistry]:
     controller = ControllerMetrics()
     controller.watch(_NoProjection(), {"shared": folder})
     worker = WorkerMetrics({"shards": folder})
-    worker.ended("train", TaskResult(), 1.0)
+    worker.record_attempt("train", TaskResult(), 1.0)
     gpu = GpuUsage(name="one", used_share=0.5, memory_bytes=1, memory_total_bytes=2)
-    worker.use(WorkerUsage(cores=2, gpus=(gpu,)))
+    worker.record_usage(WorkerUsage(cores=2, gpus=(gpu,)))
     dispatcher = DispatcherMetrics(lambda: 0.0, lambda: False)
     return {
         "kvs_api": kvs.registry,
