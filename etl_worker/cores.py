@@ -114,8 +114,6 @@ class _ShardInProgress(NamedTuple):
 
 
 class _Work:
-    """The cores' work on one job."""
-
     def __init__(
         self,
         running: list[Core],

@@ -361,7 +361,6 @@ class Handler(BaseHandler):
         )
 
     def _share(self, body: TrainTask, trainee: Trainee) -> SubEpochShare:
-        """Return the rows of the sub-epoch that this process reads."""
         if body.gang is None or self._context.ranks is None:
             return SubEpochShare(partition=body.partition, share=trainee.share)
         return SubEpochShare.of_member(body.gang, self._context.ranks.rank)

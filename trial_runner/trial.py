@@ -204,7 +204,6 @@ class Trial:
         return reason if of_note else _Reference(observed=observed, noises=noises, unverified=reason)
 
     def _compare(self, reference: _Reference | str, observed: Observed) -> Comparison:
-        """Compare with the reference, on rank 0."""
         label = self._body.parallel_plan.label
         if isinstance(reference, str):
             return Comparison(unverified=reference)

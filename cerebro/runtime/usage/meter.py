@@ -102,7 +102,6 @@ class UsageMeter:
         return max(0.0, seconds - previous[1]) / (now - previous[0])
 
     def _limit(self) -> int | None:
-        """Return the container's limit, or else the machine's memory."""
         limit = self._group.memory.limit_bytes() if self._group else None
         return limit if limit is not None else psutil.virtual_memory().total
 

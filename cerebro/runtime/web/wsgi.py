@@ -107,7 +107,6 @@ class _Answer:
 
 
 def _environ(scope: Any, body: IO[bytes], size: int) -> dict[str, Any]:
-    """Return the WSGI environment (PEP 3333) of a request."""
     server, client = scope.get("server") or ("", 0), scope.get("client") or ("", 0)
     found = {
         "REQUEST_METHOD": scope["method"],

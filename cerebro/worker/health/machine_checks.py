@@ -142,7 +142,6 @@ class NodeChecker:
             return [*_read(output.read())], problem
 
     def _of_driver(self) -> Iterator[Probe]:
-        """Yield the driver's findings on the registered GPUs."""
         if not self._devices.gpus:
             return
         began = time.monotonic()

@@ -126,7 +126,6 @@ class RemoteRank:
                 relay(self._theirs, remote)
 
     def _end_waiting(self) -> None:
-        """Reject connections that arrive late."""
         with self._lock:
             self._is_over = True
         while not self._arrivals.empty():

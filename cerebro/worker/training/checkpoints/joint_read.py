@@ -125,7 +125,6 @@ def _checked(source: CheckedFile | Unchecked, group: Group) -> CheckedFile:
 
 
 def _raise_on_all(problem: str, group: Group) -> None:
-    """Raise a problem found by any rank on all ranks. Collective."""
     if first_problem := next(filter(None, group.gathered(problem)), ""):
         raise CheckpointCorruptError(first_problem)
 
