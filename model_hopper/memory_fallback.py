@@ -1,9 +1,9 @@
 """Repetition of an evaluation with less memory after a lack of memory.
 
 `model_hopper.handler` uses it for `valid`, `test` and `predict`, because a model that trains by a parallel plan may not
-fit one device. The batch size is divided by 4, down to one row; then the evaluation runs on the host with the first
-batch size. Training never falls back. Metrics don't depend on the batch size, unless user code computes over the rows
-of a batch.
+fit one device. The batch size is divided by 4, down to one row. If the device has less memory than the host, the last
+try is on the host with the first batch size. Training never falls back. Metrics don't depend on the batch size, unless
+user code computes over the rows of a batch.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The local supervisor or a pod runs ``python -m cerebro.worker.agent --handlers etl_worker cerebro.worker.searches
 model_hopper trial_runner``, which serves all kinds of tasks in one process, as on one machine. In a cluster, one
-container runs the first two handlers, another the rest. The process ends after SIGTERM, or if the store is away for ten
-minutes.
+container runs the first two handlers, another the rest. The process ends after SIGTERM, or if it cannot report a task
+for ten minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Background duties of a worker: metrics, log sizes, old checkpoints, free space on its volumes.
 
-The agent starts them in their own threads (`housekeeping`) or calls them after an attempt. No task waits for them.
+The agent runs `housekeeping` in its own thread, and calls the other modules before or after an attempt.
 """
