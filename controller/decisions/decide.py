@@ -11,25 +11,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.events import (
-    ControllerEvent,
     ParallelPlansRuledOut,
     RunFinished,
     RunPaused,
     RunResumed,
     SearchDecided,
 )
-from cerebro.contract.metrics import ADVICE
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import FailureKind
-from cerebro.search.procedure import Refused
-from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
+from cerebro.state import ExperimentState, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.reports.schedule_report import epoch_report
 from cerebro.state.reports.wait_reasons import KIND
 from cerebro.state.runs.goals import spent
 from controller.decisions.assignment import assign
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.preemption import release, revoke_task
+from controller.decisions.run_ends import end, fatal_message, finished, mixed_parts
 from controller.exclusions.memory_needs import hopeless
 from controller.scaling.cluster_decision import ENDING
 from controller.scaling.cluster_snapshot import (
@@ -85,7 +82,7 @@ def decide(
     pruned = pruning.step(state.runs, run, is_last=is_last or run.state is RunState.PAUSED)
     if pruned is None:
         return steps
-    return [_note(pruned)] if is_last else [_note(pruned), *steps]
+    return [api.Note(event=pruned)] if is_last else [api.Note(event=pruned), *steps]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +104,7 @@ class _Decision:
         if steps is not None:
             return steps
         epoch = _completed_epoch(self.run)
-        report = [_note(epoch_report(self.state, self.run, epoch))] if epoch else []
+        report = [api.Note(event=epoch_report(self.state, self.run, epoch))] if epoch else []
         if report and self.run.is_complete():
             return [*report]  # more epochs may be complete if they waited for a model that has failed
         steps = _first(self.run_end, self.search_actions, self.pause, self.hopeless_tasks, self.sources)
@@ -120,7 +117,7 @@ class _Decision:
     def stop(self) -> list[Step] | None:
         """End a run that a user stopped."""
         is_stopping = self.run.state is RunState.STOPPING
-        return _end(self.run, "stopped", "", now=self.snapshot.now) if is_stopping else None
+        return [*end(self.run, "stopped", now=self.snapshot.now)] if is_stopping else None
 
     def planning(self) -> list[Step] | None:
         """Wait for the plan."""
@@ -128,8 +125,8 @@ class _Decision:
 
     def failure(self) -> list[Step] | None:
         """End a run that cannot succeed."""
-        problem = _fatal_message(self.run) or _mixed_parts(self.run) or unmakable(self.state, self.run)
-        return _end(self.run, "failed", problem, now=self.snapshot.now) if problem else None
+        problem = fatal_message(self.run) or mixed_parts(self.run) or unmakable(self.state, self.run)
+        return [*end(self.run, "failed", problem, now=self.snapshot.now)] if problem else None
 
     def cancellations(self) -> list[Step] | None:
         """Take back sub-epochs of ended models, and tasks with unneeded results."""
@@ -143,13 +140,13 @@ class _Decision:
             return None
         reexecutions = _reexecutions(self.record, self.state, run, snapshot, self.fit)
         waits = not reexecutions and is_awaited(self.state, run, snapshot.cordoned, snapshot.workers)
-        return reexecutions or ([] if waits else [_finished(run)])
+        return reexecutions or ([] if waits else [finished(run)])
 
     def search_actions(self) -> list[Step] | None:
         """Add, extend and stop models of a search."""
         if self.search is None or self.run.state is not RunState.RUNNING:
             return None
-        return [_note(event) for event in self.search.steps(self.run)] or None
+        return [api.Note(event=event) for event in self.search.steps(self.run)] or None
 
     def pause(self) -> list[Step] | None:
         """Pause a run whose volume is full or whose budget is spent; resume it once its volume has space."""
@@ -162,19 +159,19 @@ class _Decision:
         if full is not None:
             volume = full.volume or "unknown"
             event = RunPaused(run=run.id, reason=full.message, needs_bytes=full.needs_bytes, volume=volume)
-            return [_note(event)]
+            return [api.Note(event=event)]
         reason = spent(self.state, run, self.snapshot.now)
-        return [_note(RunPaused(run=run.id, reason=reason))] if reason else None
+        return [api.Note(event=RunPaused(run=run.id, reason=reason))] if reason else None
 
     def hopeless_tasks(self) -> list[Step] | None:
         """Fail tasks and rule out parallel plans that no worker can run."""
         run, fit = self.run, self.fit
         given_up = [*hopeless(self.state, run, self.snapshot)] if run.exhausted else []
         if given_up:
-            return [_note(event) for event in given_up]
+            return [api.Note(event=event) for event in given_up]
         if fit is None or fit.run != run.id:
             return None
-        return [_note(event) for event in _out_of_reach(self.state, run, fit)] or None
+        return [api.Note(event=event) for event in _out_of_reach(self.state, run, fit)] or None
 
     def sources(self) -> list[Step] | None:
         """Assign the tasks that the sources propose, in order."""
@@ -188,7 +185,7 @@ def _first(*phases: Callable[[], list[Step] | None]) -> list[Step] | None:
 
 def _resumed(run: Run, snapshot: ClusterSnapshot) -> list[Step]:
     is_paused = run.state is RunState.PAUSED
-    return [_note(RunResumed(run=run.id))] if is_paused and _may_try_volume(run, snapshot) else []
+    return [api.Note(event=RunResumed(run=run.id))] if is_paused and _may_try_volume(run, snapshot) else []
 
 
 def _may_try_volume(run: Run, snapshot: ClusterSnapshot) -> bool:
@@ -250,9 +247,6 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 120.0
 """Seconds until a paused run tries its volume again: the first pause and the longest."""
 
-_NAMED = 5
-"""Maximum number of models named per cause of failure."""
-
 
 def _loss(known: Worker, view: WorkerView | None) -> Absence | None:
     """Return the reason and certainty of a worker's absence; `None` if it is present."""
@@ -300,82 +294,7 @@ def _ask_for(state: ExperimentState, worker: Worker, reason: str, now: float) ->
         yield from release(state.runs[TaskKey.parse(key).run].tasks[key], reason, now)
 
 
-# --- ends ---------------------------------------------------------------------------------------
-
-
-def _end(run: Run, outcome: str, error: str, *, now: float) -> list[Step]:
-    """Revoke or release open tasks; finish the run when it has no more."""
-    open_tasks = run.open_tasks()
-    if open_tasks and outcome == "stopped":
-        return [step for task in open_tasks for step in release(task, "the run was stopped", now)]
-    if open_tasks:
-        return [revoke_task(task, "the run has failed", force=True) for task in open_tasks]
-    return [_note(RunFinished.model_validate({"run": run.id, "outcome": outcome, "error": error}))]
-
-
-def _finished(run: Run) -> Step:
-    """Finish a complete run.
-
-    A fit counts as stopped if users stopped models and none was fully trained. Models that a search stopped
-    count as trained.
-    """
-    verdicts = run.search.verdicts if run.search is not None else {}
-    states = {
-        ModelState.FINISHED if model.state is ModelState.STOPPED and model.id in verdicts else model.state
-        for model in run.models.values()
-    }
-    if not states and (error := _none_made(run)):
-        return _note(RunFinished(run=run.id, outcome="failed", error=error))
-    if run.kind != "fit" or ModelState.FINISHED in states or not states:
-        return _note(RunFinished(run=run.id, outcome="finished"))
-    if ModelState.STOPPED in states:
-        return _note(RunFinished(run=run.id, outcome="stopped"))
-    return _note(RunFinished(run=run.id, outcome="failed", error=_all_failed(run)))
-
-
-def _none_made(run: Run) -> str:
-    """Return the reason why a search has no model, unless a user wanted that."""
-    if run.search is None or run.search.is_closed:
-        return ""
-    refused = [report.why for report in run.search.reports if isinstance(report, Refused)]
-    return f"no model of the search could be made: {refused[-1] if refused else run.search.finish}"
-
-
-def _all_failed(run: Run) -> str:
-    """Return each cause of failure once, the most common first and in full. The first line is the summary."""
-    causes: dict[str, list[Model]] = {}
-    for model in run.models.values():
-        causes.setdefault(model.failure.line if model.failure else "", []).append(model)
-    first, *other_causes = sorted(causes.items(), key=lambda cause: -len(cause[1]))
-    share = f", {len(first[1])} of them" if other_causes else ""
-    failure = first[1][0].failure
-    lines = [f"all {len(run.models)} models failed{share}: {failure.text if failure else 'no cause'}"]
-    for cause, models in other_causes:
-        more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""
-        lines.append(f"{', '.join(model.id for model in models[:_NAMED])}{more}: {cause}")
-    return "\n".join(lines)
-
-
-def _fatal_message(run: Run) -> str:
-    """Return the reason why no task of the run can succeed, or ""."""
-    failure = run.fatal
-    if failure is None:
-        return ""
-    if failure.kind is FailureKind.CHECKPOINT:
-        # The remedy is more useful than the traceback.
-        return f"{failure.message}. Choose another model with models=..., or train again with run_fit"
-    return failure.text or str(failure.kind)
-
-
-def _mixed_parts(run: Run) -> str:
-    """Return an error if metrics of a test's partitions have incompatible types, or ""."""
-    found = run.counts.mixed
-    if found is None:
-        return ""
-    return (
-        f"metric {found.metric!r} of model {found.model} is a cerebro.Ratio on partition {found.ratio} and a number on "
-        f"partition {found.number}, which cannot be put together: in SubEpochSpec.test(), {ADVICE}"
-    )
+# --- tasks ------------------------------------------------------------------------------------
 
 
 def _completed_epoch(run: Run) -> int:
@@ -432,10 +351,3 @@ def _is_back(state: ExperimentState, run: Run, task: Task) -> bool:
     assert run.plan is not None
     holders = state.holders(run.plan.dataset, task.key.partition or 0)
     return is_queued and any(worker.is_alive and KIND[run.kind] in worker.kinds for worker in holders)
-
-
-# --- steps --------------------------------------------------------------------------------------
-
-
-def _note(event: ControllerEvent) -> api.Note:
-    return api.Note(event=event)
