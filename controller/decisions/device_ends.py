@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from cerebro.scheduling.policies.following import Following
+from cerebro.scheduling.policies.policy import Policy
 from cerebro.state import TaskKey, Worker
 from controller.decisions.fit_dispatch import FitDispatch
 from controller.projections.sub_epoch_times import technique_of
@@ -54,3 +56,15 @@ def due_s(fit: FitDispatch, worker: Worker, device: int, now: float) -> float:
     end = end_of(fit, worker, device)
     due_s = end - now - LOOKAHEAD_S - fit.times.load_s if end is not None else 0.0
     return due_s if due_s > _SOON_S else 0.0
+
+
+def due_devices(fit: FitDispatch, worker: Worker, policy: Policy, now: float) -> list[int]:
+    """Return devices that may get a queued task now, ordered by expected end."""
+    devices = [device for device in range(worker.devices) if not due_s(fit, worker, device, now)]
+    if worker.devices > 1 and isinstance(policy, Following):
+        # An idle device starts a sub-epoch only now: a plan means the next one for the first device to
+        # end.
+        devices = [device for device in devices if worker.first_in(device)]
+    if len(devices) > 1:
+        devices.sort(key=lambda device: end_of(fit, worker, device) or 0.0)
+    return devices

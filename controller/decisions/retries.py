@@ -1,7 +1,7 @@
 """Unsuccessful attempts of a fit's open sub-epochs, which decide where the next attempt may run.
 
 `FitDispatch` updates them with each task event. `controller.exclusions.model_exclusions` excludes workers by them, and
-`controller.decisions.assignment` starts interrupted sub-epochs first.
+`controller.decisions.sub_epoch_choice` chooses interrupted ones first.
 """
 
 from __future__ import annotations

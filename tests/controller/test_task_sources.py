@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from cerebro.state import Task, TaskState
-from controller.decisions.assignment import Training
 from controller.decisions.assignment_draft import AssignmentDraft
 from controller.sources.etl_and_evaluation import EtlAndEvaluation
 from controller.sources.gangs import Gangs
@@ -18,6 +17,7 @@ from controller.sources.measurement import Measurements
 from controller.sources.replication import Replicas
 from controller.sources.search_tasks import SearchRequests
 from controller.sources.task_source import Offer, Proposal, RevocableTasks, TaskSource
+from controller.sources.training import Training
 from controller.sources.verification import Reexecutions
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import Scenario
