@@ -185,7 +185,7 @@ class WorkerRecord(Contract):
     """Task kinds it has handlers for, and its processor's kind after `COMPUTES`."""
     replicas: tuple[Replica, ...] = ()
     volume: Name | None = None
-    """Shared shard volume, whose workers hold the same training partitions; `None` if it has a volume of its own."""
+    """Shared shard volume, whose workers hold the same training partitions; `None`: its own volume."""
     pod: PodRef | None = None
     """Pod of the worker, if a cluster manager runs it."""
     host: str = ""

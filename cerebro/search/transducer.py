@@ -140,7 +140,7 @@ class Search:
 
     def begin(self) -> list[Action]:
         """Return the first actions. Call once, before any report."""
-        return list(self._passed(self._procedure.begin(self.facts)))
+        return list(self._allowed(self._procedure.begin(self.facts)))
 
     def on_report(self, report: Report) -> list[Action]:
         """Return the actions that follow from a report, in execution order.
@@ -150,7 +150,7 @@ class Search:
                 further reports then.
         """
         if isinstance(report, Stopped) and self.models[report.model].is_stopped:
-            return []  # a stop rule or the hour limit stopped it, and the procedure has seen that
+            return []  # a stop rule or the hour limit stopped it, and the procedure has seen the report
         self._note(report)
         stops = self._stops(report)
         gone = [Stopped(model=stop.model, by=SEARCH) for stop in stops]
@@ -180,9 +180,9 @@ class Search:
                 self._search_set.discard(report.model)
             case Refused():
                 self._answer_add()
-                self._came_to_nothing(f"the last one could not be made: {report.why}")
+                self._count_without_value(f"the last one could not be made: {report.why}")
             case Failed() if not self.models[report.model].values:
-                self._came_to_nothing(f"the last one, {report.model}, failed")
+                self._count_without_value(f"the last one, {report.model}, failed")
             case Measured():
                 self._without_value = 0
             case Closed():
@@ -192,7 +192,7 @@ class Search:
         if self._adds:
             self._adds.popleft()
 
-    def _came_to_nothing(self, how: str) -> None:
+    def _count_without_value(self, how: str) -> None:
         self._without_value += 1
         if self._without_value >= MOST_WITHOUT_VALUE:
             self._close(f"nothing was measured of {self._without_value} models in a row; {how}")
@@ -215,7 +215,7 @@ class Search:
         return [Stop(model=name, why=why) for name, why in found.items() if self._may_stop(self.models[name])]
 
     def _hours_end(self, time: float) -> bool:
-        """Close the search if the hour limit passes at `time`. Returns True only that once."""
+        """Close the search if the hour limit passes at `time`. Returns True for that call only."""
         hours = self.request.hours
         if hours is None or time < hours * 3600 or self._over_why:
             return False
@@ -227,9 +227,9 @@ class Search:
         return not (model.is_kept or model.has_ended or model.trained >= self.facts.epochs)
 
     def _procedure_actions(self, report: Report) -> list[Action]:
-        return [] if self.is_finished else list(self._passed(self._procedure.on_report(report)))
+        return [] if self.is_finished else list(self._allowed(self._procedure.on_report(report)))
 
-    def _passed(self, actions: Iterable[Action]) -> Iterable[Action]:
+    def _allowed(self, actions: Iterable[Action]) -> Iterable[Action]:
         """Yield the procedure's actions that remain allowed.
 
         Users' commands, limits and the end of the search overrule actions.

@@ -35,17 +35,17 @@ class Answered:
 
     def begin(self, facts: Facts) -> list[Action]:
         """Return the actions from `give`."""
-        return self._taken()
+        return self._take_actions()
 
     def on_report(self, report: Report) -> list[Action]:
         """Return the actions from `give` once: `Search` may pass on one report as several."""
-        return self._taken()
+        return self._take_actions()
 
     def give(self, actions: Actions) -> None:
         """Set the actions for the next report."""
         self.actions = [action_of(each) for each in actions]
 
-    def _taken(self) -> list[Action]:
+    def _take_actions(self) -> list[Action]:
         actions, self.actions = self.actions, []
         return actions
 
@@ -125,10 +125,10 @@ def answer(request: ActionsRequest, make: Callable[[], Any]) -> tuple[Actions, .
         try:
             _pass_report(search, reports, number)
         except SearchError as error:
-            raise SearchError(f"{error} ({_moment(reports, number)})") from None
+            raise SearchError(f"{error} ({_when(reports, number)})") from None
         actions = recorder.take()
         if number < len(known) and actions_line(actions) != actions_line(known[number]):
-            raise SearchError(_difference(choice.name, _moment(reports, number), known[number], actions))
+            raise SearchError(_difference(choice.name, _when(reports, number), known[number], actions))
         answers.append(actions)
     return tuple(answers[len(known) :])
 
@@ -140,7 +140,7 @@ def _pass_report(search: Search, reports: Sequence[Report], number: int) -> None
         search.begin()
 
 
-def _moment(reports: Sequence[Report], number: int) -> str:
+def _when(reports: Sequence[Report], number: int) -> str:
     return f"on {_short(reports[number - 1])}" if number else "at its start"
 
 

@@ -36,7 +36,7 @@ class Scope(StrEnum):
     CREATE = "create"
     """Experiments and code."""
     STEER = "steer"
-    """Runs and models of an experiment, whose project one is in."""
+    """Runs and models of experiments; `Principal.may_steer` checks each experiment."""
     CLUSTER = "cluster"
     """The number and choice of workers."""
     ADMINISTER = "administer"

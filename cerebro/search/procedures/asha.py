@@ -39,7 +39,7 @@ class AshaSearch(Steady):
         """Return the epochs of the first rung of the suggestion's bracket."""
         return self._bracket(number)[0].epochs, 0
 
-    def entered(self, model: SearchedModel, number: int | None) -> None:
+    def on_added(self, model: SearchedModel, number: int | None) -> None:
         """Assign the model to a bracket. A user's model with new weights joins the first one."""
         self._by_number.append(model)
         if number is not None:
@@ -52,7 +52,7 @@ class AshaSearch(Steady):
             return self._brackets[0]
         return self.facts.rng(number).choices(self._brackets, self._weights)[0]
 
-    def judged(self, report: Report) -> list[Action]:
+    def actions_for(self, report: Report) -> list[Action]:
         """Record a model's value at a rung. The `stopping` rule then extends or stops the model."""
         rungs = self._rungs_of.get(getattr(report, "model", ""))
         if rungs is None:
@@ -63,12 +63,12 @@ class AshaSearch(Steady):
                     if rung.epochs == report.epoch:
                         rung.put(self.models[report.model].number, self.facts.score(report.value))
             case Failed() | Stopped():
-                _gave_up(self.models[report.model], rungs)
+                _rank_last(self.models[report.model], rungs)
             case Reached() if self._choice.rule == "stopping":
-                return self._stop_or_go_on(self.models[report.model], rungs)
+                return self._stop_or_extend(self.models[report.model], rungs)
         return []
 
-    def _stop_or_go_on(self, model: SearchedModel, rungs: list[Rung]) -> list[Action]:
+    def _stop_or_extend(self, model: SearchedModel, rungs: list[Rung]) -> list[Action]:
         reached = [place for place, rung in enumerate(rungs) if rung.epochs in model.values]
         if model.has_ended or model.is_active or not reached or reached[-1] == len(rungs) - 1:
             return []
@@ -79,7 +79,7 @@ class AshaSearch(Steady):
         value = f"{self.facts.metric} {model.values[rung.epochs]:.6g} after epoch {rung.epochs}"
         return [Stop(model=model.id, why=f"{value} is not among the best {places} of {len(rung)}")]
 
-    def go_on(self, count: int) -> list[Action]:
+    def promote(self, count: int) -> list[Action]:
         """Under the `promotion` rule, extend models in the best 1/eta of a rung.
 
         The highest rungs come first.
@@ -110,7 +110,7 @@ class AshaSearch(Steady):
         return Extend(model=model.id, epochs=rung.epochs)
 
 
-def _gave_up(model: SearchedModel, rungs: list[Rung]) -> None:
+def _rank_last(model: SearchedModel, rungs: list[Rung]) -> None:
     """Rank a model last at the rung it will not reach."""
     for rung in rungs:
         if model.trained < rung.epochs <= model.resource:

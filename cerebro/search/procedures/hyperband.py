@@ -110,7 +110,7 @@ class HyperbandSearch(Steady):
         bracket = self._of_suggestion[number]
         return bracket.levels[0], bracket.priority
 
-    def entered(self, model: SearchedModel, number: int | None) -> None:
+    def on_added(self, model: SearchedModel, number: int | None) -> None:
         """Add the model to its bracket. A user's model with new weights joins the first open bracket."""
         if number is not None:
             bracket = self._of_suggestion[number]
@@ -122,18 +122,18 @@ class HyperbandSearch(Steady):
         bracket.members.append(model)
         self._of_model[model.id] = bracket
 
-    def refused(self, number: int) -> None:
+    def on_refused(self, number: int) -> None:
         """Shrink the bracket by one model."""
         self._of_suggestion[number].size -= 1
 
-    def judged(self, report: Report) -> list[Action]:
+    def actions_for(self, report: Report) -> list[Action]:
         """Decide the rung of the model's bracket if it is complete."""
         if isinstance(report, Refused):
-            return [action for bracket in self._brackets for action in self._decided(bracket)]
+            return [action for bracket in self._brackets for action in self._rung_actions(bracket)]
         bracket = self._of_model.get(getattr(report, "model", ""))
-        return self._decided(bracket) if bracket else []
+        return self._rung_actions(bracket) if bracket else []
 
-    def _decided(self, bracket: Bracket) -> list[Action]:
+    def _rung_actions(self, bracket: Bracket) -> list[Action]:
         actions: list[Action] = []
         while not bracket.is_over and bracket.is_complete:
             for action in bracket.decide(self.facts, self._choice.eta):

@@ -57,18 +57,18 @@ class Steady:
     def prepare(self) -> None:
         """Set up after `facts` is set."""
 
-    def entered(self, model: SearchedModel, number: int | None) -> None:
+    def on_added(self, model: SearchedModel, number: int | None) -> None:
         """Handle an added model. `number` is its suggestion, `None` for a user's model."""
 
-    def refused(self, number: int) -> None:
+    def on_refused(self, number: int) -> None:
         """Handle the refusal of a suggestion's model."""
 
-    def judged(self, report: Report) -> list[Action]:
+    def actions_for(self, report: Report) -> list[Action]:
         """Return the actions for existing models after a report."""
         del report
         return []
 
-    def go_on(self, count: int) -> list[Action]:
+    def promote(self, count: int) -> list[Action]:
         """Extend at most `count` models that used up their resource."""
         del count
         return []
@@ -92,18 +92,18 @@ class Steady:
                 epochs, priority = self.resource(report.number)
                 actions.append(Add(hyperparams=report.hyperparams, epochs=epochs, priority=priority))
             case Added(by="search"):
-                self.entered(self.models[report.model], self._adds.popleft())
+                self.on_added(self.models[report.model], self._adds.popleft())
             case Added():
-                self.entered(self.models[report.model], None)
+                self.on_added(self.models[report.model], None)
             case Refused():
-                self.refused(self._adds.popleft())
+                self.on_refused(self._adds.popleft())
             case Crew():
                 self._workers = report.workers
-        return [*actions, *self.judged(report), *self._fill()]
+        return [*actions, *self.actions_for(report), *self._fill()]
 
     def _fill(self) -> list[Action]:
         free = self._target - self._open
-        actions = self.go_on(free) if free > 0 else []
+        actions = self.promote(free) if free > 0 else []
         remaining = free - len(actions)
         if self.samples is not None:
             remaining = min(remaining, self.samples - self._num_suggested)
