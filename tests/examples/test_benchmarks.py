@@ -39,7 +39,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.commands
 @pytest.mark.usefixtures("measured")
-def test_json_is_alone_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_has_only_json(capfd: pytest.CaptureFixture[str]) -> None:
     """Standard output is one JSON list with a row for each figure; progress and prints are on standard error."""
     assert main(["loader", "etl", "--json"]) == 0
     printed, said = capfd.readouterr()
@@ -67,7 +67,7 @@ def test_json_is_alone_on_standard_output(capfd: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_broken_benchmark_leaves_the_rows_of_the_others(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_benchmark_keeps_the_rows_of_the_others(capfd: pytest.CaptureFixture[str]) -> None:
     """The list has the measured rows, standard error the traceback, and the exit status is 1."""
     assert main(["hop", "loader", "--json"]) == 1
     printed, said = capfd.readouterr()
@@ -75,7 +75,7 @@ def test_a_broken_benchmark_leaves_the_rows_of_the_others(capfd: pytest.CaptureF
     assert "no such machine" in said
 
 
-def test_a_ratio_that_is_infinite_is_null() -> None:
+def test_an_infinite_ratio_is_null_in_json() -> None:
     """JSON has no infinity."""
     row = Figure(what="proof", measured="none", ratio=float("inf"), bar=1.0, sense="at most").row()
     assert (row["ratio"], row["holds"]) == (None, False)
@@ -83,7 +83,7 @@ def test_a_ratio_that_is_infinite_is_null() -> None:
 
 @pytest.mark.commands
 @pytest.mark.usefixtures("measured")
-def test_standard_output_comes_back_after_json(capfd: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_is_restored_after_json(capfd: pytest.CaptureFixture[str]) -> None:
     """Without ``--json`` the table is on standard output, also after a call with it."""
     main(["loader", "--json"])
     capfd.readouterr()

@@ -27,14 +27,14 @@ ROOT = Path(__file__).resolve().parents[2]
 _CAPTIONS = st.lists(st.text("ab ", max_size=8), min_size=1, max_size=4)
 
 
-def test_words_are_those_that_are_compared() -> None:
+def test_captions_are_split_into_lower_case_words() -> None:
     """Lower case, without punctuation, with apostrophes inside."""
     said = "A man's dog, isn't it?  On 2 café_tables."
     assert captions.words_of(said) == ["a", "man's", "dog", "isn't", "it", "on", "2", "café", "tables"]
 
 
 @given(images=st.lists(_CAPTIONS, min_size=1, max_size=4))
-def test_captions_come_back_from_their_tokens(images: list[list[str]]) -> None:
+def test_captions_round_trip_through_tokens(images: list[list[str]]) -> None:
     """For any number and length of captions; unknown words become the unknown token."""
     vocabulary = captions.Vocabulary((*captions.SPECIAL, "a", "b"))
     rows = [torch.from_numpy(captions.tokens_of(said, vocabulary.numbers())) for said in images]
@@ -47,13 +47,13 @@ def test_captions_come_back_from_their_tokens(images: list[list[str]]) -> None:
     ]
 
 
-def test_frequent_words_have_numbers() -> None:
+def test_the_vocabulary_has_the_most_frequent_words() -> None:
     """The most frequent first, in any order of captions; ties are alphabetical."""
     made = captions.Vocabulary.of(["b a b", "A c"], 2)
     assert list(made.words) == [*captions.SPECIAL, "a", "b"]
 
 
-def test_bleu_is_that_of_the_paper() -> None:
+def test_bleu_follows_the_paper() -> None:
     """Papineni et al., 2002: corpus-wide counts of 1 to 4-grams, clipped by the references, with a brevity penalty."""
     references = [["the cat is on the mat", "there is a cat on the mat"], ["a dog runs here"]]
     assert captions.bleu4(["the cat is on the mat", "a dog runs here"], references) == pytest.approx(1)
@@ -64,7 +64,7 @@ def test_bleu_is_that_of_the_paper() -> None:
     assert captions.bleu4(["", ""], references) == 0
 
 
-def test_the_loss_is_of_words_and_ends_alone() -> None:
+def test_the_loss_ignores_padding() -> None:
     """A uniform decoder has the logarithm of the vocabulary size as loss, for any padding."""
 
     class Even(torch.nn.Module):
@@ -77,7 +77,7 @@ def test_the_loss_is_of_words_and_ends_alone() -> None:
     assert float(loss) == pytest.approx(tokens * np.log(7))
 
 
-def test_captions_are_made_up_word_by_word() -> None:
+def test_captions_are_generated_word_by_word() -> None:
     """Each word is the likeliest under the scores of the whole caption, up to the length limit."""
     torch.manual_seed(0)
     decoder = coco.Decoder(5, 9, 4, 6).eval()
@@ -88,7 +88,9 @@ def test_captions_are_made_up_word_by_word() -> None:
     assert torch.equal(decoder(features, torch.arange(3), shown).argmax(2), said)
 
 
-def test_each_image_of_the_files_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_image_is_a_row_with_all_its_captions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With all its captions; only the training split defines the vocabulary, and unknown words are counted."""
     captions.synthesize(tmp_path, 20, 16)
     located = captions.lay_out(tmp_path, tmp_path / "tables", at_least=2)
@@ -107,7 +109,7 @@ def test_each_image_of_the_files_is_a_row(tmp_path: Path, capsys: pytest.Capture
     assert f"valid: 2 images, 10 captions; {(unknown == captions.UNKNOWN).sum()} of " in told
 
 
-def test_files_that_are_none_of_cocos_are_told(tmp_path: Path) -> None:
+def test_invalid_coco_files_are_errors(tmp_path: Path) -> None:
     """Missing, truncated or foreign files, captions without an image, or images without captions."""
     path = tmp_path / "annotations/captions_train2017.json"
     with pytest.raises(LocatorError, match=r"there is no file .*train2017.json: give --data the folder"):
@@ -127,7 +129,7 @@ def test_files_that_are_none_of_cocos_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", None])
-def test_files_that_are_no_weights_of_the_encoder_are_told(tmp_path: Path, content: bytes | None) -> None:
+def test_invalid_encoder_weights_are_an_error(tmp_path: Path, content: bytes | None) -> None:
     """Empty or foreign files, or weights of another network."""
     path = tmp_path / "weights.pth"
     if content is None:
@@ -142,7 +144,7 @@ def test_files_that_are_no_weights_of_the_encoder_are_told(tmp_path: Path, conte
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_small_example_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On its own cluster: captions beat a constant one, each model stores the encoder once, predictions are text."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path))

@@ -37,7 +37,7 @@ def test_each_row_of_the_text_is_in_one_split(tmp_path: Path) -> None:
         assert ["" if value is None else str(value) for value in values] == cells
 
 
-def test_what_is_missing_or_negative_is_preprocessed(tmp_path: Path) -> None:
+def test_missing_and_negative_values_are_preprocessed(tmp_path: Path) -> None:
     """The real file has such values."""
     (tmp_path / "train.txt").write_text("1\t-2\t" + "\t" * 12 + "68fd1e64\t" + "\t" * 24 + "\n")
     located = criteo.lay_out(tmp_path / "train.txt", tmp_path)
@@ -48,7 +48,7 @@ def test_what_is_missing_or_negative_is_preprocessed(tmp_path: Path) -> None:
     assert clicks.tolist() == [1.0]
 
 
-def test_a_line_that_is_none_of_criteos_is_told(tmp_path: Path) -> None:
+def test_an_invalid_line_is_an_error(tmp_path: Path) -> None:
     """Arrow's error names the line."""
     (tmp_path / "train.txt").write_text("1\t2\t3\n")
     with pytest.raises(pa.ArrowInvalid, match="Expected 40 columns, got 3"):
@@ -57,7 +57,7 @@ def test_a_line_that_is_none_of_criteos_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_small_example_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On its own cluster; its models learn the signal."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path))

@@ -9,7 +9,7 @@ import pytest
 import cerebro
 
 
-def test_data_go_where_workers_see_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_folder_is_visible_to_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a cluster, the shared volume if it is mounted and writable; otherwise next to the local cluster."""
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CEREBRO_VOLUMES", str(tmp_path))

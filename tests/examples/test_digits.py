@@ -86,7 +86,7 @@ def own_place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
+def test_the_job_writes_tables_and_a_report_and_prints_their_places(
     place: Place, first: subprocess.CompletedProcess[str]
 ) -> None:
     """One command starts a cluster, trains eight models and leaves results; the cluster keeps running."""
@@ -119,7 +119,7 @@ def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_second_run_preprocesses_nothing_again(
+def test_a_second_run_repeats_no_preprocessing(
     place: Place, first: subprocess.CompletedProcess[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same spec, locators, seed and fraction give the same data set, so no ETL task starts."""
@@ -138,7 +138,7 @@ def test_second_run_preprocesses_nothing_again(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_readme_python_runs_on_what_the_job_leaves(
+def test_readme_python_runs_on_the_jobs_output(
     place: Place, first: subprocess.CompletedProcess[str], tmp_path: Path
 ) -> None:
     """README's Python trains on the job's data unchanged, and so does docs/experiments.md."""
@@ -164,7 +164,7 @@ def test_readme_python_runs_on_what_the_job_leaves(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_ctrl_c_leaves_no_process_of_a_cluster_that_the_job_had_started(own_place: Place) -> None:
+def test_ctrl_c_ends_the_cluster_that_the_job_started(own_place: Place) -> None:
     """Interrupted during training, the job ends the cluster that it started."""
     with subprocess.Popen(
         own_place.command(),

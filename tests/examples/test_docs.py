@@ -61,12 +61,12 @@ def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
             yield node
 
 
-def test_state_diagrams_are_those_of_the_tables() -> None:
+def test_state_diagrams_match_the_transition_tables() -> None:
     """docs/state.md equals the output of `python -m docs.generate_state`."""
     assert TARGET.read_text() == render(), "run: python -m docs.generate_state"
 
 
-def test_architecture_lists_the_floors_that_the_linter_checks() -> None:
+def test_architecture_lists_the_layers_of_the_import_linter() -> None:
     """docs/architecture.md has the layers of .importlinter, in order."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
@@ -83,14 +83,14 @@ def test_architecture_lists_the_floors_that_the_linter_checks() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_files_that_exist(path: Path) -> None:
+def test_link_targets_exist(path: Path) -> None:
     """Relative links, including images, have a target."""
     links = re.findall(r"\]\(([^)#\s]+)", path.read_text())
     missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
     assert missing == []
 
 
-def test_files_that_texts_name_exist() -> None:
+def test_files_named_in_documents_exist() -> None:
     """Decisions and the changelog may name former files."""
     texts = [
         path.read_text()
@@ -102,7 +102,7 @@ def test_files_that_texts_name_exist() -> None:
     assert {name for name in named if "NNNN" not in name and not (ROOT / name).exists()} == set()
 
 
-def test_readme_python_uses_what_cerebro_hands_out() -> None:
+def test_readme_python_uses_only_the_public_api() -> None:
     """The examples compile, import public names only, and pass valid arguments."""
     trees = _python_blocks()
     assert trees
@@ -119,7 +119,7 @@ def test_readme_python_uses_what_cerebro_hands_out() -> None:
                 inspect.signature(method).bind(None, *call.args, **keywords)
 
 
-def test_specs_of_the_pages_follow_the_templates() -> None:
+def test_documented_specs_follow_the_templates() -> None:
     """The pages' specs have the templates' methods and argument order."""
     classes = [node for tree in _python_blocks() for node in tree.body if isinstance(node, ast.ClassDef)]
     assert len(classes) >= 3
@@ -134,7 +134,7 @@ def test_specs_of_the_pages_follow_the_templates() -> None:
 
 
 @pytest.mark.slow
-def test_the_script_that_came_over_runs(tmp_path: Path) -> None:
+def test_the_migrated_script_runs(tmp_path: Path) -> None:
     """Its rows and a batch go through all methods."""
     (tmp_path / "train.csv").write_text("id,x,y,label\n" + "".join(f"{n},{n},1,{n % 2}\n" for n in range(8)))
     made: dict[str, Any] = {"__name__": "coming_from"}
@@ -153,7 +153,7 @@ def test_the_script_that_came_over_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_statistics_of_the_page_are_fitted(tmp_path: Path) -> None:
+def test_the_documented_fit_example_runs(tmp_path: Path) -> None:
     """The example of `fit` runs; a city without training rows gets its own number."""
     rows = [f"{n},{20 + n},{'Oslo' if n % 3 else 'Rome'},{n % 2}" for n in range(8)]
     (tmp_path / "train.csv").write_text("\n".join(["id,hours,city,label", *rows]) + "\n")
@@ -182,19 +182,19 @@ def commands(capsys: pytest.CaptureFixture[str]) -> set[str]:
     return set(re.findall(r"^    ([a-z-]+)(?: |$)", capsys.readouterr().out, flags=re.MULTILINE))
 
 
-def test_the_page_of_commands_lists_them_all(commands: set[str]) -> None:
+def test_the_commands_page_lists_all_commands(commands: set[str]) -> None:
     """Every command in a fenced block of docs/commands.md exists, and every command is listed."""
     listed = "\n".join(_blocks(ROOT / "docs/commands.md", ""))
     assert set(re.findall(r"^cerebro ([a-z-]+)", listed, flags=re.MULTILINE)) == commands
 
 
-def test_commands_that_texts_name_exist(commands: set[str]) -> None:
+def test_commands_named_in_documents_exist(commands: set[str]) -> None:
     """In all documents and notebooks."""
     texts = [path.read_text() for path in (*DOCUMENTS, *ROOT.glob("notebooks/*.ipynb"))]
     assert set(re.findall(r"`cerebro\s+([a-z-]+)", "\n".join(texts))) - commands == set()
 
 
-def test_every_variable_that_is_read_is_in_the_table() -> None:
+def test_the_table_lists_every_environment_variable() -> None:
     """docs/local-cluster.md lists every CEREBRO_ variable in the code."""
     folders = ("cerebro", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper")
     sources = [path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")]

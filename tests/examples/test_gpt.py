@@ -66,7 +66,7 @@ def trained(name: str, *options: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
+def test_a_model_that_does_not_fit_its_device_uses_another_parallel_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table rules `single` out for memory.
@@ -91,14 +91,14 @@ def test_a_model_that_does_not_fit_its_device_goes_on_by_another_way(
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("home")
-def test_the_example_runs_to_its_end() -> None:
+def test_the_example_finishes() -> None:
     """If one device is enough, each model trains there for one epoch without any trial."""
     assert trained("gpt") == ["single", "single"]
     run = Experiment.attach("gpt").state().runs["fit-1"]
     assert run.inspection is None
 
 
-def test_pieces_of_a_file_follow_one_another(tmp_path: Path) -> None:
+def test_text_rows_of_a_file_are_consecutive(tmp_path: Path) -> None:
     """A sequence's output is its input shifted by one byte; the last bytes form the validation split."""
     (tmp_path / "text.txt").write_bytes(bytes(range(101)))
     located = gpt.lay_out_file(tmp_path, tmp_path / "text.txt", 2, None)

@@ -15,7 +15,7 @@ from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.section import Row, Setting
 
 
-def test_a_section_that_fails_leaves_its_rows_and_its_traceback(
+def test_a_failed_section_keeps_its_rows_and_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parent process prints both."""

@@ -32,7 +32,7 @@ def parameters(network: torch.nn.Module) -> int:
     return sum(each.numel() for each in network.parameters())
 
 
-def test_networks_have_as_many_parameters_as_the_published_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_have_the_published_numbers_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the paper's 112 pixels, with Adam's two moments, the sizes equal the paper's table 5."""
     # On the meta device, torch's initialisation would import the compiler, which takes seconds.
     monkeypatch.setattr(torch.nn.init, "kaiming_normal_", lambda *_, **__: None)
@@ -44,7 +44,7 @@ def test_networks_have_as_many_parameters_as_the_published_ones(monkeypatch: pyt
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 5), side=st.integers(6, 12))
-def test_parts_of_images_follow_from_the_seed(seed: int, rows: int, side: int) -> None:
+def test_image_crops_depend_on_the_seed(seed: int, rows: int, side: int) -> None:
     """The same seed gives the same crops and each call new ones; values stay within the image's range."""
     images = torch.rand(rows, 3, side, side, generator=torch.Generator().manual_seed(seed))
     torch.manual_seed(seed)
@@ -67,7 +67,7 @@ def test_half_of_the_images_are_mirrored() -> None:
     assert 70 < mirrored < 130
 
 
-def test_the_five_likeliest_classes_count() -> None:
+def test_top_k_hits_are_counted() -> None:
     """For any number of classes."""
     logits = torch.arange(12.0).view(2, 6)
     assert imagenet.hits(logits, torch.tensor([5, 4]), 1) == 1
@@ -89,7 +89,7 @@ class Batches(list[tuple[torch.Tensor, torch.Tensor]]):
 
 
 @pytest.mark.slow
-def test_a_last_batch_of_one_row_is_left_out(tmp_path: Path) -> None:
+def test_a_last_batch_of_one_row_is_skipped(tmp_path: Path) -> None:
     """Batch normalization needs more than one value per channel, which a one-pixel feature map lacks."""
     (tmp_path / imagenet.MAPPING).write_text("n01440764 tench\nn01443537 goldfish\n")
     spec = imagenet.ImageNetTraining(32, 0.03)
@@ -103,7 +103,7 @@ def test_a_last_batch_of_one_row_is_left_out(tmp_path: Path) -> None:
     assert {ratio.denominator for ratio in metrics.values()} == {2}
 
 
-def test_both_layouts_of_the_validation_images_mean_the_same(tmp_path: Path) -> None:
+def test_both_layouts_of_the_validation_images_give_the_same_rows(tmp_path: Path) -> None:
     """The archive's flat folder with its solution file, and a folder per class."""
     data = tmp_path / "imagenet"
     imagenet.synthesize(data, TINY)
@@ -127,7 +127,7 @@ def rows(path: str) -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in pa.parquet.read_table(path).to_pylist()}
 
 
-def test_what_no_mapping_knows_is_named(tmp_path: Path) -> None:
+def test_an_unknown_class_is_named(tmp_path: Path) -> None:
     """A folder or solution line of an unknown class, or a missing mapping."""
     imagenet.synthesize(tmp_path, TINY)
     stray = tmp_path / "ILSVRC/Data/CLS-LOC/train/n99999999"
@@ -146,7 +146,7 @@ def test_what_no_mapping_knows_is_named(tmp_path: Path) -> None:
         imagenet.lay_out(tmp_path, tmp_path)
 
 
-def test_files_that_are_no_images_are_told(tmp_path: Path) -> None:
+def test_invalid_image_files_are_errors(tmp_path: Path) -> None:
     """Missing, truncated or foreign files are reported; valid images are center-cropped."""
     Image.new("RGB", (60, 20), "red").save(tmp_path / "red.JPEG")
     assert vision.read_image(str(tmp_path), "image", "red.JPEG", 8).shape == (3, 8, 8)
@@ -163,7 +163,7 @@ def test_files_that_are_no_images_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_the_small_one_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_small_example_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On its own cluster with given files, one damaged and one missing: both rows are reported, and training uses the
     rest.
     """

@@ -44,7 +44,7 @@ def _rows(home: Path, dataset: str, split: str) -> dict[Any, dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_digits_from_a_bucket_become_the_same_rows_as_from_a_folder(
+def test_a_bucket_and_a_folder_give_the_same_rows(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bucket and a folder give the same tensors under the same ids, and models train."""

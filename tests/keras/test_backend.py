@@ -38,7 +38,7 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "keras", raising=False)
 
 
-def test_the_backend_is_chosen_before_the_code_is_restored() -> None:
+def test_the_backend_is_set_before_the_code_is_decoded() -> None:
     """Unpickling the code imports Keras, which fixes the backend."""
 
     class Looking(Spec):
@@ -49,7 +49,7 @@ def test_the_backend_is_chosen_before_the_code_is_restored() -> None:
     assert decode(encode(Looking()).encoded).seen == "torch"
 
 
-def test_the_backend_is_that_of_who_starts_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_decides_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """The spec's, the imported Keras', the environment's, or TensorFlow; it is stored with the spec."""
     assert select_backend("") == "tensorflow"
     monkeypatch.setenv("KERAS_BACKEND", "torch")
@@ -62,14 +62,14 @@ def test_the_backend_is_that_of_who_starts_the_run(monkeypatch: pytest.MonkeyPat
     assert select_backend("") == "torch"
 
 
-def test_a_backend_that_sub_epochs_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start of the run."""
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     with pytest.raises(SpecError, match=r"'jax', expected 'tensorflow' or 'torch': set keras_backend"):
         encode(KerasSubEpochSpec())
 
 
-def test_a_process_that_has_imported_another_backend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_imported_other_backend_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a notebook's dry run."""
     encoded = encode(Spec()).encoded
     _imported(monkeypatch, "tensorflow")
@@ -79,7 +79,7 @@ def test_a_process_that_has_imported_another_backend_says_so(monkeypatch: pytest
         decode(encoded)
 
 
-def test_a_worker_without_keras_says_how_it_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_keras_names_the_ways_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra, the images and the requirements file."""
     monkeypatch.setenv(CORES, "1")
     monkeypatch.setitem(sys.modules, "keras", None)

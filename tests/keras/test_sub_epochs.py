@@ -64,7 +64,7 @@ def loader(rows: MappedRows) -> InstrumentedLoader:
     return InstrumentedLoader(PartitionLoader(rows, batch_size=SIZE, seed=None))
 
 
-def test_a_chain_of_sub_epochs_goes_on_to_the_bit(rows: MappedRows, tmp_path: Path) -> None:
+def test_a_chain_of_sub_epochs_is_reproducible_bit_for_bit(rows: MappedRows, tmp_path: Path) -> None:
     """Across files and new models: weights, momenta, seed generators and the schedule's steps."""
     states: list[Any] = []
     for place in ("one", "other"):
@@ -79,7 +79,7 @@ def test_a_chain_of_sub_epochs_goes_on_to_the_bit(rows: MappedRows, tmp_path: Pa
     assert int(states[0]["checkpoint"]["optimizer"]["slots"][0]) == 2 * BATCHES
 
 
-def test_a_sub_epoch_in_one_model_is_what_it_is_in_a_new_one(rows: MappedRows, tmp_path: Path) -> None:
+def test_a_sub_epoch_in_a_used_model_equals_one_in_a_new_model(rows: MappedRows, tmp_path: Path) -> None:
     """As in a replay: a model has no state outside its checkpoint."""
     first = sub_epoch(rows, tmp_path / "a").attempt()
     kept = copy.deepcopy(first)
@@ -89,7 +89,7 @@ def test_a_sub_epoch_in_one_model_is_what_it_is_in_a_new_one(rows: MappedRows, t
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-def test_a_sub_epoch_goes_on_from_a_savepoint(rows: MappedRows, tmp_path: Path, batch: int) -> None:
+def test_a_sub_epoch_resumes_from_a_savepoint(rows: MappedRows, tmp_path: Path, batch: int) -> None:
     """In a new model, with the same bits and the metrics of all batches."""
     whole = sub_epoch(rows, tmp_path / "whole")
     state = whole.attempt()
@@ -101,7 +101,7 @@ def test_a_sub_epoch_goes_on_from_a_savepoint(rows: MappedRows, tmp_path: Path, 
     assert set(whole.metrics) == {"loss", "accuracy"}
 
 
-def test_a_changed_learning_rate_is_that_of_the_next_sub_epoch(rows: MappedRows, tmp_path: Path) -> None:
+def test_a_changed_learning_rate_applies_to_the_next_sub_epoch(rows: MappedRows, tmp_path: Path) -> None:
     """The rest of the optimizer's state is restored."""
     one = create(Net(), {"lr": 0.05}, seed=0, model="m00", device=CPU)
     two = create(Net(), {"lr": 0.01}, seed=0, model="m00", device=CPU)
@@ -118,7 +118,7 @@ def _train(trainee: Trainee, rows: MappedRows) -> None:
     )
 
 
-def test_a_model_is_tested_and_asked_as_compile_says(rows: MappedRows, tmp_path: Path) -> None:
+def test_evaluation_and_prediction_equal_plain_keras(rows: MappedRows, tmp_path: Path) -> None:
     """As plain Keras on the same rows."""
     trainee = create(Net(), {}, seed=0, model="m00", device=CPU)
     (network,) = user_models(trainee.modules)
@@ -138,7 +138,7 @@ def test_a_model_is_tested_and_asked_as_compile_says(rows: MappedRows, tmp_path:
         write_predictions(tmp_path / "predictions.arrow", list(range(ROWS)), returned)
 
 
-def test_the_length_of_rows_may_differ_from_batch_to_batch(tmp_path: Path) -> None:
+def test_the_length_of_rows_may_differ_between_batches(tmp_path: Path) -> None:
     """As with texts padded per batch; the last batch has fewer rows."""
     counts = [5, 5, 7, 7, 6, 6, 3]
     source = Source(fingerprint="f", metadata="m")
@@ -179,7 +179,7 @@ def test_the_length_of_rows_may_differ_from_batch_to_batch(tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore:.build... was called on layer")
-def test_a_model_need_not_be_compiled_for_methods_of_ones_own(rows: MappedRows) -> None:
+def test_own_methods_need_no_compiled_model(rows: MappedRows) -> None:
     """It may also have an unused layer, as in plain Keras."""
 
     class Own(Net):
@@ -220,7 +220,7 @@ def test_a_model_need_not_be_compiled_for_methods_of_ones_own(rows: MappedRows) 
     assert weights["001.bias"].tolist() == [BATCHES] * 2
 
 
-def test_ragged_rows_are_what_the_backend_takes(tmp_path: Path) -> None:
+def test_ragged_rows_have_the_backends_type(tmp_path: Path) -> None:
     """NumPy arrays or torch tensors; `padded` keeps the type."""
     source = Source(fingerprint="f", metadata="m")
     write_rows(tmp_path, [(ragged(np.ones(n, np.float32)), n) for n in range(1, 7)], source)
@@ -239,7 +239,7 @@ def test_ragged_rows_are_what_the_backend_takes(tmp_path: Path) -> None:
     assert seen == ["numpy" if BACKEND == "tensorflow" else "torch"] * 2
 
 
-def test_frozen_weights_are_in_a_base(tmp_path: Path) -> None:
+def test_frozen_weights_are_in_a_separate_file(tmp_path: Path) -> None:
     """As with torch, the next checkpoint is small and reads the same."""
 
     class Frozen(Net):
@@ -261,7 +261,7 @@ def test_frozen_weights_are_in_a_base(tmp_path: Path) -> None:
     assert_equal(checkpoints.load(tmp_path, reference, "cpu")["models"], trainee.state()["models"])
 
 
-def test_other_weights_than_were_saved_are_named(rows: MappedRows) -> None:
+def test_weights_with_another_shape_than_saved_are_named(rows: MappedRows) -> None:
     """With their shapes, before anything changes."""
 
     class Wider(Net):
@@ -278,7 +278,7 @@ def test_other_weights_than_were_saved_are_named(rows: MappedRows) -> None:
         restore(other, saved)
 
 
-def test_a_technique_is_refused_with_the_reason() -> None:
+def test_another_technique_is_refused_with_the_reason() -> None:
     """By the rules for parallel plans, and by the sub-epoch itself."""
     trainee = create(Net(), {}, seed=0, model="m00", device=CPU)
     reason = facts_of(trainee.modules, {}, hints=Hints()).only_single
@@ -296,7 +296,7 @@ def test_a_technique_is_refused_with_the_reason() -> None:
         ("nothing", r"returned a builtins\.NoneType, expected a keras\.Model"),
     ],
 )
-def test_a_model_that_cannot_be_trained_is_named(made: str, message: str) -> None:
+def test_an_untrainable_model_is_named_with_a_fix(made: str, message: str) -> None:
     """With a fix."""
 
     class Wrong(Net):
@@ -313,7 +313,7 @@ def test_a_model_that_cannot_be_trained_is_named(made: str, message: str) -> Non
         create(Wrong(), {}, seed=0, model="m00", device=CPU)
 
 
-def test_sub_epochs_compute_what_a_loop_of_keras_computes(rows: MappedRows, tmp_path: Path) -> None:
+def test_sub_epochs_equal_a_plain_keras_loop(rows: MappedRows, tmp_path: Path) -> None:
     """Two sub-epochs with a hop equal one loop of `train_on_batch` over the same batches."""
     spec, given = Net(), {"batch_size": SIZE}
 

@@ -36,7 +36,7 @@ def test_baselines_make_valid_schedules(name: str, is_hopping: bool) -> None:
     assert BASELINES[name](problem, 3) == schedule
 
 
-def test_a_joint_plan_takes_at_most_four_fifths_of_current_practice() -> None:
+def test_a_joint_plan_needs_at_most_four_fifths_of_current_practice() -> None:
     """Twelve models of two sizes on four nodes of eight devices."""
     problem = saturn("img", "4x8", is_hopping=True)
     current = statistics.fmean(BASELINES["current practice"](problem, seed).makespan for seed in range(20))

@@ -62,7 +62,9 @@ def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
 )
 @settings(deadline=None, max_examples=6)
 @given(case=befallen(), seed=st.integers(0, 9))
-def test_the_core_keeps_every_rule(policy: str, case: tuple[Problem, Conditions], seed: int) -> None:
+def test_the_core_obeys_every_scheduling_rule(
+    policy: str, case: tuple[Problem, Conditions], seed: int
+) -> None:
     """Each sub-epoch is committed exactly once, on a valid worker and in order."""
     problem, conditions = case
     validate(problem, run(problem, policy, seed, conditions, leases=_LEASES), actual=True).check()
@@ -70,7 +72,7 @@ def test_the_core_keeps_every_rule(policy: str, case: tuple[Problem, Conditions]
 
 @settings(deadline=None, max_examples=10)
 @given(problem=live_problems())
-def test_sub_epochs_take_what_the_problem_says(problem: Problem) -> None:
+def test_sub_epochs_have_the_durations_of_the_problem(problem: Problem) -> None:
     """Without disturbances, durations and the bound equal the problem's."""
     validate(problem, run(problem, "lrptw", 0, CALM, leases=_LEASES)).check()
 
@@ -98,7 +100,7 @@ def test_core_and_engine_agree(problem: Problem) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["online-noise-32x16", "online-straggler-32x16", "online-join-32x16"])
-def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
+def test_core_and_engine_agree_under_disturbances(name: str) -> None:
     """With the same noise, straggler and late worker, makespans agree within 1 % and respect the same bound."""
     scenario, problem = find(name), narrow(24, 8)
     assert scenario.conditions is not None
@@ -110,7 +112,7 @@ def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
     assert found.makespan >= Reality(problem, conditions, 0).bound() * (1 - 1e-9)
 
 
-def test_a_lost_partition_is_taken_over_by_its_other_holder() -> None:
+def test_the_other_holder_takes_over_a_lost_partition() -> None:
     """Worker 0 never returns, so worker 1 serves all models."""
     problem = open_shop([[10.0, 10.0]] * 3, [[0, 1], [0, 1]])
     gone = Conditions(outages=(Outage(worker=0, start=15.0),))

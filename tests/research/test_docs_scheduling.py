@@ -29,7 +29,7 @@ def test_the_table_of_policies_is_complete() -> None:
     assert "the default" in _row(f"`{DEFAULT_POLICY}`")[-1]
 
 
-def test_names_are_real() -> None:
+def test_documented_names_exist() -> None:
     """The scenarios, policies and files in text, commands and tables exist."""
     named = set(
         re.findall(rf"`({_SCENARIO})`|simulate ({_SCENARIO})|^\| ({_SCENARIO}) \|", _TEXT, flags=re.MULTILINE)

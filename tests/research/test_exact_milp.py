@@ -46,7 +46,7 @@ def test_open_shops_equal_brute_force(problem: Problem) -> None:
 @needs_gurobi
 @settings(deadline=None, max_examples=40)
 @given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_parallel_plans=2))
-def test_the_compact_form_takes_any_problem(problem: Problem) -> None:
+def test_the_compact_form_solves_any_problem(problem: Problem) -> None:
     """Replicas, epochs, ready times, several GPUs and several parallel plans."""
     check(problem)
 

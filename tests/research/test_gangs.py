@@ -25,7 +25,7 @@ SLOW = Training(name="slow", batch_s=0.6, gradient_bytes=100e6, bytes_per_s=1.25
     training=st.sampled_from((FREE, SLOW)),
 )
 @settings(deadline=None, max_examples=40)
-def test_gangs_in_simulation_keep_every_rule(
+def test_simulated_gangs_obey_every_scheduling_rule(
     models: int, workers: int, epochs: int, members: int, sizes: list[float], training: Training
 ) -> None:
     """Each model visits each partition once an epoch, and no schedule beats the bound."""
@@ -45,7 +45,7 @@ def test_without_cost_gangs_keep_all_workers_busy() -> None:
     assert validate(problem, in_pairs).check().gap == pytest.approx(0, abs=1e-2)
 
 
-def test_the_network_limits_what_a_gang_gains() -> None:
+def test_the_network_limits_the_speed_up_of_a_gang() -> None:
     """A ring of q workers sends 2 (q - 1) / q of the gradients for each batch."""
     assert SLOW.speed_up(1) == 1
     assert SLOW.all_reduce_s(2) == pytest.approx(100e6 / 1.25e9, rel=1e-2)

@@ -24,7 +24,7 @@ def test_times_may_come_with_an_availability_map_and_epochs() -> None:
     assert found.problem == open_shop([[1.0, 2.0]], [[0], [0, 1], [1]], epochs=3)
 
 
-def test_nodes_and_runtimes_are_the_multi_gpu_form() -> None:
+def test_nodes_and_runtimes_are_parsed_as_a_multi_gpu_problem() -> None:
     """JSON keys are text: the parser converts node and GPU numbers, and keeps model names as labels."""
     found = parse(json.dumps({"nodes": [2, 1], "runtimes": RUNTIMES}))
     assert found.problem == multi_gpu(
@@ -43,7 +43,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(("times", "available", "epochs", "nodes", "runtimes", "x")), JSON))
 @settings(deadline=None, max_examples=200)
 @pytest.mark.slow
-def test_whatever_is_given_is_an_instance_or_an_error(value: dict[str, Any]) -> None:
+def test_any_input_is_an_instance_or_an_instance_error(value: dict[str, Any]) -> None:
     """The parser raises only `InstanceError`, with a one-line message."""
     said = ""
     try:
@@ -60,7 +60,7 @@ def test_whatever_is_given_is_an_instance_or_an_error(value: dict[str, Any]) -> 
         ('{"nodes": [1], "runtimes": {"a": {"0": {"1": 1}}, "b": {"0": {"1": 1}}}}', "b"),
     ],
 )
-def test_an_answer_tells_the_schedule(text: str, label: int | str) -> None:
+def test_an_answer_contains_the_schedule(text: str, label: int | str) -> None:
     """Makespan, bound, proof, source and solve time, and the placement of each sub-epoch."""
     sub_epochs = [Placement(model=m, partition=0, worker=0, start=float(m), end=m + 1.0) for m in (0, 1)]
     solution = Solution(

@@ -42,7 +42,7 @@ def loads(times: Times) -> list[float]:
 
 @settings(deadline=None, max_examples=80)
 @given(many_models())
-def test_the_largest_load_is_met_where_the_condition_holds(times: Times) -> None:
+def test_the_largest_load_is_met_if_the_condition_holds(times: Times) -> None:
     """If L_max >= (p^2 + p - 1) T_max, the schedule has length L_max, which is optimal."""
     problem = open_shop(times)
     report = validate(problem, rearrange(problem)).check()

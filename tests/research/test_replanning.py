@@ -16,7 +16,7 @@ from tests.scheduling.instances import problems
 
 @settings(deadline=None, max_examples=40)
 @given(problem=problems(max_gpus=3, max_epochs=1, is_begun=False), share=st.sampled_from((0.0, 0.3, 0.7)))
-def test_what_was_done_and_what_is_left_are_a_schedule_together(problem: Problem, share: float) -> None:
+def test_started_sub_epochs_and_a_plan_of_the_rest_form_a_schedule(problem: Problem, share: float) -> None:
     """At any cut, the started sub-epochs and a shifted schedule of the rest are valid together."""
     run = dispatch(problem, POLICIES["lrptw"])
     at = share * run.makespan

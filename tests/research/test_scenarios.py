@@ -22,7 +22,7 @@ from research.scenarios import (
 
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.slow
-def test_a_scenario_is_made_by_its_seed_alone(name: str) -> None:
+def test_a_scenario_depends_on_its_seed_alone(name: str) -> None:
     """The same seed gives the same problem and conditions, in whole seconds."""
     scenario = find(name)
     problem = scenario.problem(1)
@@ -53,7 +53,7 @@ def test_thesis_scenarios_are_calibrated_to_its_makespans(figure: str, random: i
 
 
 @pytest.mark.parametrize(("figure", "milp"), [("4.1", 7967.0), ("4.2", 5255.36), ("4.3", 8994.59)])
-def test_thesis_bounds_lie_just_below_its_unfinished_solver(figure: str, milp: float) -> None:
+def test_thesis_bounds_are_just_below_its_unfinished_solver(figure: str, milp: float) -> None:
     """The thesis's MILP, stopped at 300 s, was less than 0.5 % above the bound."""
     assert 0.995 * milp < lower_bound(thesis(figure)) <= milp
 

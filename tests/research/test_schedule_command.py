@@ -42,7 +42,7 @@ def test_json_is_one_object(instance: Path, capsys: pytest.CaptureFixture[str]) 
     }
 
 
-def test_a_table_has_a_row_for_each_sub_epoch_and_says_what_it_comes_to(
+def test_the_table_has_a_row_for_each_sub_epoch_and_a_summary(
     instance: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The summary has makespan, bound, proof, source and solve time."""
@@ -64,7 +64,7 @@ def test_a_table_has_a_row_for_each_sub_epoch_and_says_what_it_comes_to(
         (b'{"nodes": [1], "runtimes": {"a\\n": {"0": {"2": 1}}}}', "model 'a\\n' on node-0 asks for 2 GPUs"),
     ],
 )
-def test_a_mistaken_instance_is_one_line(
+def test_an_invalid_instance_is_a_one_line_error(
     monkeypatch: pytest.MonkeyPatch, data: bytes, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit status is 2."""

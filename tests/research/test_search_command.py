@@ -21,7 +21,7 @@ def _rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict
 
 
 @pytest.mark.slow
-def test_procedures_stand_in_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_table_lists_all_procedures(capsys: pytest.CaptureFixture[str]) -> None:
     """A row has the number of models, worker utilisation, makespan and time to a good model. A repeat gives
     the same rows."""
     asked = ("search", *_SMALL, "--procedure", "asha", "--procedure", "pbt")
@@ -50,14 +50,14 @@ def test_samplers_draw_in_the_simulation(capsys: pytest.CaptureFixture[str]) -> 
     assert drawn["asha"]["best"] != at_random["asha"]["best"]
 
 
-def test_what_befalls_workers_takes_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_late_worker_lengthens_the_search(capsys: pytest.CaptureFixture[str]) -> None:
     """The worker that joins after ten epochs has a partition that all models need."""
     asked = (*_SMALL, "--procedure", "hyperband")
     calm, late = _rows(capsys, "search", *asked), _rows(capsys, "search-join", *asked)
     assert late["hyperband"]["makespan"] >= 10 > calm["hyperband"]["makespan"]
 
 
-def test_what_befalls_workers_lasts_as_long_as_the_search() -> None:
+def test_the_length_of_an_outage_scales_with_the_search() -> None:
     """A worker is away for a fifth of the search's makespan; other conditions need one run."""
 
     def run(*, conditions: Conditions) -> Outcome:
@@ -73,7 +73,7 @@ def test_what_befalls_workers_lasts_as_long_as_the_search() -> None:
     assert len(tried) == 1
 
 
-def test_the_target_is_the_best_that_any_of_them_found() -> None:
+def test_the_target_is_the_best_value_over_all_procedures() -> None:
     """A procedure that never reaches the target is reported; the median is over all seeds."""
 
     def outcome(*best: tuple[float, float]) -> Outcome:
@@ -98,7 +98,9 @@ def test_the_target_is_the_best_that_any_of_them_found() -> None:
         (["search-join", "--workers", "1"], "give --workers 2 or more"),
     ],
 )
-def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_argument_is_a_one_line_error(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The message equals the one of `run_fit` and suggests a fix."""
     assert command.main(["simulate", *arguments]) == 2
     out, err = capsys.readouterr()

@@ -17,7 +17,7 @@ from research.solve import PLANNER
 _SMALL = ("hard-narrow-8x8", "--policy", "lrptw", "--policy", "random")
 
 
-def test_json_tells_the_spread_over_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_the_spread_over_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """One JSON object per scenario and line; the mean is between the extremes and above the bound."""
     assert command.main(["simulate", "few-4x8", *_SMALL, "--json", "--seeds", "3"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -29,7 +29,7 @@ def test_json_tells_the_spread_over_the_seeds(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["lrptw", "planner"])
-def test_the_controllers_core_can_decide(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_controllers_core_can_run_the_simulation(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``--core`` runs policies and the planner in the controller itself."""
     assert command.main(["simulate", "few-4x8", "--policy", policy, "--core"]) == 0
     assert policy in capsys.readouterr().out
@@ -46,7 +46,9 @@ def test_the_controllers_core_can_decide(policy: str, capsys: pytest.CaptureFixt
         ([*_SMALL, "--svg", "/dev/null/x"], "cannot write pictures"),
     ],
 )
-def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_argument_is_a_one_line_error(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The error is on standard error, with exit status 2."""
     assert command.main(["simulate", *arguments]) == 2
     out, err = capsys.readouterr()
@@ -67,7 +69,7 @@ def test_the_thesis_is_compared_with_its_own_schedulers() -> None:
 
 
 @pytest.mark.parametrize("name", ["online-outage-32x16", "online-join-32x16"])
-def test_what_befalls_a_run_befalls_all_schedulers(name: str) -> None:
+def test_all_schedulers_face_the_same_conditions(name: str) -> None:
     """All rows share the same clairvoyant bound, including plans."""
     scenario = find(name)
     rows = compare(scenario, ["random", *schedulers(scenario), "planner"], time_limit_s=0.2)
@@ -84,7 +86,7 @@ def test_a_rival_alone_is_measured_against_the_whole_problem() -> None:
     assert row.ratio.min > 1.4
 
 
-def test_every_dispatch_policy_is_compared_somewhere() -> None:
+def test_some_scenario_compares_every_dispatch_policy() -> None:
     """All except Monte Carlo, which takes longer than the others together."""
     compared = {name for scenario in SCENARIOS.values() for name in schedulers(scenario)}
     compared |= set(AT_SUB_EPOCHS)

@@ -17,7 +17,7 @@ NEARLY_EQUAL = open_shop([[100.0 + (7 * i + 3 * j) % 11 for j in range(7)] for i
 
 @given(problems(max_models=3, max_gpus=2, max_parallel_plans=2))
 @settings(deadline=None, max_examples=25)
-def test_every_problem_has_an_answer_that_is_right(problem: Problem) -> None:
+def test_every_problem_gets_a_valid_schedule(problem: Problem) -> None:
     """Each dispatch policy and the planner give a schedule without violations and no shorter than the bound."""
     for method in (*POLICIES, "planner"):
         found = solve(problem, policy=method, time_limit_s=0.05)
@@ -28,7 +28,7 @@ def test_every_problem_has_an_answer_that_is_right(problem: Problem) -> None:
 
 @given(open_shops(max_models=3, max_workers=3))
 @settings(deadline=None, max_examples=20)
-def test_an_optimal_answer_is_that_of_trying_everything(problem: Problem) -> None:
+def test_an_optimal_answer_equals_brute_force(problem: Problem) -> None:
     """With nine sub-epochs at most, planner and solver prove the brute-force optimum."""
     found = solve(problem)
     assert found.is_optimal
@@ -38,7 +38,7 @@ def test_an_optimal_answer_is_that_of_trying_everything(problem: Problem) -> Non
 @pytest.mark.slow
 @given(multi_gpu_problems(max_models=2))
 @settings(deadline=None, max_examples=15)
-def test_strategies_are_part_of_the_optimum(problem: Problem) -> None:
+def test_parallel_plans_are_part_of_the_optimum(problem: Problem) -> None:
     """Sub-epochs share a worker's GPUs, each with the number that minimises the makespan."""
     found = solve(problem)
     assert found.is_optimal
@@ -46,14 +46,14 @@ def test_strategies_are_part_of_the_optimum(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "gurobi"])
-def test_what_is_called_optimal_meets_the_bound(method: str) -> None:
+def test_an_optimal_answer_meets_the_bound(method: str) -> None:
     """Two models on two workers, crosswise: each method finds 3 s and is named as the source."""
     found = solve(open_shop([[1.0, 2.0], [2.0, 1.0]]), policy=method)
     assert (found.schedule.makespan, found.lower_bound, found.is_optimal) == (3, 3, True)
     assert found.source == {"auto": "planner"}.get(method, method)
 
 
-def test_a_time_limit_keeps_the_best_and_says_so() -> None:
+def test_an_expired_time_limit_keeps_the_best_schedule_with_a_note() -> None:
     """With almost no time, the answer is valid and makes no unproven claim."""
     found = solve(NEARLY_EQUAL, policy="monte-carlo", time_limit_s=1e-6)
     assert validate(NEARLY_EQUAL, found.schedule).violations == ()

@@ -27,13 +27,13 @@ def means(problem: Problem, *, time_limit_s: float, sigma: float) -> tuple[float
     return by_policy["planned"], by_policy["dispatched"]
 
 
-def test_as_many_models_as_workers_are_planned_at_little_noise() -> None:
+def test_planning_wins_at_little_noise_with_as_many_models_as_workers() -> None:
     """The rotation's pattern is worth the waiting."""
     planned_s, dispatched_s = means(near_equal(8, 8, seed=1), time_limit_s=1000, sigma=0.05)
     assert planned_s < dispatched_s
 
 
-def test_many_models_are_dispatched_at_much_noise() -> None:
+def test_dispatch_wins_at_much_noise_with_many_models() -> None:
     """With many models to choose from, a worker never waits."""
     planned_s, dispatched_s = means(near_equal(24, 6, seed=1), time_limit_s=200, sigma=0.3)
     assert planned_s >= dispatched_s

@@ -37,7 +37,7 @@ def bound(work: Sequence[float], pace: Sequence[float], held: Sequence[tuple[int
 @settings(max_examples=100)
 @given(instance=instances())
 @example(instance=([32.0, 0.0, 10.0], [0.5, 0.5, 0.5, 0.5], [(0, 2, 3), (0,), (0, 1)]))
-def test_all_work_is_done_and_nobody_could_end_much_sooner(
+def test_all_work_is_assigned_with_nearly_minimal_load(
     instance: tuple[list[float], list[float], list[tuple[int, ...]]],
 ) -> None:
     """The largest load is within a few per cent of the minimum."""
@@ -50,7 +50,7 @@ def test_all_work_is_done_and_nobody_could_end_much_sooner(
 
 @settings(max_examples=100)
 @given(instance=instances(), data=st.data())
-def test_another_copy_never_makes_a_partition_later(
+def test_another_replica_never_delays_a_partition(
     instance: tuple[list[float], list[float], list[tuple[int, ...]]], data: st.DataObject
 ) -> None:
     """The level predicted for the replica is an upper limit."""
@@ -65,7 +65,7 @@ def test_another_copy_never_makes_a_partition_later(
     assert worker in balance.holders[partition]
 
 
-def test_a_slow_worker_is_relieved() -> None:
+def test_replicas_relieve_a_slow_worker() -> None:
     """One of eight workers is four times slower: alone it has 128 s of work, with two replicas a third."""
     balance = Balance([32.0] * 8, [4.0, *[1.0] * 7], [(worker,) for worker in range(8)])
     assert max(balance.loads) == 128

@@ -21,7 +21,7 @@ DOUBT = st.one_of(st.just(math.inf), st.floats(0.0, 2.0))
     lasted=st.lists(st.floats(-8.0, 8.0), max_size=8),
     sigma=st.floats(0.0, 1.0),
 )
-def test_whatever_was_shown_there_is_a_belief(
+def test_any_observations_give_a_finite_belief(
     shown: list[tuple[float, float]], lasted: list[float], sigma: float
 ) -> None:
     """Exact observations have no doubt, and a running sub-epoch never lowers a cost."""
@@ -35,7 +35,7 @@ def test_whatever_was_shown_there_is_a_belief(
         assert all(more >= less - 1e-6 for more, less in zip(found.shifts, calm.shifts, strict=True))
 
 
-def test_a_model_is_nearer_to_the_others_than_its_first_sub_epoch_says_where_sub_epochs_stray() -> None:
+def test_noisy_estimates_shrink_towards_the_mean() -> None:
     """Noisy estimates shrink towards the mean, are more often right, and state their error correctly."""
     rng, raw, better, scaled = random.Random(5), [], [], []
     for _ in range(300):
@@ -50,13 +50,13 @@ def test_a_model_is_nearer_to_the_others_than_its_first_sub_epoch_says_where_sub
     assert 0.7 < statistics.fmean(scaled) < 1.3
 
 
-def test_models_that_differ_are_told_apart_by_one_sub_epoch_each() -> None:
+def test_one_sub_epoch_each_separates_models_with_different_costs() -> None:
     """Differences exceed the noise, so each estimate equals its observation."""
     found = beliefs([(0.0, 0.1), (2.0, 0.1), (4.0, 0.1)], sigma=0.1)
     assert found.shifts == pytest.approx((0.0, 0.0, 0.0), abs=0.02)
 
 
-def test_sub_epochs_that_still_run_say_that_the_short_ones_ended_first() -> None:
+def test_running_sub_epochs_raise_the_expected_cost() -> None:
     """The typical cost exceeds the observed mean, and a sub-epoch that has run long is costly."""
     shown = [(0.0, 0.2), (0.1, 0.2), (-0.1, 0.2), (0.0, math.inf), (0.0, math.inf)]
     calm, found = beliefs(shown, sigma=0.2), beliefs(shown, {3: 0.5}, sigma=0.2)

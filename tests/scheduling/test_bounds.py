@@ -15,7 +15,7 @@ ROUNDING = 1 + 1e-9
 
 @given(open_shops(max_models=3, max_workers=3))
 @settings(deadline=None, max_examples=60)
-def test_an_open_shop_takes_its_largest_row_or_column(problem: Problem) -> None:
+def test_the_bound_of_an_open_shop_is_its_largest_row_or_column(problem: Problem) -> None:
     """LB = max(largest row sum, largest column sum), and no schedule is shorter."""
     times = [[parallel_plan.seconds for (parallel_plan,) in row] for row in problem.parallel_plans]
     columns = [sum(column) for column in zip(*times, strict=True)]
@@ -42,19 +42,19 @@ def test_no_schedule_with_several_gpus_beats_the_bound(problem: Problem) -> None
 
 @given(multi_gpu_problems(max_models=2))
 @settings(deadline=None, max_examples=40)
-def test_cutting_branches_off_loses_no_schedule(problem: Problem) -> None:
+def test_pruning_loses_no_optimal_schedule(problem: Problem) -> None:
     """Pruned and complete brute-force searches find the same optimum."""
     if problem.num_sub_epochs <= 4:
         assert optimal_makespan(problem) == min(all_makespans(problem))
 
 
-def test_a_partition_with_replicas_is_shared_by_its_holders() -> None:
+def test_holders_share_the_work_of_a_replicated_partition() -> None:
     """Eight models of 1 s on a partition with two holders take 4 s; a third worker does not help."""
     problem = open_shop([[1.0] * 3] * 8, available=[[0, 1]])
     assert lower_bound(problem) == pytest.approx(4)
 
 
-def test_rows_and_columns_are_weighed_against_each_other() -> None:
+def test_the_bound_combines_rows_and_columns() -> None:
     """One model is fastest on all GPUs, all models together on few; the bound includes this conflict.
 
     It takes 10 s on one GPU or 8 s on two: the largest row is 16 s, and the largest column 15 s.
@@ -65,7 +65,7 @@ def test_rows_and_columns_are_weighed_against_each_other() -> None:
     assert lower_bound(problem) <= optimal_makespan(problem)
 
 
-def test_a_fixed_part_counts_for_each_sub_epoch() -> None:
+def test_fixed_time_counts_for_each_sub_epoch() -> None:
     """Two models and two halves of the data on one worker: four sub-epochs of 0.5 s work and 2 s fixed time each."""
     parallel_plans = ((TimedPlan(seconds=1.0, fixed=2.0),),)
     problem = Problem(

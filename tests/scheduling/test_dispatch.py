@@ -53,7 +53,7 @@ def test_every_policy_makes_valid_schedules(name: str, problem: Problem) -> None
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=20, deadline=None)
 @given(case=befallen(), seed=st.integers(0, 9))
-def test_every_policy_survives_what_befalls_a_run(
+def test_every_policy_survives_noise_stragglers_and_outages(
     name: str, case: tuple[Problem, Conditions], seed: int
 ) -> None:
     """With noise, stragglers, outages, late workers and unknown times, each sub-epoch runs exactly once,
@@ -87,7 +87,7 @@ def test_noise_belongs_to_sub_epochs_and_not_to_policies() -> None:
     assert len(set(taken[0].values())) == len(taken[0])
 
 
-def test_a_lost_sub_epoch_is_made_again_by_another_holder() -> None:
+def test_another_holder_repeats_a_lost_sub_epoch() -> None:
     """A sub-epoch moves from Q' to Q when its worker is lost, and another holder executes it (paper, section 5.6)."""
     problem = open_shop([[10.0, 10.0]], available=[[0, 1]])
     schedule = dispatch(problem, LRPTW, conditions=Conditions(outages=(Outage(worker=0, start=4.0),)))
@@ -103,7 +103,7 @@ def test_a_lost_sub_epoch_waits_for_its_only_holder() -> None:
     assert [(sub_epoch.start, sub_epoch.end) for sub_epoch in schedule.sub_epochs] == [(7.0, 17.0)]
 
 
-def test_a_run_that_can_never_end_says_why() -> None:
+def test_a_run_that_cannot_end_raises_with_the_reason() -> None:
     """The only holder of a partition never returns: the error names model, partition and worker."""
     gone = Conditions(outages=(Outage(worker=1, start=5.0),))
     with pytest.raises(InstanceError, match=r"'m\d' has yet to visit partition 1.*worker-1.*comes back"):
@@ -118,13 +118,13 @@ def test_a_worker_that_joins_is_used_at_once() -> None:
     assert min(sub_epoch.start for sub_epoch in schedule.sub_epochs if sub_epoch.worker == 1) == 20.0
 
 
-def test_noise_free_times_do_not_drift_apart() -> None:
+def test_rounding_does_not_separate_equal_times() -> None:
     """Sums of 0.1 that differ in the last bit count as equal, so the Latin square meets its bound."""
     problem = open_shop([[0.1] * 7] * 7)
     assert dispatch(problem, LRPTW).makespan == pytest.approx(0.7, abs=1e-9)
 
 
-def test_the_clairvoyant_bound_counts_what_a_worker_cannot_do() -> None:
+def test_the_clairvoyant_bound_includes_absences_and_slow_spells() -> None:
     """A column of 20 s, 5 s of absence and 10 s at half speed: 30 s."""
     conditions = Conditions(
         outages=(Outage(worker=0, start=0.0, seconds=5.0),),

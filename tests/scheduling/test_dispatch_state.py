@@ -85,7 +85,7 @@ def step(state: DispatchState, data: st.DataObject) -> None:
 
 @given(SINGLE, st.data())
 @settings(deadline=None, max_examples=150)
-def test_sums_are_those_of_counting_anew(problem: Problem, data: st.DataObject) -> None:
+def test_incremental_sums_equal_recomputed_sums(problem: Problem, data: st.DataObject) -> None:
     """Sub-epochs start, finish, are released or repeated, estimates change, and workers join or leave."""
     state = DispatchState(problem)
     for _ in range(data.draw(st.integers(1, 12))):
@@ -99,7 +99,7 @@ def test_sums_are_those_of_counting_anew(problem: Problem, data: st.DataObject) 
 
 @given(SINGLE, st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_copy_goes_its_own_parallel_plan(problem: Problem, data: st.DataObject) -> None:
+def test_a_copied_state_is_independent(problem: Problem, data: st.DataObject) -> None:
     """Except for estimates, changes of the copy do not affect the original."""
     state = DispatchState(problem)
     for _ in range(3):
@@ -131,7 +131,7 @@ def test_a_release_undoes_a_start(problem: Problem, data: st.DataObject) -> None
 
 @given(problems(max_gpus=2, is_begun=False))
 @settings(deadline=None, max_examples=60)
-def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
+def test_a_complete_run_leaves_all_sums_zero(problem: Problem) -> None:
     """Each sub-epoch is eligible when it starts, and all sums are zero in the end."""
     state = DispatchState(problem)
     sub_epochs = 0
@@ -149,7 +149,7 @@ def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
 
 
 @given(problems(max_gpus=4, is_begun=False))
-def test_what_is_left_to_a_worker_is_shared_by_its_gpus(problem: Problem) -> None:
+def test_a_workers_remaining_work_is_divided_by_its_gpus(problem: Problem) -> None:
     """Like the decoder, the state divides the work by the GPUs, if each partition has one holder."""
     parallel_plans = tuple(
         tuple(each or (TimedPlan(seconds=1.0),) for each in row) for row in problem.parallel_plans
@@ -162,7 +162,7 @@ def test_what_is_left_to_a_worker_is_shared_by_its_gpus(problem: Problem) -> Non
 
 
 @pytest.mark.parametrize(("gpus", "models"), [((3, 1), 4), ((2, 2), 3), ((4, 4), 12)])
-def test_every_free_gpu_gets_a_sub_epoch_where_models_are_scarce(gpus: tuple[int, ...], models: int) -> None:
+def test_every_free_gpu_gets_a_sub_epoch_if_models_are_scarce(gpus: tuple[int, ...], models: int) -> None:
     """Critical first pairs models with all free GPUs at once."""
     problem = replace(open_shop([[1.0, 1.0]] * models), gpus=gpus, gpu_ready=())
     state = DispatchState(problem)

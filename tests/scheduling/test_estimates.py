@@ -25,7 +25,7 @@ def observed(pairs: list[tuple[str, str]], *, sigma: float = 0.0, seed: int = 0)
     return found
 
 
-def test_a_model_is_known_where_it_never_ran() -> None:
+def test_a_models_time_is_estimated_on_workers_where_it_never_ran() -> None:
     """Each model ran on two of three workers; the third follows, except for the effect of the prior."""
     pairs = [(model, worker) for model in COSTS for worker in SLOWNESS]
     unseen = [("small", "slow"), ("middle", "even"), ("large", "fast")]
@@ -52,7 +52,7 @@ def test_noise_is_measured(sigma: float) -> None:
         max_size=40,
     )
 )
-def test_an_estimate_is_always_a_time(sub_epochs: list[tuple[str, str, int, float]]) -> None:
+def test_an_estimate_is_always_positive_and_finite(sub_epochs: list[tuple[str, str, int, float]]) -> None:
     """Estimates are positive and finite."""
     found = Estimates()
     for model, worker, rows, seconds in sub_epochs:
@@ -62,7 +62,7 @@ def test_an_estimate_is_always_a_time(sub_epochs: list[tuple[str, str, int, floa
     assert all(0 < seconds < math.inf for seconds in times)
 
 
-def test_one_pair_is_told_as_the_table_tells_it() -> None:
+def test_a_single_estimate_equals_the_tables_entry() -> None:
     """Results are equal bit for bit, because a decision must not depend on the method."""
     rng, estimates = random.Random(7), Estimates()
     names, places = ["a", "b", "c"], ["x", "y", "z"]
@@ -78,7 +78,7 @@ def test_one_pair_is_told_as_the_table_tells_it() -> None:
 
 
 @given(cost=st.floats(1e-6, 1e3), rows=st.integers(1, 10**6))
-def test_a_trial_is_believed_until_sub_epochs_run(cost: float, rows: int) -> None:
+def test_a_trial_sets_the_estimate_until_sub_epochs_run(cost: float, rows: int) -> None:
     """The model counts as known, and its cost is the trial's."""
     found = Estimates()
     found.seed("tried", "w", rows=10, seconds=10 * cost, technique="ddp-2")
@@ -92,7 +92,7 @@ def test_a_trial_is_believed_until_sub_epochs_run(cost: float, rows: int) -> Non
     fixed=st.dictionaries(st.sampled_from("abc"), st.floats(0, 100)),
     rows=st.integers(1, 1000),
 )
-def test_the_fixed_part_of_a_sub_epoch_is_told_apart_from_its_rows(
+def test_the_fixed_time_of_a_sub_epoch_is_separated_from_its_rows(
     rates: dict[str, float], fixed: dict[str, float], rows: int
 ) -> None:
     """The fit is per model, for any sizes; a model that never ran gets the typical value."""
@@ -121,7 +121,7 @@ def test_sub_epochs_correct_a_trial_that_was_wrong() -> None:
     assert 100 < found.seconds("tried", "v", rows=100) <= 200
 
 
-def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
+def test_an_expectation_counts_as_one_observation() -> None:
     """The first sub-epoch weighs as much as all earlier runs, later ones more."""
     found = Estimates()
     assert [found.is_blind] == [True]
@@ -140,7 +140,7 @@ def test_what_is_expected_of_a_model_counts_as_one_observation() -> None:
     assert found.seconds("a", "w", rows=1000) == pytest.approx(40.0, rel=0.05)
 
 
-def test_a_worker_is_expected_to_be_as_others_of_its_kind() -> None:
+def test_a_worker_is_expected_to_be_as_fast_as_others_of_its_kind() -> None:
     """Observations on the worker replace the expectation."""
     found = Estimates()
     found.expect("a", log_rate=0.0, fixed_s=0.0, sub_epochs=5)
@@ -152,7 +152,7 @@ def test_a_worker_is_expected_to_be_as_others_of_its_kind() -> None:
     assert found.seconds("a", "slow", rows=10) == pytest.approx(10.0, rel=0.3)
 
 
-def test_a_first_sub_epoch_that_is_not_as_expected_is_a_surprise() -> None:
+def test_an_unexpected_first_sub_epoch_is_a_surprise() -> None:
     """The noise for plans and forecasts grows with it."""
     found = Estimates()
     found.expect("a", log_rate=0.0, fixed_s=0.0, sub_epochs=5)
@@ -163,7 +163,7 @@ def test_a_first_sub_epoch_that_is_not_as_expected_is_a_surprise() -> None:
     assert found.sigma > 0.3
 
 
-def test_doubt_falls_with_the_sub_epochs_that_have_shown_how_long_a_model_takes() -> None:
+def test_doubt_decreases_with_observed_sub_epochs() -> None:
     """Earlier runs count by their confidence; with few sub-epochs the noise itself is uncertain."""
     found = observed([(model, "even") for model in COSTS])
     cost, one = found.shown("small")

@@ -104,7 +104,7 @@ def test_fractional_times_are_solved_to_the_stated_tolerance(problem: Problem) -
     assert result.lower_bound <= optimal_makespan(problem) * (1 + 1e-12)
 
 
-def test_counting_long_sub_epochs_proves_what_no_load_does() -> None:
+def test_counting_long_sub_epochs_tightens_the_bound() -> None:
     """Three sub-epochs of 6 s on 2 GPUs take 12 s, or 10 s if one uses both; GPU-seconds alone allow 9 s."""
     problem = multi_gpu([2], {name: {0: {1: 6.0, 2: 4.0}} for name in "abc"})
     result = solve_exact(problem, time_limit_s=ENOUGH_S)
@@ -112,7 +112,7 @@ def test_counting_long_sub_epochs_proves_what_no_load_does() -> None:
     assert result.schedule.makespan == result.lower_bound == optimal_makespan(problem) == 10.0
 
 
-def test_a_search_ends_by_the_clock_that_it_is_given() -> None:
+def test_the_solver_stops_by_the_injected_clock() -> None:
     """CP-SAT does not know this clock: a search of hours ends after a few readings."""
     problem = saturn("img", "8+4", is_hopping=True)
     result = search.solve(problem, time_limit_s=8, clock=Ticking())
@@ -122,7 +122,7 @@ def test_a_search_ends_by_the_clock_that_it_is_given() -> None:
     assert "stopped" in result.note
 
 
-def test_times_up_keeps_the_hint_and_says_so() -> None:
+def test_an_expired_time_limit_returns_the_hint_with_a_note() -> None:
     """The result is the hint with a valid bound and no claim of optimality."""
     hint = rearrange(GAPPED)
     result = solve_exact(GAPPED, time_limit_s=1e-6, hint=hint)
@@ -139,7 +139,7 @@ def test_without_ortools_a_request_by_name_is_a_clear_error(monkeypatch: pytest.
         solve_exact(GAPPED, time_limit_s=1.0, solver="cp-sat")
 
 
-def test_without_any_solver_the_hint_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_solver_the_hint_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Solvers are optional: the hint is the answer, and the note names the missing packages."""
     monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     monkeypatch.setitem(sys.modules, "gurobipy", None)
@@ -152,7 +152,7 @@ def test_without_any_solver_the_hint_comes_back(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.commands
-def test_solvers_are_imported_when_they_are_used() -> None:
+def test_solvers_are_imported_on_use() -> None:
     """OR-Tools and Gurobi are optional and slow to import."""
     code = "import sys, cerebro.scheduling.exact; sys.exit('ortools' in sys.modules or 'gurobipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -167,7 +167,7 @@ def test_a_bound_in_ticks_is_a_bound_in_seconds(horizon: float, times: list[floa
     assert ticks.bound(total, times) <= sum(times) * (1 + 1e-9)
 
 
-def test_a_hint_chooses_one_option_of_each_sub_epoch_of_equal_models() -> None:
+def test_a_hint_selects_one_option_for_each_sub_epoch_of_equal_models() -> None:
     """Equal models may be renamed, because the second one starts first."""
     problem = open_shop([[2.0, 2.0], [2.0, 2.0]], [[0, 1], [0, 1]])
     wanted = visits(problem)

@@ -34,7 +34,7 @@ def planned(draw: st.DrawFn) -> tuple[Problem, Following]:
 
 @settings(max_examples=30, deadline=None)
 @given(problem=problems(max_models=5, max_partitions=4, max_gpus=2), name=st.sampled_from(sorted(POLICIES)))
-def test_a_plan_that_is_followed_ends_no_later_than_planned(problem: Problem, name: str) -> None:
+def test_a_followed_plan_ends_no_later_than_planned(problem: Problem, name: str) -> None:
     """Without noise each sub-epoch starts no later than in the plan, on the same worker."""
     plan = dispatch(problem, POLICIES[name], seed=1)
     followed = dispatch(problem, Following.of(plan))
@@ -45,7 +45,7 @@ def test_a_plan_that_is_followed_ends_no_later_than_planned(problem: Problem, na
 
 @settings(max_examples=30, deadline=None)
 @given(case=planned(), sigma=st.sampled_from((0.0, 0.3)), down=st.integers(0, 2), at=st.integers(0, 9))
-def test_no_plan_can_stop_a_run(case: tuple[Problem, Following], sigma: float, down: int, at: int) -> None:
+def test_no_plan_can_block_a_run(case: tuple[Problem, Following], sigma: float, down: int, at: int) -> None:
     """With any order and an absent worker, each sub-epoch runs once."""
     problem, following = case
     outage = Outage(worker=down % problem.num_workers, start=float(at), seconds=7.0)
@@ -75,7 +75,7 @@ def test_sub_epochs_of_a_lost_worker_are_dispatched_to_other_holders() -> None:
 
 
 @pytest.mark.parametrize("name", ["cyclic", "lrptw"])
-def test_a_tight_plan_holds_together(name: str) -> None:
+def test_a_tight_plan_is_reached_exactly(name: str) -> None:
     """With 8 near-equal models and workers, the run reaches the plan's makespan exactly."""
     rng = random.Random(4)
     workers = [rng.uniform(0.95, 1.05) for _ in range(8)]

@@ -28,7 +28,7 @@ def check(problem: Problem, found: Candidate) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(problem=problems(max_models=5, max_gpus=3, max_parallel_plans=2), seed=st.integers(0, 99))
-def test_what_dispatch_finds_is_valid_and_has_the_makespan_it_says(problem: Problem, seed: int) -> None:
+def test_the_search_over_priorities_returns_valid_schedules(problem: Problem, seed: int) -> None:
     """The search covers priorities and parallel plans."""
     for found in itertools.islice(search_priorities(problem, plan_tables(problem), random.Random(seed)), 120):
         if found is not None:
@@ -37,7 +37,7 @@ def test_what_dispatch_finds_is_valid_and_has_the_makespan_it_says(problem: Prob
 
 @settings(deadline=None, max_examples=25)
 @given(problem=problems(max_models=4, max_gpus=4, max_parallel_plans=3), seed=st.integers(0, 99))
-def test_what_the_search_over_orders_finds_is_valid_and_better(problem: Problem, seed: int) -> None:
+def test_the_search_over_orders_returns_valid_and_shorter_schedules(problem: Problem, seed: int) -> None:
     """Each candidate is shorter than the one before, also with half-done epochs and replicas."""
     tables = plan_tables(problem)
     start = next(c for c in search_priorities(problem, tables, random.Random(seed)) if c is not None)
@@ -51,7 +51,7 @@ def test_what_the_search_over_orders_finds_is_valid_and_better(problem: Problem,
 
 @settings(deadline=None, max_examples=25)
 @given(problem=problems(max_models=5), seed=st.integers(0, 99))
-def test_what_rotations_find_is_valid_and_has_the_makespan_it_says(problem: Problem, seed: int) -> None:
+def test_the_search_over_rotations_returns_valid_schedules(problem: Problem, seed: int) -> None:
     """The search needs one worker for each partition."""
     decoder = Decoder(problem, plan_tables(problem)["full node"])
     if is_open_shop(decoder):
@@ -62,7 +62,7 @@ def test_what_rotations_find_is_valid_and_has_the_makespan_it_says(problem: Prob
 
 @settings(deadline=None, max_examples=20)
 @given(problem=open_shops(max_models=6, max_workers=5))
-def test_candidates_get_better(problem: Problem) -> None:
+def test_each_candidate_improves(problem: Problem) -> None:
     """After the two sorted rotations and the first restart, a search yields only improvements."""
     rng = random.Random(0)
     rotations = [
@@ -79,7 +79,7 @@ def test_candidates_get_better(problem: Problem) -> None:
         assert all(later.makespan < earlier.makespan for earlier, later in itertools.pairwise(found))
 
 
-def test_a_given_up_decoding_would_have_exceeded_the_cutoff() -> None:
+def test_an_aborted_decoding_would_exceed_the_cutoff() -> None:
     """A cutoff at or above the makespan gives the same schedule; a lower cutoff gives none."""
     rng = random.Random(2)
     problem = open_shop([[rng.uniform(1, 9) for _ in range(5)] for _ in range(8)])

@@ -36,7 +36,7 @@ def states(draw: st.DrawFn) -> DispatchState:
 
 
 @given(states())
-def test_models_that_are_sorted_once_are_chosen_as_by_each_worker_alone(state: DispatchState) -> None:
+def test_choices_for_many_workers_equal_choices_for_each_alone(state: DispatchState) -> None:
     """The worker with the most remaining work takes its fitting model with the most remaining work."""
     workers = range(WORKERS)
     alone = state.copy()
@@ -56,7 +56,7 @@ def test_models_that_are_sorted_once_are_chosen_as_by_each_worker_alone(state: D
 
 
 @given(st.lists(st.integers(0, 2**WORKERS - 1), min_size=1, max_size=60))
-def test_models_with_the_same_left_are_told_apart_from_others_only(open_masks: list[int]) -> None:
+def test_equal_remaining_partitions_do_not_change_the_fitting_workers(open_masks: list[int]) -> None:
     """The result must not depend on the number of distinct partition sets."""
     state = DispatchState.of_equals(
         models=len(open_masks), sizes=[1.0] * WORKERS, held=[1 << w for w in range(WORKERS)], epochs=1

@@ -23,9 +23,7 @@ PLACES = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(max_gpus=2), policy=st.sampled_from(sorted(POLICIES)))
-def test_placements_of_a_schedule_are_a_plan_here_and_in_another_process(
-    problem: Problem, policy: str
-) -> None:
+def test_placements_of_a_schedule_round_trip_through_json_as_a_plan(problem: Problem, policy: str) -> None:
     """JSON serialisation keeps them unchanged."""
     schedule = dispatch(problem, POLICIES[policy])
     assert order_from_json(json.loads(json.dumps(schedule.sub_epochs))) == schedule.sub_epochs
@@ -35,7 +33,7 @@ def test_placements_of_a_schedule_are_a_plan_here_and_in_another_process(
 
 @settings(max_examples=60)
 @given(places=PLACES, gpus=st.integers(1, 3), model=st.integers(0, 1))
-def test_a_start_takes_gpus_of_each_place_and_a_release_returns_them(
+def test_a_gang_start_takes_gpus_of_each_worker_and_a_release_returns_them(
     places: list[tuple[int, int]], gpus: int, model: int
 ) -> None:
     """A gang takes the same number of GPUs from each worker; a release restores the state."""

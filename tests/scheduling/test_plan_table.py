@@ -25,7 +25,7 @@ def gpus(problem: Problem, name: str) -> list[list[int]]:
 
 @settings(deadline=None, max_examples=20)
 @given(problem=problems(max_gpus=4, max_parallel_plans=3))
-def test_every_sub_epoch_has_a_place_in_every_allotment(problem: Problem) -> None:
+def test_every_sub_epoch_has_a_place_in_every_plan_table(problem: Problem) -> None:
     """The property survives a change of one entry."""
     for table in plan_tables(problem).values():
         for m in range(problem.num_models):
@@ -37,7 +37,7 @@ def test_every_sub_epoch_has_a_place_in_every_allotment(problem: Problem) -> Non
 
 @settings(deadline=None, max_examples=20)
 @given(problem=problems(max_gpus=2, max_parallel_plans=2))
-def test_alternatives_exist_only_where_there_is_a_choice(problem: Problem) -> None:
+def test_alternatives_exist_only_with_a_choice_of_plans(problem: Problem) -> None:
     table = plan_tables(problem)["full node"]
     some = any(
         alternatives(problem, table, m, w)
@@ -47,7 +47,7 @@ def test_alternatives_exist_only_where_there_is_a_choice(problem: Problem) -> No
     assert has_choice(problem) or not some
 
 
-def test_only_the_longest_models_are_widened() -> None:
+def test_only_the_longest_models_get_more_gpus() -> None:
     """One long model sets the bound, so it alone gets more GPUs."""
     parallel_plans = {1: 1.0, 2: 0.6}
     runtimes = {
@@ -57,7 +57,7 @@ def test_only_the_longest_models_are_widened() -> None:
     assert gpus(multi_gpu([2, 2], runtimes), "mixed") == [[2, 2], *[[1, 1]] * 8]
 
 
-def test_filling_gives_gpus_to_who_gains_most_until_none_are_left() -> None:
+def test_filling_assigns_all_gpus_to_the_models_that_gain_most() -> None:
     """Four models run at once on two nodes of four GPUs and use all eight."""
     parallel_plans = {1: 1.0, 2: 0.6, 4: 0.4}
     runtimes = {
@@ -69,7 +69,7 @@ def test_filling_gives_gpus_to_who_gains_most_until_none_are_left() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(problem=problems(max_gpus=4, max_parallel_plans=3))
-def test_leaving_out_what_is_dominated_lengthens_no_schedule(problem: Problem) -> None:
+def test_a_dominated_parallel_plan_is_not_needed(problem: Problem) -> None:
     """For each removed parallel plan, another is as fast on as few GPUs."""
     kept = undominated(problem)
     for before, after in zip(problem.parallel_plans, kept.parallel_plans, strict=True):
@@ -86,7 +86,7 @@ def test_leaving_out_what_is_dominated_lengthens_no_schedule(problem: Problem) -
 
 @settings(deadline=None, max_examples=20)
 @given(problem=problems(max_gpus=3, max_parallel_plans=3))
-def test_a_schedules_strategies_are_read_off_it(problem: Problem) -> None:
+def test_the_plan_table_of_a_schedule_permits_it(problem: Problem) -> None:
     """The problem with those parallel plans permits the schedule."""
     found = plan(problem, time_limit_s=60, clock=Ticking())
     table = of_schedule(problem, found.schedule)

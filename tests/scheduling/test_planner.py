@@ -35,7 +35,7 @@ def test_plans_of_half_done_and_replicated_problems_are_valid(problem: Problem, 
 
 @settings(deadline=None, max_examples=30)
 @given(problem=problems(max_gpus=4, max_parallel_plans=3, max_epochs=2), steps=st.integers(0, 150))
-def test_plans_with_a_choice_of_strategies_are_valid(problem: Problem, steps: int) -> None:
+def test_plans_with_a_choice_of_parallel_plans_are_valid(problem: Problem, steps: int) -> None:
     validate(problem, planned(problem, steps=steps).schedule).check()
 
 
@@ -72,7 +72,7 @@ def test_small_problems_with_several_gpus_are_solved_well(problem: Problem) -> N
 
 @settings(deadline=None, max_examples=50)
 @given(problem=problems(max_models=6), steps=st.integers(0, 40))
-def test_no_step_is_begun_after_the_time_limit(problem: Problem, steps: int) -> None:
+def test_no_step_starts_after_the_time_limit(problem: Problem, steps: int) -> None:
     """The planner reads the clock at the start, after each step and at the end."""
     clock = Ticking()
     plan(problem, time_limit_s=steps, clock=clock)
@@ -98,7 +98,7 @@ def test_as_many_models_as_workers_with_nearly_equal_times_meet_the_bound(size: 
     assert dispatch(open_shop(times), POLICIES["lrptw"]).makespan >= found.schedule.makespan
 
 
-def test_a_linear_speed_up_is_planned_to_the_bound() -> None:
+def test_a_plan_with_linear_speed_up_meets_the_bound() -> None:
     """The thesis's six models on nodes of four, two and two GPUs: running on all GPUs of a node costs nothing."""
     nodes = (4, 2, 2)
     runtimes = {

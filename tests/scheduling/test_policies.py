@@ -43,7 +43,7 @@ def idle(state: DispatchState) -> list[int]:
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=15, deadline=None)
 @given(problem=problems(max_models=4, max_workers=3, max_gpus=2, is_begun=False), data=st.data())
-def test_a_choice_is_eligible_repeatable_and_leaves_the_board_alone(
+def test_a_choice_is_eligible_repeatable_and_changes_no_state(
     name: str, problem: Problem, data: st.DataObject
 ) -> None:
     """The choice can start, a repeat gives the same choice, and the state does not change."""
@@ -68,7 +68,7 @@ def test_a_choice_is_eligible_repeatable_and_leaves_the_board_alone(
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"cyclic"}))
 @settings(max_examples=20, deadline=None)
 @given(problem=problems(max_gpus=2, is_begun=False))
-def test_a_policy_without_waits_finds_what_is_eligible(name: str, problem: Problem) -> None:
+def test_a_policy_without_waits_finds_an_eligible_sub_epoch(name: str, problem: Problem) -> None:
     """If any worker can start a sub-epoch, the policy starts one; a slow holder may leave it to a fast holder."""
     state = DispatchState(problem)
     while any(any(state.eligible(worker)) for worker in idle(state)):
@@ -97,7 +97,7 @@ def test_cyclic_meets_the_bound_of_near_equal_times() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(problem=open_shops(max_models=6, max_workers=5))
-def test_cyclic_always_goes_on_by_itself(problem: Problem) -> None:
+def test_cyclic_always_has_a_choice_in_an_idle_open_shop(problem: Problem) -> None:
     """While nothing runs in an open shop, the policy itself always has a choice."""
     state = DispatchState(problem)
     while any(state.open):
@@ -124,7 +124,7 @@ def test_dry_runs_are_better_than_random_and_no_worse_than_critical_first() -> N
     assert mean_ratio("monte-carlo", cases) <= mean_ratio("lrptw", cases)
 
 
-def test_dry_runs_degrade_to_critical_first_on_a_huge_board() -> None:
+def test_dry_runs_degrade_to_critical_first_on_huge_problems() -> None:
     """There are more sub-epochs than one decision may simulate."""
     state = DispatchState(narrow(300, 10, 0))
     chosen = POLICIES["monte-carlo"].choose(state, idle(state), random.Random(0))
@@ -140,7 +140,7 @@ def pairings(draw: st.DrawFn) -> tuple[dict[int, int], list[int]]:
 
 
 @given(case=pairings())
-def test_pairing_is_the_best_there_is(case: tuple[dict[int, int], list[int]]) -> None:
+def test_pairing_is_optimal(case: tuple[dict[int, int], list[int]]) -> None:
     """Earlier workers have priority, then more critical models; the expected result comes from exhaustive search."""
     fits, level = case
     found = pair(fits, level)
@@ -163,7 +163,7 @@ def test_pairing_is_the_best_there_is(case: tuple[dict[int, int], list[int]]) ->
 
 
 @pytest.mark.parametrize("shape", ["equal", "narrow", "staircase", "scarce"])
-def test_pairing_thousands(shape: str) -> None:
+def test_thousands_of_workers_are_paired(shape: str) -> None:
     """No recursion or step limit applies: equal models, few choices, an augmenting chain through all workers,
     and too few models."""
     number = 3000
@@ -180,7 +180,7 @@ def test_pairing_thousands(shape: str) -> None:
     assert len(set(found.values())) == len(found)
 
 
-def test_the_default_exists() -> None:
+def test_the_default_policy_exists() -> None:
     assert DEFAULT_POLICY in POLICIES
 
 
@@ -220,7 +220,7 @@ def begun(policy: str, state: DispatchState, idle: set[int]) -> list[Placement]:
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @settings(deadline=None, max_examples=300)
 @given(state=states(), priorities=st.lists(st.integers(-1, 1), min_size=6, max_size=6), data=st.data())
-def test_models_of_the_highest_priority_go_first_wherever_they_can(
+def test_models_of_the_highest_priority_go_first(
     policy: str, state: DispatchState, priorities: list[int], data: st.DataObject
 ) -> None:
     """After a round, no idle model could replace a started model of lower priority, and priorities never
@@ -240,7 +240,7 @@ def test_models_of_the_highest_priority_go_first_wherever_they_can(
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @settings(deadline=None, max_examples=150)
 @given(state=states(), priority=st.integers(-2, 2), idle=st.sets(st.integers(0, 2), min_size=1))
-def test_among_models_of_one_priority_a_policy_keeps_its_own_rule(
+def test_a_common_priority_does_not_change_the_policys_choice(
     policy: str, state: DispatchState, priority: int, idle: set[int]
 ) -> None:
     """With one common priority, its value does not matter."""

@@ -26,14 +26,14 @@ def test_an_open_shop_has_partition_j_on_worker_j() -> None:
 
 @given(open_shops())
 @settings(deadline=None, max_examples=30)
-def test_whatever_is_square_is_an_open_shop(problem: Problem) -> None:
+def test_any_square_problem_is_an_open_shop(problem: Problem) -> None:
     assert problem.is_open_shop
     assert problem.is_single
 
 
 @given(problems(max_gpus=3, max_parallel_plans=3))
 @settings(deadline=None, max_examples=50)
-def test_a_sub_epoch_has_a_place(problem: Problem) -> None:
+def test_each_sub_epoch_has_a_place(problem: Problem) -> None:
     """Each problem that passes its checks can be scheduled."""
     for model in range(problem.num_models):
         for partition in range(problem.num_partitions):
@@ -42,7 +42,7 @@ def test_a_sub_epoch_has_a_place(problem: Problem) -> None:
             assert set(places) <= set(problem.holders[partition])
 
 
-def test_a_strategy_can_be_chosen() -> None:
+def test_parallel_plans_can_be_fixed() -> None:
     """The result has one parallel plan for each model and worker, or none if the model did not fit."""
     problem = Problem(
         models=("a", "b"),
@@ -61,7 +61,7 @@ def test_a_strategy_can_be_chosen() -> None:
     assert chosen.parallel_plans[1] == problem.parallel_plans[1]
 
 
-def test_nodes_and_runtimes_make_a_problem() -> None:
+def test_nodes_and_runtimes_form_a_problem() -> None:
     """Table 4.1 of the thesis: each node holds a partition; parallel plans ascend by number of GPUs."""
     problem = multi_gpu([2, 1], {"m": {0: {2: 6.0, 1: 10.0}, 1: {1: 9.0}}})
     assert problem.models == ("m",)
@@ -86,7 +86,7 @@ def test_nodes_and_runtimes_make_a_problem() -> None:
         ([[1.0]], [[-1]], "partition 0 is held by worker -1"),
     ],
 )
-def test_what_is_wrong_with_times_is_named(
+def test_invalid_times_are_named(
     times: list[list[float]], available: list[list[int]] | None, said: str
 ) -> None:
     """Empty axes, ragged rows, invalid times and partitions without a holder."""
@@ -106,7 +106,7 @@ def test_what_is_wrong_with_times_is_named(
         ([1, 1], {"m": {0: {1: 1.0}}}, "model 'm' fits on no worker that holds partition 1"),
     ],
 )
-def test_what_is_wrong_with_runtimes_is_named(
+def test_invalid_runtimes_are_named(
     nodes: list[int], runtimes: dict[str, dict[int, dict[int, float]]], said: str
 ) -> None:
     """Unknown nodes, impossible GPU counts and models that fit on no node."""
@@ -127,7 +127,7 @@ def test_what_is_wrong_with_runtimes_is_named(
         (TimedPlan(workers=2, seconds=1.0, gpus=2), "asks for 2 GPUs of 2 workers, but 0 have so many"),
     ],
 )
-def test_a_gang_is_several_workers(gang: TimedPlan, said: str) -> None:
+def test_invalid_gangs_are_named(gang: TimedPlan, said: str) -> None:
     """Each member needs a partition and GPUs."""
     with pytest.raises(InstanceError, match=said):
         replace(open_shop([[1.0, 1.0]]), gangs=((gang,),))

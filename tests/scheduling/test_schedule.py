@@ -17,7 +17,7 @@ def sub_epoch(start: float, end: float, *, worker: int = 0, model: int = 0, gpus
 
 @given(multi_gpu_problems())
 @settings(deadline=None, max_examples=40)
-def test_sub_epochs_get_gpus_of_their_worker_for_themselves(problem: Problem) -> None:
+def test_each_sub_epoch_has_its_own_gpus(problem: Problem) -> None:
     """Each sub-epoch gets its number of GPUs, with no conflict and within the worker's GPUs."""
     placed = devices(optimum(problem).sub_epochs)
     for one, gpus in placed.items():

@@ -57,7 +57,7 @@ def complaints(problem: Problem, sub_epochs: tuple[Placement, ...], *, actual: b
 
 @given(ANY)
 @settings(deadline=None, max_examples=80)
-def test_a_right_schedule_has_no_violations(problem: Problem) -> None:
+def test_a_valid_schedule_has_no_violations(problem: Problem) -> None:
     """The report has the makespan, the problem's bound and the gap between them."""
     schedule = one_after_the_other(problem)
     report = validate(problem, schedule).check()
@@ -69,7 +69,7 @@ def test_a_right_schedule_has_no_violations(problem: Problem) -> None:
 
 @given(ANY, st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_sub_epoch_left_out_is_named(problem: Problem, data: st.DataObject) -> None:
+def test_a_missing_sub_epoch_is_named(problem: Problem, data: st.DataObject) -> None:
     sub_epochs = one_after_the_other(problem).sub_epochs
     assume(sub_epochs)
     lost = data.draw(st.sampled_from(sub_epochs))
@@ -80,7 +80,7 @@ def test_a_sub_epoch_left_out_is_named(problem: Problem, data: st.DataObject) ->
 
 @given(ANY, st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_sub_epoch_that_runs_twice_is_named(problem: Problem, data: st.DataObject) -> None:
+def test_a_repeated_sub_epoch_is_named(problem: Problem, data: st.DataObject) -> None:
     """Even if it causes no conflict."""
     schedule = one_after_the_other(problem)
     assume(schedule.sub_epochs)
@@ -131,7 +131,7 @@ def test_a_wrong_duration_is_named_unless_times_are_actual(
     assert complaints(problem, (*sub_epochs[:-1], other), actual=True) == ""
 
 
-def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
+def test_gpus_or_a_technique_without_a_parallel_plan_are_named() -> None:
     """GPUs and technique must match one of the model's parallel plans on the worker."""
     problem = Problem(
         models=("m",),
@@ -150,7 +150,7 @@ def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
     ("late", "who"),
     [({"model_ready": (0.5, 0.0)}, "the model"), ({"gpu_ready": ((0.5,), (0.0,))}, "worker-0")],
 )
-def test_a_start_before_model_or_worker_are_ready_is_named(late: dict[str, Any], who: str) -> None:
+def test_a_start_before_model_or_worker_is_ready_is_named(late: dict[str, Any], who: str) -> None:
     """Another task occupies them until then."""
     said = complaints(replace(SQUARE, **late), SUB_EPOCHS)
     assert said == f"model 'm0' on partition 0 in epoch 1 starts at 0 s, but {who} is ready at 0.5 s"
@@ -166,7 +166,7 @@ def test_epochs_out_of_order_are_named() -> None:
     )
 
 
-def test_a_partition_visited_before_is_not_due_again() -> None:
+def test_a_partition_trained_on_before_is_not_due_again() -> None:
     """A half-done epoch needs only the remaining partitions."""
     said = complaints(replace(SQUARE, remaining_partitions=(0b10, 0b11)), SUB_EPOCHS)
     assert said == "model 'm0' on partition 0 in epoch 1 runs once, expected never"
@@ -215,7 +215,7 @@ IN_PAIRS = (
 )
 
 
-def test_sets_that_cover_the_partitions_once_are_right() -> None:
+def test_sets_that_cover_the_partitions_once_are_valid() -> None:
     """Sets may have any size. A gang shortens a model's own time, so the bound includes gangs."""
     report = validate(GANGS, Schedule.of(IN_PAIRS)).check()
     assert report.makespan == 13.0
@@ -262,11 +262,11 @@ def test_sets_that_cover_the_partitions_once_are_right() -> None:
         ((IN_PAIRS[0]._replace(other_members=((1, 7),)), *IN_PAIRS[1:]), "names worker 7, but there are 4"),
     ],
 )
-def test_what_is_wrong_with_a_set_is_named(sub_epochs: tuple[Placement, ...], said: str) -> None:
+def test_an_invalid_set_is_named(sub_epochs: tuple[Placement, ...], said: str) -> None:
     """Sets that overlap or are incomplete, invalid members, and GPUs that are in use."""
     assert said in complaints(GANGS, sub_epochs)
 
 
-def test_a_gang_takes_its_workers_when_they_are_ready() -> None:
+def test_a_gang_starts_when_its_workers_are_ready() -> None:
     late = replace(GANGS, gpu_ready=((0.0,), (3.0,), (0.0,), (0.0,)))
     assert "worker-1 is ready at 3 s" in complaints(late, IN_PAIRS)

@@ -39,7 +39,7 @@ def documented() -> tuple[dict[str, Any], dict[str, Any]]:
     return names, experiment.given
 
 
-def test_the_procedure_of_the_documentation_races() -> None:
+def test_the_documented_procedure_runs_a_search() -> None:
     """The cluster is simulated; the last model trains to the final epoch."""
     names, given = documented()
     request = search_request(

@@ -29,7 +29,7 @@ from tests.search.driving import Run, asked, score, search_of
 SEEDS = st.integers(0, 10**6)
 
 
-def test_the_rungs_of_the_paper() -> None:
+def test_rungs_and_brackets_follow_the_paper() -> None:
     """Table 1 of Li et al. 2018 (R = 81, eta = 3), and resources that are not powers of eta."""
     assert rung_epochs(1, 3, 81) == (1, 3, 9, 27, 81)
     assert bracket_sizes(5, 3) == (81, 34, 15, 8, 5)
@@ -47,7 +47,7 @@ def tied(hyperparams: Hyperparameters, epoch: int) -> float:
 
 @given(seed=SEEDS, eta=st.integers(2, 4), first=st.integers(1, 3), with_ties=st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_each_bracket_promotes_its_best_whatever_the_order_of_reports(
+def test_each_bracket_promotes_its_best_for_any_order_of_reports(
     seed: int, eta: int, first: int, with_ties: bool
 ) -> None:
     """A rung promotes max(1, floor(n / eta)) models, by value and then by number."""
@@ -70,7 +70,7 @@ def test_each_bracket_promotes_its_best_whatever_the_order_of_reports(
 
 @given(seed=SEEDS, failing=st.sets(st.integers(0, 8)))
 @settings(max_examples=40, deadline=None)
-def test_who_fails_completes_a_rung_as_worst(seed: int, failing: set[int]) -> None:
+def test_a_failed_model_ranks_worst_in_its_rung(seed: int, failing: set[int]) -> None:
     """Three of nine models continue as long as three remain."""
     run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), seed)
     while len(run.models) < 9:
@@ -103,7 +103,7 @@ def by_width(hyperparams: Hyperparameters, epoch: int) -> float:
     return hyperparams["width"] + epoch / 100
 
 
-def test_who_is_stopped_at_its_rung_gives_its_place_to_the_next() -> None:
+def test_a_model_stopped_at_its_rung_gives_its_rank_to_the_next() -> None:
     """A user stops the model, or a rule stops it at the value that completes the rung."""
     rule = Above(metric="score", limit=8.0)
     request = asked(Hyperband(brackets=1), stop=(rule,))
@@ -116,7 +116,7 @@ def test_who_is_stopped_at_its_rung_gives_its_place_to_the_next() -> None:
     assert run.requested_stops == {"m008"} | {f"m00{number}" for number in range(4)}
 
 
-def test_a_bracket_does_without_a_model_that_cannot_be() -> None:
+def test_a_bracket_continues_without_a_refused_model() -> None:
     """Two of eight models continue."""
     run = Run(search_of(asked(Hyperband(brackets=1)), epochs=9, workers=8), value=by_width)
     run.refused = 1.0
@@ -140,7 +140,7 @@ def test_a_model_that_a_user_extended_is_not_stopped_at_a_rung() -> None:
 
 
 @pytest.mark.parametrize(("samples", "models"), [(None, 17), (9, 9), (16, 14), (17, 17), (26, 26), (40, 34)])
-def test_samples_are_used_for_whole_brackets(samples: int | None, models: int) -> None:
+def test_samples_fill_whole_brackets(samples: int | None, models: int) -> None:
     """Brackets of 9, 5 and 3 models repeat."""
     run = Run(search_of(asked(Hyperband(eta=3), samples=samples), epochs=9)).to_the_end()
     assert len(run.models) == models
@@ -162,7 +162,7 @@ def test_a_user_s_model_takes_part_in_the_first_open_bracket() -> None:
 
 @given(seed=SEEDS, eta=st.integers(2, 4))
 @settings(max_examples=40, deadline=None)
-def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> None:
+def test_a_stopping_rung_promotes_the_best_so_far(seed: int, eta: int) -> None:
     """Sorting the reports gives the expected result; ties go by number and the first model always continues."""
     run = Run(search_of(asked(ASHA(eta=eta), samples=40), epochs=8), seed, tied).to_the_end()
     told: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
@@ -181,7 +181,7 @@ def test_a_stopping_rung_lets_through_the_best_so_far(seed: int, eta: int) -> No
 
 @given(seed=SEEDS, brackets=st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
-def test_promotion_goes_on_until_the_best_of_each_rung_have(seed: int, brackets: int) -> None:
+def test_promotion_continues_until_the_best_of_each_rung_are_promoted(seed: int, brackets: int) -> None:
     """In the end the best floor(n / eta) models of each rung are promoted."""
     request = asked(ASHA(eta=3, rule="promotion", brackets=brackets), samples=60)
     run = Run(search_of(request, epochs=27), seed).to_the_end()
@@ -195,7 +195,7 @@ def test_promotion_goes_on_until_the_best_of_each_rung_have(seed: int, brackets:
             assert all(run.models[name].trained > level for name in here[: len(here) // 3])
 
 
-def test_who_fails_on_its_parallel_plan_to_a_rung_of_asha_is_worst_there() -> None:
+def test_a_model_that_fails_before_a_rung_of_asha_ranks_worst() -> None:
     """With two failures, the second best of four models is in the better half."""
     run = Run(search_of(asked(ASHA(eta=2), samples=4), epochs=4, workers=2), value=by_width)
     while len(run.models) < 4:
@@ -208,7 +208,7 @@ def test_who_fails_on_its_parallel_plan_to_a_rung_of_asha_is_worst_there() -> No
     assert resources(run) == [1, 1, 2, 2]
 
 
-def test_a_warm_clone_takes_part_in_no_rung() -> None:
+def test_a_warm_clone_joins_no_rung() -> None:
     """Its values include another model's training, so it is neither promoted nor compared."""
     run = Run(search_of(asked(ASHA(eta=2), samples=2), epochs=4), value=by_width)
     run.suggest()
@@ -255,7 +255,7 @@ class _Told:
         return [*self.search.on_report(Reached(model=name, epochs=epochs, value=value, metrics={}, time=0.0))]
 
 
-def test_asha_s_brackets_begin_at_higher_rungs() -> None:
+def test_later_brackets_of_asha_start_at_higher_rungs() -> None:
     """As in Hyperband, the first bracket gets most models: 81, 34 and 15."""
     run = Run(search_of(asked(ASHA(brackets=3), samples=200), epochs=81)).to_the_end()
     firsts = [model.resources[0] for model in run.models.values()]

@@ -57,7 +57,7 @@ def _answers(reports: list[Report]) -> list[str]:
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 10**6), data=st.data())
-def test_however_requests_are_cut_the_actions_equal_the_procedures(seed: int, data: st.DataObject) -> None:
+def test_replayed_requests_give_the_procedures_actions(seed: int, data: st.DataObject) -> None:
     """The procedure runs here, or in another process from the start with recorded answers."""
     run = Run(search_of(request(), Halving()), seed).to_the_end(disturbances=data.draw(st.integers(0, 30)))
     known = data.draw(st.integers(0, len(run.told)))
@@ -75,7 +75,7 @@ def test_an_action_that_differs_in_a_replay_is_named() -> None:
         put([], 1, lambda: Scripted([]))
 
 
-def test_hundreds_of_models_are_told_in_little_space() -> None:
+def test_reports_of_many_models_are_compressed() -> None:
     """1,000 models with two measurements each."""
     reports: list[Report] = []
     for number in range(1000):
@@ -89,7 +89,7 @@ def test_hundreds_of_models_are_told_in_little_space() -> None:
     assert len(packed(lines, ["[]"] * 3000)) < sum(map(len, lines)) / 2
 
 
-def test_a_sampler_whose_library_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_without_its_library_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first caller gets the message without an import of the library."""
     monkeypatch.setitem(sys.modules, "cmaes", None)
     monkeypatch.delitem(sys.modules, "cerebro.search.samplers.cma", raising=False)

@@ -54,7 +54,7 @@ def clipped(value: JsonValue, by: float) -> float:
     return min(max(value * by, 1e-4), 1e-1)
 
 
-def test_who_fails_is_replaced_too() -> None:
+def test_a_failed_model_is_replaced() -> None:
     """Three of eight models fail; three clones start and no other model stops."""
     run = Run(search_of(asked(CHOICE), epochs=4), seed=3)
     while len(run.models) < 8:
@@ -68,7 +68,7 @@ def test_who_fails_is_replaced_too() -> None:
     assert not any(isinstance(action, Stop) for action in actions)
 
 
-def test_a_model_that_a_user_extended_is_no_parent() -> None:
+def test_a_model_that_a_user_extended_is_not_cloned() -> None:
     """Its newest checkpoint may be from a later epoch than the generation's."""
     run = Run(search_of(asked(PBT(population=2)), epochs=4), seed=3)
     run.suggest()

@@ -102,7 +102,7 @@ def _mean(configurations: Iterable[Hyperparameters]) -> float:
 
 
 @pytest.mark.parametrize(("choice", "space"), [(TPE(startup=10), MIXED), (CMA(), NUMBERS)])
-def test_what_was_told_is_used(choice: Sampler, space: Space) -> None:
+def test_suggestions_use_past_results(choice: Sampler, space: Space) -> None:
     """Later suggestions are several times closer to the optimum than random ones."""
     found, at_random = converged(choice, space, rounds=16, width=4)
     assert found > at_random / 3
@@ -130,7 +130,7 @@ def test_the_first_suggestions_are_random() -> None:
     st.integers(1, 6),
 )
 @settings(max_examples=60)
-def test_values_compare_after_the_last_epoch_that_enough_models_have(
+def test_values_are_compared_at_the_last_epoch_of_enough_models(
     models: list[tuple[dict[int, float], bool, bool]], least: int
 ) -> None:
     """Failed models rank worst, running models have no value, and stopped models are ignored."""

@@ -58,7 +58,7 @@ class Sampled(Run):
 
 
 @pytest.mark.parametrize(("search", "space"), PAIRS)
-def test_any_procedure_goes_with_any_sampler(search: Any, space: dict[str, Any]) -> None:
+def test_any_procedure_works_with_any_sampler(search: Any, space: dict[str, Any]) -> None:
     """All values are in the space, and equal reports give equal actions."""
     samples = None if isinstance(search, PBT) else 20
     request = search_request(

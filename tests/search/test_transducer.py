@@ -69,7 +69,7 @@ VALUES: Hyperparameters = {"lr": 0.1, "width": 3, "drop": 0.0}
     is_late=st.booleans(),
 )
 @settings(max_examples=300, deadline=None)
-def test_every_search_ends_and_can_be_told_again(
+def test_every_search_ends_and_can_be_replayed(
     procedure: ProcedureChoice, seed: int, rules: bool, is_late: bool
 ) -> None:
     """Models fail, stop, resume and grow, workers change, and actions are executed late."""
@@ -96,7 +96,7 @@ def listed(request: SearchRequest, count: int, *, epochs: int = 9) -> Run:
     return run
 
 
-def test_a_rule_does_not_stop_what_a_user_extended() -> None:
+def test_a_rule_does_not_stop_a_model_that_a_user_extended() -> None:
     """It stops the other model with the same metric."""
     run = listed(asked(FixedProcedure(), stop=(Above(metric="loss", limit=2.0),)), 2)
     run.tell(Extended(model="m000", epochs=20, by="ann"))
@@ -139,7 +139,7 @@ def test_a_model_worse_than_the_median_is_stopped(mode: str, value: float, is_st
     assert [type(action) for action in stops] == ([Stop] if is_stopped else [])
 
 
-def test_a_warm_clone_takes_no_part_in_medians() -> None:
+def test_medians_exclude_warm_clones() -> None:
     """It started from another model's weights, so its values are neither used nor compared."""
     search = search_of(asked(FixedProcedure(), stop=(Median(grace=1, least=3),)), epochs=9)
     for number in range(5):
@@ -169,7 +169,7 @@ class Scripted:
         return self.actions
 
 
-def test_a_search_lets_through_only_what_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_drops_impossible_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search rejects surplus suggestions, actions for stopped models, smaller resources and unknown models."""
     actions = (Suggest(count=4), Extend(model="m0", epochs=9), Extend(model="m1", epochs=3))
     scripted = Scripted()
@@ -196,7 +196,7 @@ def test_the_report_at_the_end_of_a_resource_has_its_size() -> None:
     assert search.on_report(last) == [Finish(why="all 1 models have ended")]
 
 
-def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> None:
+def test_a_closed_search_starts_no_model_and_finishes_running_ones() -> None:
     """Running models train until they reach their resources."""
     run = Run(search_of(asked(Random(active=2), samples=50), epochs=3))
     run.suggest()
@@ -207,7 +207,7 @@ def test_a_closed_search_begins_no_model_and_ends_with_those_that_train() -> Non
     assert run.why == "ended by ann"
 
 
-def test_after_its_hours_a_search_stops_what_trains() -> None:
+def test_a_search_stops_running_models_at_its_time_limit() -> None:
     """A model that a user extended keeps training."""
     run = Run(search_of(asked(Random(active=3), hours=1.5), epochs=100))
     for _ in range(3):
@@ -222,7 +222,7 @@ def test_after_its_hours_a_search_stops_what_trains() -> None:
 
 
 @pytest.mark.parametrize("last", ["suggested", "failed"])
-def test_hours_end_a_search_of_which_nothing_is_measured(last: str) -> None:
+def test_the_time_limit_ends_a_search_without_results(last: str) -> None:
     """Each model fails or is refused, so the search would request suggestions forever."""
     search = search_of(asked(Random(active=1), hours=1), epochs=3)
     assert search.begin() == [Suggest(count=1)]
@@ -237,7 +237,7 @@ def test_hours_end_a_search_of_which_nothing_is_measured(last: str) -> None:
 
 @pytest.mark.parametrize("procedure", [Random(active=2), ASHA(active=2)])
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is_refused: bool) -> None:
+def test_too_many_models_without_results_end_a_search(procedure: ProcedureChoice, is_refused: bool) -> None:
     """One measured value resets the count."""
     most = transducer.MOST_WITHOUT_VALUE
     run = Run(search_of(asked(procedure, hours=1e6), epochs=3))
@@ -260,7 +260,7 @@ def test_models_that_come_to_nothing_end_a_search(procedure: ProcedureChoice, is
     assert run.why.startswith(f"nothing was measured of {most} models in a row; the last one")
 
 
-def test_a_search_knows_when_nothing_can_come() -> None:
+def test_a_search_without_pending_models_is_stuck() -> None:
     """A search with no open suggestion, pending model or training model is stuck."""
     search = search_of(asked(Random(active=1), samples=2), epochs=1)
     assert search.begin() == [Suggest(count=1)]
@@ -278,7 +278,7 @@ def test_a_search_knows_when_nothing_can_come() -> None:
 
 
 @pytest.mark.parametrize("procedure", [ASHA(eta=2), Hyperband(eta=2)])
-def test_samplers_are_not_told_that_losers_of_a_rung_run(procedure: ProcedureChoice) -> None:
+def test_stopped_models_of_a_rung_do_not_count_as_running(procedure: ProcedureChoice) -> None:
     """No device trains them, so no stop is reported. A user may still extend one."""
     run = Run(search_of(asked(procedure, samples=12), epochs=8)).to_the_end()
     assert run.requested_stops
@@ -289,7 +289,7 @@ def test_samplers_are_not_told_that_losers_of_a_rung_run(procedure: ProcedureCho
 
 
 @pytest.mark.parametrize("procedure", [ASHA(eta=2), Hyperband(eta=2), PBT(population=2)])
-def test_a_model_without_a_value_at_its_rung_holds_up_nobody(procedure: ProcedureChoice) -> None:
+def test_a_model_without_a_value_at_its_rung_does_not_block_others(procedure: ProcedureChoice) -> None:
     """It is not reported as measured, and the other models continue."""
     run = Run(search_of(asked(procedure, samples=None if procedure.kind == "pbt" else 15), epochs=8))
     while not run.models:

@@ -54,7 +54,7 @@ EXACT = [
     ],
     ids=lambda each: each.label if isinstance(each, ParallelPlan) else each,
 )
-def test_a_sub_epoch_on_several_devices(
+def test_a_sub_epoch_on_several_devices_trains_the_same_model(
     model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
     """The next sub-epoch on one device agrees too. Batches do not divide evenly among the ranks."""
@@ -73,7 +73,7 @@ def test_a_sub_epoch_on_several_devices(
     [EXACT[-1], *(pytest.param(each, marks=pytest.mark.slow) for each in EXACT[:-1])],
     ids=lambda each: each.label,
 )
-def test_a_sub_epoch_on_one_device(
+def test_a_plan_on_one_device_gives_the_same_bits(
     model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
     """Its checkpoint is bit-identical to a sub-epoch without a plan."""

@@ -88,7 +88,7 @@ class Summing(Ddp):
 
 @pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("name", list(KINDS))
-def test_what_comes_with_cerebro_conforms(name: str) -> None:
+def test_built_in_techniques_conform(name: str) -> None:
     """Uses the fewest devices that the technique accepts."""
     check(KINDS[name]())
 
@@ -136,7 +136,7 @@ class Ragging(SubEpochSpec):
 
 @pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "pipeline"])
-def test_ragged_rows_are_shared_and_cut_as_others(name: str) -> None:
+def test_ragged_rows_are_divided_like_other_rows(name: str) -> None:
     """Ranks and pipeline microbatches get shares with different numbers of values."""
     random = np.random.default_rng(0)
     sentences = [random.integers(0, 7, random.integers(1, 9)) for _ in range(21)]
@@ -144,7 +144,7 @@ def test_ragged_rows_are_shared_and_cut_as_others(name: str) -> None:
     check(KINDS[name](), Ragging(), rows, {"batch_size": 6})
 
 
-def test_a_technique_of_ones_own_conforms() -> None:
+def test_a_users_technique_conforms() -> None:
     """Uses three ranks too."""
     check(Alike(), size=3)
 
@@ -166,7 +166,7 @@ def test_a_technique_of_ones_own_conforms() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Technique) else "",
 )
-def test_what_is_wrong_is_found(technique: Technique, told: str) -> None:
+def test_the_conformance_kit_finds_wrong_techniques(technique: Technique, told: str) -> None:
     """The message names the check, the rank and the tensor."""
     with pytest.raises(SpecError, match=f"(?s)'own' does not conform on 2 devices.*{told}"):
         check(technique)

@@ -111,7 +111,7 @@ def _as_before() -> Any:
     "parallel_plans",
     [(FSDP, SINGLE, THREE, DDP, FSDP), (SINGLE, FSDP, DDP), (DDP, SINGLE, FSDP), (THREE, FSDP)],
 )
-def test_all_parallel_plans_name_the_base_that_one_has_written(
+def test_parallel_plans_share_one_frozen_weights_file(
     parallel_plans: Any, tmp_path: Path, ranks: Ranks
 ) -> None:
     """No temporary file remains."""
@@ -125,7 +125,7 @@ def test_all_parallel_plans_name_the_base_that_one_has_written(
 
 
 @pytest.mark.parametrize("parallel_plan", [FSDP, DDP])
-def test_what_ranks_change_of_it_is_written_as_it_is(
+def test_frozen_weights_changed_by_ranks_are_saved_with_the_checkpoint(
     parallel_plan: ParallelPlan, tmp_path: Path, ranks: Ranks
 ) -> None:
     """User code changes `.data`, which torch's version counters do not record."""
@@ -138,7 +138,7 @@ def test_what_ranks_change_of_it_is_written_as_it_is(
     assert (tmp_path / after.name).stat().st_size > 2 * TENSOR
 
 
-def test_damage_to_the_base_is_noticed_before_ranks_vouch_for_it(tmp_path: Path, ranks: Ranks) -> None:
+def test_a_damaged_frozen_weights_file_prevents_a_checkpoint(tmp_path: Path, ranks: Ranks) -> None:
     """Rank 0 hashes the whole file and compares it with the recorded checksum."""
     before = attempt(FSDP, ranks, tmp_path, "u0.pt", None, "")
     answers = ranks.run(2, saved_on_damage, tmp_path, before)
@@ -176,7 +176,7 @@ def by_machines(group: Group, opens: bool, *args: Any) -> tuple[CheckpointRef | 
 
 
 @pytest.mark.parametrize(("parallel_plan", "num_bases"), [(DDP, 1), (FSDP, 0)])
-def test_ranks_of_several_machines_write_no_base_together(
+def test_ranks_on_several_machines_write_no_joint_frozen_weights_file(
     parallel_plan: ParallelPlan, num_bases: int, tmp_path: Path, ranks: Ranks
 ) -> None:
     """Network volumes may show new files late, so rank 0 writes only tensors that it has in full."""
@@ -202,9 +202,7 @@ def failing(group: Group, root: Path, rank: int, pwrite: Any) -> str:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_cannot_write_its_rows_of_a_base_is_told_by_all(
-    rank: int, tmp_path: Path, ranks: Ranks
-) -> None:
+def test_all_ranks_report_a_failed_write_of_frozen_weights(rank: int, tmp_path: Path, ranks: Ranks) -> None:
     """No partial file remains. On a full volume each rank's error has the space needed by the next attempt."""
     assert all("Input/output error" in told for told in ranks.run(2, failing, tmp_path, rank, refused))
     for told in ranks.run(2, failing, tmp_path, rank, full):

@@ -232,7 +232,7 @@ def naming_by_rank(models: list[Any], checkpoint: Checkpoint, dataloader: DataLo
         (naming_by_rank, r"'loss0' on some ranks only \(rank 0 1.0, nothing on rank 1\)"),
     ],
 )
-def test_what_ranks_differ_in_is_named(loop: Loop, told: str, partition: Path, ranks: Ranks) -> None:
+def test_differences_between_ranks_are_named(loop: Loop, told: str, partition: Path, ranks: Ranks) -> None:
     """All ranks raise the error with the key, the ranks and both values, so that none waits for another."""
     with pytest.raises(RanksDifferError, match=told):
         ranks.run(2, by, "ddp", loop, partition)
@@ -327,7 +327,7 @@ def repeated() -> list[Any]:
         ),
     ],
 )
-def test_what_a_parallel_plan_cannot_train_is_told_with_its_reason(
+def test_a_model_that_a_parallel_plan_cannot_train_is_reported_with_the_reason(
     technique: str, make: Any, loop: Loop, hints: Hints, told: str, partition: Path, ranks: Ranks
 ) -> None:
     """The error says the plan does not apply; it does not blame the user."""
@@ -347,7 +347,7 @@ def test_what_a_parallel_plan_cannot_train_is_told_with_its_reason(
         ("pipeline", flat, Hints(stages=("",)), "1 stages for 2 devices"),
     ],
 )
-def test_what_one_process_cannot_train_is_told_with_its_reason(
+def test_a_model_that_one_process_cannot_train_is_reported_with_the_reason(
     technique: str, make: Any, hints: Hints, told: str, partition: Path
 ) -> None:
     with pytest.raises(NotApplicableError, match=told):
@@ -360,7 +360,7 @@ def placed_batch(models: list[Any], checkpoint: Checkpoint, dataloader: DataLoad
     return {}
 
 
-def test_a_pipeline_has_labels_where_its_results_are(partition: Path) -> None:
+def test_a_pipeline_puts_labels_on_the_device_of_its_results(partition: Path) -> None:
     """Results are on the last device, and inputs on the first."""
     group = Alone(("cpu", "meta"))
     assert by(group, "pipeline", placed_batch, partition)[2] == ("cpu", "meta")
@@ -377,7 +377,7 @@ def test_a_pipeline_has_labels_where_its_results_are(partition: Path) -> None:
         ([0, 0, 7], 3, [0, 1, 2]),
     ],
 )
-def test_stages_are_balanced(sizes: list[int], devices: int, places: list[int]) -> None:
+def test_pipeline_stages_are_balanced(sizes: list[int], devices: int, places: list[int]) -> None:
     """Layers stay in order, each device has some, and the largest sum is minimal."""
     found = balanced(sizes, devices)
     assert found == sorted(found)

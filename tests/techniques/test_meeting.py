@@ -14,7 +14,7 @@ from tests.waiting import HANG_S
 pytestmark = pytest.mark.processes
 
 
-def test_a_rank_that_has_no_room_to_meet_others_names_the_full_volume(tmp_path: Path) -> None:
+def test_a_full_rendezvous_volume_is_named(tmp_path: Path) -> None:
     """Without the check torch reports a failed store like a lost rank."""
     with small_volume(tmp_path / "ranks", "64k") as volume:
         folder = volume / "place"

@@ -54,7 +54,7 @@ class Own(Technique):
     def prepare(self, modules: list[Any], group: Group, params: Params, hints: Hints) -> None: ...
 
 
-def test_a_name_a_choice_and_a_parallel_plan_stand_for_an_instance() -> None:
+def test_a_name_a_choice_and_a_parallel_plan_resolve_to_a_technique() -> None:
     """A choice keeps the user's fixed parameters, and a user's technique is decoded."""
     assert isinstance(resolve("ddp"), Ddp)
     choice = TechniqueChoice(name="fsdp", params={"reshard": False})
@@ -84,7 +84,9 @@ def test_a_name_a_choice_and_a_parallel_plan_stand_for_an_instance() -> None:
         (TechniqueChoice(name="own", code="ab" * 32), "'own' is user code, which is not opened here"),
     ],
 )
-def test_what_there_is_not_is_refused(named: str | ParallelPlan | TechniqueChoice, told: str) -> None:
+def test_an_unknown_technique_is_refused_with_the_valid_names(
+    named: str | ParallelPlan | TechniqueChoice, told: str
+) -> None:
     """The message lists the existing names."""
     with pytest.raises(SpecError, match=told):
         resolve(named)
@@ -110,7 +112,7 @@ def test_what_there_is_not_is_refused(named: str | ParallelPlan | TechniqueChoic
         (Pipeline(), {"coupled": "norm (BatchNorm2d)"}, 2, r"norm \(BatchNorm2d\) computes over all rows"),
     ],
 )
-def test_what_does_not_apply_says_why(
+def test_an_inapplicable_technique_states_the_reason(
     technique: Technique, facts: dict[str, Any], size: int, reason: str
 ) -> None:
     """The same technique applies to a usual model."""
@@ -124,7 +126,7 @@ def test_what_does_not_apply_says_why(
 
 
 @pytest.mark.parametrize(("kind", "size"), [(Fsdp, 2), (Offload, 1)])
-def test_float8_is_not_for_cpus(kind: type[Technique], size: int) -> None:
+def test_float8_needs_a_gpu_unless_emulated(kind: type[Technique], size: int) -> None:
     """CPUs can emulate it, and the reason says so."""
     params = {"precision": "float8"}
     assert "compute capability 8.9" in kind().is_applicable(model(), Place(size=size), params)
@@ -132,7 +134,7 @@ def test_float8_is_not_for_cpus(kind: type[Technique], size: int) -> None:
     assert kind().is_applicable(model(), Place(size=size), {"precision": "float8-emulated"}) == ""
 
 
-def test_what_a_user_has_fixed_is_in_all_that_is_considered() -> None:
+def test_all_considered_parameters_include_the_users_fixed_ones() -> None:
     """Duplicates are removed, and lower precision is never considered by default."""
     place = Place(size=2)
     fixed = Fsdp(reshard=False).considered(model(), place)

@@ -56,7 +56,7 @@ def both(group: Group, root: Path) -> tuple[CheckpointRef | None, CheckpointRef 
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_it_is_the_file_that_one_rank_writes(size: int, tmp_path: Path, ranks: Ranks) -> None:
+def test_a_joint_checkpoint_equals_the_file_of_one_rank(size: int, tmp_path: Path, ranks: Ranks) -> None:
     (one, together), *others = ranks.run(size, both, tmp_path)
     assert all(found == (None, None) for found in others)
     assert (together.checksum, together.size) == (one.checksum, one.size)
@@ -86,7 +86,7 @@ def failing(group: Group, root: Path, rank: int, number: int) -> tuple[str, int]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_volume_that_is_full_for_one_rank_is_told_by_all(rank: int, tmp_path: Path, ranks: Ranks) -> None:
+def test_all_ranks_report_a_full_volume(rank: int, tmp_path: Path, ranks: Ranks) -> None:
     """No partial file remains. Other write errors of one rank also reach every rank."""
     for says, needs in ranks.run(2, failing, tmp_path, rank, errno.ENOSPC):
         assert says.startswith("StorageFullError: no space to write in"), says
@@ -115,7 +115,7 @@ def unsaved(group: Group, root: Path, kept: Any) -> str:
     return ""
 
 
-def test_no_rank_waits_for_one_that_cannot_begin(tmp_path: Path, ranks: Ranks) -> None:
+def test_no_rank_waits_for_a_rank_that_cannot_start_saving(tmp_path: Path, ranks: Ranks) -> None:
     """User code may track an unsupported object, or the folder may be missing; rank 0 notifies the others."""
     for kept in (frozenset({1, 2}), defaultdict(list, a=[1]), Point(1, 2)):
         assert ranks.run(2, unsaved, tmp_path, kept) == ["SpecError", ""]

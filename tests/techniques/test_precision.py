@@ -41,7 +41,7 @@ CHOICES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "model"), CHOICES, ids=lambda each: getattr(each, "label", each))
-def test_another_precision_trains_to_other_results_that_are_near(
+def test_lower_precision_gives_similar_results(
     model: str, chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
     """Losses fall as in float32.
@@ -66,7 +66,7 @@ def test_another_precision_trains_to_other_results_that_are_near(
 
 @pytest.mark.slow
 @needs_torchao
-def test_float8_is_another_precision_than_bfloat16(partition: Path, tmp_path: Path, ranks: Ranks) -> None:
+def test_float8_and_bfloat16_give_different_results(partition: Path, tmp_path: Path, ranks: Ranks) -> None:
     """Only its matrix products differ."""
     case = Case(model="wide", batch_size=8, dtype="float32", optimizer="SGD")
     with threads(1):
@@ -84,7 +84,7 @@ def test_float8_is_another_precision_than_bfloat16(partition: Path, tmp_path: Pa
         ("wide", "float8", "float8 takes a GPU of compute capability 8.9 or later; cpu has 0.0"),
     ],
 )
-def test_what_float8_does_not_take_says_why(
+def test_an_unsupported_float8_model_states_the_reason(
     model: str, precision: str, says: str, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
     """The device or all layers may lack support."""
@@ -105,7 +105,7 @@ class Halved(nn.Linear):
 
 @needs_torchao
 @pytest.mark.parametrize("mark", ["subclass", "forward", "hook", "backward hook", "attention", ""])
-def test_float8_takes_linear_layers_that_are_nothing_else(mark: str) -> None:
+def test_float8_converts_plain_linear_layers_only(mark: str) -> None:
     """Other layers remain unchanged, and plain linear layers next to them are converted."""
     layer, plain = (Halved if mark == "subclass" else nn.Linear)(32, 32), nn.Linear(32, 32)
     held: nn.Module = layer
@@ -129,7 +129,7 @@ def test_float8_takes_linear_layers_that_are_nothing_else(mark: str) -> None:
 @pytest.mark.parametrize(
     "chosen", [BF16[0], pytest.param(FLOAT8[0], marks=needs_torchao)], ids=lambda each: each.label
 )
-def test_a_sub_epoch_in_another_precision_hops_like_any_other(
+def test_a_sub_epoch_in_lower_precision_hops_like_any_other(
     chosen: ParallelPlan, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
     """A sub-epoch on one device precedes and follows it, with the optimizer's state."""

@@ -73,7 +73,7 @@ def found(
 
 @pytest.mark.parametrize("is_checked", [True, False])
 @pytest.mark.parametrize(("size", "has_memory"), [(2, True), (3, True), (2, False)])
-def test_each_rank_has_the_state_and_reads_its_share(
+def test_each_rank_reads_its_share_and_has_the_whole_state(
     size: int, has_memory: bool, is_checked: bool, root: Path, reference: CheckpointRef, ranks: Ranks
 ) -> None:
     """States are bit-identical, with or without a previous check.
@@ -107,7 +107,7 @@ def noticed(group: Group, root: Path, reference: CheckpointRef) -> str:
     return ""
 
 
-def test_damage_after_the_check_is_told_by_all(root: Path, reference: CheckpointRef, ranks: Ranks) -> None:
+def test_all_ranks_report_damage_after_the_check(root: Path, reference: CheckpointRef, ranks: Ranks) -> None:
     """This includes ranks that did not read the damaged block."""
     for says in ranks.run(2, noticed, root, reference):
         assert "was damaged between bytes" in says
@@ -123,7 +123,7 @@ def told(group: Group, root: Path, reference: CheckpointRef) -> str:
 
 
 @pytest.mark.parametrize("place", [5, 9 * MIB, 17 * MIB, None])
-def test_what_is_not_what_was_saved_is_told_by_all(
+def test_all_ranks_report_a_damaged_or_missing_checkpoint(
     place: int | None, root: Path, reference: CheckpointRef, ranks: Ranks
 ) -> None:
     """Any rank may have read the damaged block or noticed missing ones."""

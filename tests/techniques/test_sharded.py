@@ -62,7 +62,7 @@ def _joined(tensor: Any) -> torch.Tensor:
     size=st.integers(2, 3),
     shapes=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=3),
 )
-def test_what_is_cut_is_whole_again(size: int, shapes: list[list[int]], ranks: Ranks) -> None:
+def test_sharded_tensors_are_restored_in_full(size: int, shapes: list[list[int]], ranks: Ranks) -> None:
     """Covers row counts that the ranks do not divide, or below the number of ranks.
 
     Detects a torch version that shards differently.

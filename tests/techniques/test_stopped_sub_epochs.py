@@ -13,7 +13,7 @@ from tests.techniques.ranks import Ranks
 
 @pytest.mark.parametrize("technique", ["ddp", "fsdp"])
 @pytest.mark.parametrize("average", [False, True])
-def test_it_goes_on_from_a_savepoint(
+def test_a_multi_rank_sub_epoch_resumes_from_a_savepoint(
     technique: str, average: bool, partition: Path, tmp_path: Path, ranks: Ranks
 ) -> None:
     """Covers weights, optimizer, accumulated gradients, averages, metric sums and each rank's random state."""

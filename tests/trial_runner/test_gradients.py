@@ -41,7 +41,7 @@ def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("draw", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 3))])
-def test_what_computes_another_gradient_is_caught(
+def test_a_wrong_gradient_is_detected(
     kind: str, draw: int, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """Covers several models, loops and ranks, with gradient clipping and dropout."""
@@ -51,7 +51,7 @@ def test_what_computes_another_gradient_is_caught(
 
 
 @pytest.mark.parametrize("technique", ["ddp", "fsdp"])
-def test_dropout_and_clipping_hinder_no_right_technique(
+def test_dropout_and_clipping_do_not_rule_out_a_correct_technique(
     technique: str, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """Uses the loop of the wrong losses with a right one."""
@@ -65,7 +65,7 @@ def test_dropout_and_clipping_hinder_no_right_technique(
 @pytest.mark.parametrize(
     "draw", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 20))]
 )
-def test_right_techniques_are_never_ruled_out(
+def test_correct_techniques_are_never_ruled_out(
     draw: int, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """Covers models, optimizers, batch sizes, accumulation, clipping, schedules, dtypes and dropout seeds."""
@@ -79,7 +79,7 @@ def test_right_techniques_are_never_ruled_out(
 @pytest.mark.parametrize(
     ("technique", "is_right"), [(None, True), (SlightlyTooLarge, False)], ids=["right", "wrong"]
 )
-def test_a_parameter_whose_gradient_is_rounding_hides_nothing_and_forbids_nothing(
+def test_a_parameter_with_a_rounding_noise_gradient_does_not_affect_the_verdict(
     technique: type[Technique] | None, is_right: bool, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """The noise tolerance is per parameter: a right technique is verified, and a 1 % error is detected."""
@@ -99,7 +99,7 @@ def test_a_parameter_whose_gradient_is_rounding_hides_nothing_and_forbids_nothin
         *(pytest.param(s, marks=pytest.mark.slow) for s in ("1e-6", "5e-5", "3e-4", "1e-3")),
     ],
 )
-def test_what_is_wrong_by_a_per_cent_is_never_verified(
+def test_a_gradient_that_is_slightly_wrong_is_never_verified(
     share: str, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """If the noise of the row order hides the error, the outcome is unverified."""
@@ -111,7 +111,7 @@ def test_what_is_wrong_by_a_per_cent_is_never_verified(
 
 @pytest.mark.parametrize("noise", ["1e-4", pytest.param("1e-2", marks=pytest.mark.slow), "1"])
 @pytest.mark.parametrize("technique", [None, LastTooLarge], ids=["right", "wrong"])
-def test_a_parameter_with_little_of_the_gradient_hides_nothing(
+def test_a_wrong_gradient_of_a_small_parameter_is_never_verified(
     technique: type[Technique] | None, noise: str, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """An error of a quarter in that parameter is never verified.
@@ -133,7 +133,7 @@ def test_a_parameter_with_little_of_the_gradient_hides_nothing(
 @pytest.mark.parametrize(
     ("technique", "is_right"), [(None, True), (DoubledOfParts, False)], ids=["right", "wrong"]
 )
-def test_another_precision_that_was_named_is_no_reason_to_strike_off_and_hides_no_wrong_scale(
+def test_lower_precision_is_not_ruled_out_but_a_wrong_scale_is(
     technique: type[Technique] | None, is_right: bool, ranks: Ranks, partition: Path, tmp_path: Path
 ) -> None:
     """Its gradient differs by design, so the outcome is unverified with that reason."""
@@ -152,7 +152,7 @@ def test_another_precision_that_was_named_is_no_reason_to_strike_off_and_hides_n
 @given(
     seed=st.integers(0, 2**31), count=st.integers(1, 5000), relative=st.sampled_from([1e-6, 1e-3, 0.1, 1.0])
 )
-def test_the_difference_of_two_marks_is_that_of_the_gradients_within_a_factor(
+def test_the_difference_of_marks_approximates_the_difference_of_gradients(
     seed: int, count: int, relative: float
 ) -> None:
     """Marks are eight sums with random signs."""
@@ -166,7 +166,7 @@ def test_the_difference_of_two_marks_is_that_of_the_gradients_within_a_factor(
 
 
 @pytest.mark.parametrize("is_method", [True, False])
-def test_a_backward_pass_is_weighted_once_however_user_code_calls_it(is_method: bool) -> None:
+def test_each_way_to_call_backward_is_weighted_once(is_method: bool) -> None:
     """`Tensor.backward` and `torch.autograd.backward` are both observed."""
     layer = torch.nn.Linear(3, 1)
     with weighted(lambda: 2.0), observe([layer]):

@@ -90,7 +90,7 @@ def inspection() -> InspectTask:
     )
 
 
-def test_an_inspection_names_what_outcomes_are_kept_under_where_the_data_is_known(tmp_path: Path) -> None:
+def test_an_inspection_has_cache_keys_if_the_worker_has_the_data(tmp_path: Path) -> None:
     """The cache key is the same in another process, and absent on a worker without the data set."""
     volumes = volumes_in(tmp_path)
     write_split(volumes, "train", 1)
@@ -110,7 +110,7 @@ def test_an_inspection_names_what_outcomes_are_kept_under_where_the_data_is_know
     assert {known.cache_key for known in elsewhere.groups[0].parallel_plans} == {""}
 
 
-def test_a_trial_of_one_device_measures_time_and_files_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_trial_on_one_device_measures_time_and_files_and_leaves_no_file(tmp_path: Path) -> None:
     """One device needs no comparison to be verified; the state includes the optimizer."""
     volumes = volumes_in(tmp_path)
     write_split(volumes, "train", 1)

@@ -74,7 +74,7 @@ BASE: dict[str, Any] = {"batch_size": 8, "lr": 0.1}
         ]
     )
 )
-def test_models_that_differ_in_what_is_harmless_are_alike(change: dict[str, Any]) -> None:
+def test_models_with_harmless_differences_share_a_group(change: dict[str, Any]) -> None:
     """One trial covers all learning rates, weight decays, seeds and dropout rates."""
     (group,) = grouped(Spec(), {"m00": BASE, "m01": {**BASE, **change}}, seed=0)
     assert group.models == ["m00", "m01"]
@@ -91,13 +91,13 @@ def test_models_that_differ_in_what_is_harmless_are_alike(change: dict[str, Any]
         {"steps": 2},
     ],
 )
-def test_models_that_differ_in_anything_that_may_matter_are_not_alike(change: dict[str, Any]) -> None:
+def test_models_with_relevant_differences_have_separate_groups(change: dict[str, Any]) -> None:
     """Shapes, dtypes, trained parameters, the batch size and unknown hyperparameters all matter."""
     models = {"m00": BASE, "m01": {**BASE, **change}}
     assert [group.models for group in grouped(Spec(), models, seed=0)] == [["m00"], ["m01"]]
 
 
-def test_models_are_made_without_memory_and_on_the_cpu_where_user_code_looks_at_values() -> None:
+def test_models_are_built_on_meta_or_on_the_cpu_if_code_reads_values() -> None:
     """Both ways find the same facts."""
     plain = create_on_meta(Spec(), {**BASE, "width": 10_000}, seed=0, model="m00")
     assert {parameter.device.type for parameter in plain.modules[0].parameters()} == {"meta"}
@@ -107,7 +107,7 @@ def test_models_are_made_without_memory_and_on_the_cpu_where_user_code_looks_at_
     assert facts_of(looking.modules, BASE) == facts_of(expected.modules, BASE)
 
 
-def test_an_inspection_tells_of_each_group_its_parallel_plans_and_why_others_do_not_apply() -> None:
+def test_an_inspection_lists_parallel_plans_and_reasons_for_each_group() -> None:
     """A model that fails to build is reported with its error, and other groups are still inspected."""
     models = {"m00": BASE, "m01": {**BASE, "broken": 1}, "m02": {**BASE, "batch_size": 1}}
     found = inspect(Spec(), task(models))
@@ -146,7 +146,7 @@ class Halved(Technique):
         raise NotImplementedError
 
 
-def test_each_parallel_plan_of_each_kind_of_devices_has_a_name_of_its_own() -> None:
+def test_each_parallel_plan_and_device_kind_has_a_unique_id() -> None:
     """The id has the technique, variant, size and device kind; the technique estimates the memory."""
     facts = ModelFacts(signature="s", param_bytes=100, trainable_bytes=100)
     places = (DevicePlace(device=CPU, most=2), DevicePlace(device=GPU, most=4))
@@ -174,7 +174,7 @@ _PARTS: list[tuple[str, ParallelPlan, DeviceKind, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize("parts", _PARTS)
-def test_the_key_of_an_outcome_changes_with_each_thing_that_it_depends_on(
+def test_the_cache_key_of_a_trial_depends_on_each_input(
     parts: tuple[str, ParallelPlan, DeviceKind, dict[str, str]],
 ) -> None:
     base = ("s", ParallelPlan(technique="ddp", size=2), GPU, {"torch": "2"})

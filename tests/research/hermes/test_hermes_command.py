@@ -9,7 +9,7 @@ import pytest
 from research import command
 
 
-def test_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_a_row_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
     """One number for each network; JSON output has the same numbers."""
     asked = ["simulate", "hermes-12", "--policy", "hermes", "--policy", "promising"]
     assert command.main(asked) == 0

@@ -14,7 +14,7 @@ WORK = Workload()
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_job_ends_and_nobody_beats_the_oracle(name: str) -> None:
+def test_every_job_ends_and_no_policy_beats_the_oracle(name: str) -> None:
     """A GPU runs one job at a time, so the makespan is at least the total work divided by the GPUs."""
     jobs = make_jobs("VGG16", WORK, 3)
     found = share(jobs, POLICIES[name], "VGG16", WORK)
@@ -44,7 +44,7 @@ def test_preemption_costs_what_the_paper_measured() -> None:
     )
 
 
-def test_jobs_are_as_the_paper_says() -> None:
+def test_jobs_reach_their_goals_as_in_the_paper() -> None:
     """Section 2.2: 60 of 85 good jobs reach their goal within 500 iterations, the others within 1,000."""
     goals = [
         job.goal
@@ -59,7 +59,7 @@ def test_jobs_are_as_the_paper_says() -> None:
 
 
 @pytest.mark.slow
-def test_better_than_hermes_on_jobs_that_nobody_has_tuned_for() -> None:
+def test_promising_beats_hermes_on_untuned_seeds() -> None:
     """The benchmark's comparison, with seeds the policies were not tuned on."""
     for name, least in (("hermes-4", 1.3), ("hermes-12", 1.1)):
         hermes, promising = compare(SCENARIOS[name], ("hermes", "promising"), seeds=[70, 71])

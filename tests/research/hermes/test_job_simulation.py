@@ -22,7 +22,7 @@ def test_all_sub_epochs_are_trained(policy: str) -> None:
 
 
 @pytest.mark.slow
-def test_good_models_come_twice_as_soon_for_hardly_more_makespan() -> None:
+def test_promising_finds_good_models_sooner_at_little_more_makespan() -> None:
     """The benchmark's comparison, with a seed the policies were not tuned on."""
     lrptw, promising = compare(SCENARIOS["hermes-4"], ("lrptw", "promising"), seeds=[70], engine=run)
     assert lrptw.mean >= 1.7 * promising.mean

@@ -25,7 +25,7 @@ def along(half: float, *, is_power: bool, floor: float, height: float, done: flo
 
 @pytest.mark.parametrize("is_power", [False, True])
 @pytest.mark.parametrize("half", HALF_LIVES[1:7])
-def test_a_curve_of_the_family_is_continued(half: float, is_power: bool) -> None:
+def test_a_known_curve_family_is_extrapolated(half: float, is_power: bool) -> None:
     """From the first half, the final loss is known to 5 % of its fall."""
     told = along(half, is_power=is_power, floor=1.0, height=4.0, done=0.5)
     end = half / (half + 1) if is_power else 2 ** (-1 / half)
@@ -33,7 +33,7 @@ def test_a_curve_of_the_family_is_continued(half: float, is_power: bool) -> None
 
 
 @given(samples, st.floats(0, 1))
-def test_curves_are_weighed_by_shares_of_one(told: list[Sample], done: float) -> None:
+def test_the_weights_of_curves_sum_to_one(told: list[Sample], done: float) -> None:
     """The weights sum to one, and no curve has a goal beyond the end of training."""
     found = forecast(told, done)
     assert sum(each.weight for each in found.predictions) == pytest.approx(1.0, abs=1e-4)
@@ -41,7 +41,7 @@ def test_curves_are_weighed_by_shares_of_one(told: list[Sample], done: float) ->
 
 
 @given(samples, st.floats(0.01, 100))
-def test_another_sub_epoch_of_the_loss_foretells_the_same(told: list[Sample], factor: float) -> None:
+def test_the_forecast_scales_with_the_unit_of_the_loss(told: list[Sample], factor: float) -> None:
     """For example bits instead of nats."""
     scaled = [sample._replace(value=sample.value * factor) for sample in told]
     final = forecast(told, 0.5).final
@@ -49,7 +49,7 @@ def test_another_sub_epoch_of_the_loss_foretells_the_same(told: list[Sample], fa
 
 
 @given(samples, st.integers(1, 10))
-def test_neighbours_that_are_put_together_keep_their_mean(told: list[Sample], most: int) -> None:
+def test_merged_neighbours_keep_their_mean(told: list[Sample], most: int) -> None:
     found = condensed(told, most)
     total = sum(sample.number for sample in told)
     assert len(found) == min(most, len(told))

@@ -46,7 +46,7 @@ progresses = st.lists(
 )
 
 
-def test_hermes_as_printed() -> None:
+def test_hermes_scores_follow_the_paper() -> None:
     """Section 3.3: first the range of the first quantum over its losses; later the fall of the midrange over
     the newest losses."""
     once, twice = progress([7.0, 6.0, 6.5, 5.0]), progress([7.0, 6.0], [4.0, 6.0, 3.5, 4.5])
@@ -54,7 +54,7 @@ def test_hermes_as_printed() -> None:
     assert hermes([once, twice, rising, UNSEEN]) == [0.5, (6.5 - 4.75) / 4, (5.0 - 7.0) / 2, math.inf]
 
 
-def test_slaq_compares_falls_with_the_largest_of_the_same_model() -> None:
+def test_slaq_normalizes_falls_by_the_models_largest_fall() -> None:
     """The scale of a loss does not matter."""
     small = progress([0.8], [0.6], [0.5])
     large = progress([800.0], [600.0], [500.0])
@@ -62,7 +62,7 @@ def test_slaq_compares_falls_with_the_largest_of_the_same_model() -> None:
     assert slaq([progress([3.0]), UNSEEN]) == [math.inf, math.inf]
 
 
-def test_who_is_to_be_good_soonest_goes_first() -> None:
+def test_the_fastest_improving_model_goes_first() -> None:
     """It precedes models whose loss falls slowly, is flat, or rises."""
     rising = progress([7.0, 7.5, 8.0, 8.5], [9.0, 10.0, 11.0, 12.0])
     fast, slow, flat, worse = promising([falling(0.1), falling(3.0), FLAT, rising])
@@ -71,7 +71,7 @@ def test_who_is_to_be_good_soonest_goes_first() -> None:
 
 
 @given(progresses)
-def test_who_has_diverged_comes_last(models: list[Progress]) -> None:
+def test_a_diverged_model_comes_last(models: list[Progress]) -> None:
     """The other models rank as if it did not exist."""
     left = [model for model in models if not model.has_diverged]
     for rule in (promising, hermes, slaq):
@@ -83,7 +83,7 @@ def test_who_has_diverged_comes_last(models: list[Progress]) -> None:
 
 
 @given(progresses)
-def test_rules_tell_a_number_of_each_model(models: list[Progress]) -> None:
+def test_rules_return_a_number_for_each_model(models: list[Progress]) -> None:
     """NaN would break the order."""
     for rule in (promising, hermes, slaq):
         found = rule(models)
@@ -93,7 +93,7 @@ def test_rules_tell_a_number_of_each_model(models: list[Progress]) -> None:
 
 
 @given(progresses, st.randoms(use_true_random=False))
-def test_the_order_of_models_does_not_count(models: list[Progress], random) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_models_does_not_matter(models: list[Progress], random) -> None:  # type: ignore[no-untyped-def]
     order = list(range(len(models)))
     random.shuffle(order)
     for rule in (promising, hermes, slaq):
@@ -103,9 +103,7 @@ def test_the_order_of_models_does_not_count(models: list[Progress], random) -> N
 
 @pytest.mark.slow
 @given(st.integers(0, 40), st.randoms(use_true_random=False))
-def test_worth_follows_from_what_was_shown_and_not_from_who_was_asked_before(
-    count: int, rng: random.Random
-) -> None:
+def test_a_score_does_not_depend_on_earlier_comparisons(count: int, rng: random.Random) -> None:
     """Earlier comparisons with other models do not change the score."""
     models = [
         replace(falling(rng.uniform(0.2, 2.0), floor=rng.uniform(2, 5)), since=rng.random())
