@@ -30,9 +30,7 @@ def test_create_status_and_delete(at_terminal: Terminal, capsys: pytest.CaptureF
     assert "no billed resource of demo" in capsys.readouterr().out
 
 
-def test_delete_asks_and_without_a_terminal_refuses(
-    at_terminal: Terminal, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_delete_requires_a_confirmation(at_terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
     """A script without --yes deletes nothing."""
     at_terminal.cloud.eksctl_stops_after = 0
     assert cli.main(["cluster", "create", "-f", str(at_terminal.path)]) == 1
@@ -44,7 +42,7 @@ def test_delete_asks_and_without_a_terminal_refuses(
     assert len(at_terminal.cloud.changes) == before
 
 
-def test_a_mistake_in_the_file_is_one_line_and_status_1(
+def test_an_invalid_file_prints_one_line_and_exits_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No traceback and no AWS call."""
@@ -56,7 +54,7 @@ def test_a_mistake_in_the_file_is_one_line_and_status_1(
     assert "Traceback" not in said
 
 
-def test_the_chart_is_the_files_or_the_checkouts(terminal: Terminal) -> None:
+def test_the_chart_comes_from_the_file_or_the_checkout(terminal: Terminal) -> None:
     """Without a chart the error names the fix."""
     terminal.write(install={"chart": {"path": "nowhere"}})
     assert "nowhere is no chart" in str(terminal.site().chart_problem)

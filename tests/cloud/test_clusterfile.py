@@ -45,7 +45,7 @@ def test_a_good_file_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["cluster.yaml", "cluster-gpu.yaml"])
-def test_the_examples_are_good(name: str) -> None:
+def test_the_example_files_are_valid(name: str) -> None:
     """Only the account's number must be changed."""
     read(Path(__file__).parents[2] / "infra" / "eksctl" / name)
 
@@ -84,7 +84,7 @@ def test_a_mistake_is_named_with_line_and_field(old: str, new: str, said: str) -
     assert said in refusal(GOOD.replace(old, new, 1))
 
 
-def test_all_mistakes_are_said_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     said = refusal(GOOD.replace("count: 2", "cuont: 2").replace("us-east-1", "nowhere"))
     assert len(said.splitlines()) == 3  # the region, the unknown field, the missing field
 

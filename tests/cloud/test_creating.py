@@ -22,7 +22,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
         return terminal.shape(), list(terminal.cloud.changes)
 
 
-def test_from_nothing_to_a_running_platform(whole: tuple[dict[str, Any], list[str]]) -> None:
+def test_create_builds_the_whole_platform(whole: tuple[dict[str, Any], list[str]]) -> None:
     """One command makes control plane, nodes, addons, identities, file system, classes and releases."""
     world, _ = whole
     assert world["cluster"][0] == "ACTIVE"
@@ -51,7 +51,7 @@ def _repeat(terminal: Terminal, *, after_effect: bool) -> int:
     raise AssertionError("no end")
 
 
-def test_every_change_is_tried_again_that_failed_without_effect(
+def test_a_change_that_failed_without_effect_is_retried(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
 ) -> None:
     """Each change fails once at its first attempt, so each command makes one more change than the last."""
@@ -65,7 +65,7 @@ def test_every_change_is_tried_again_that_failed_without_effect(
 
 
 @pytest.mark.slow
-def test_every_answer_lost_after_its_effect_is_made_up_for(
+def test_a_change_whose_answer_was_lost_is_not_repeated(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
 ) -> None:
     """Each command makes one change and gets only an error; the final state equals a run without errors."""
@@ -77,7 +77,7 @@ def test_every_answer_lost_after_its_effect_is_made_up_for(
 @pytest.mark.slow
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(8))
-def test_broken_at_any_change_the_same_command_goes_on(
+def test_after_a_failure_at_any_change_the_same_command_completes(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]], at: int, after_effect: bool
 ) -> None:
     """Each change fails once, before or after its effect; the next command reaches the same state."""
@@ -93,7 +93,7 @@ def test_broken_at_any_change_the_same_command_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", EKSCTL_STOPS)
-def test_whatever_part_eksctl_stopped_at_is_gone_on_from(
+def test_creation_resumes_after_eksctl_failed_at_any_part(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]], part: int
 ) -> None:
     """The same command, or the command of the next step, creates the missing parts."""
@@ -104,7 +104,7 @@ def test_whatever_part_eksctl_stopped_at_is_gone_on_from(
     assert terminal.shape() == whole[0]
 
 
-def test_a_stack_that_is_still_being_made_is_waited_for(
+def test_create_waits_for_a_stack_in_creation(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
 ) -> None:
     """CloudFormation continues after Ctrl-C; the next command waits for it and uses the result."""
@@ -151,7 +151,7 @@ def test_a_dry_run_shows_everything_and_changes_nothing(terminal: Terminal) -> N
     assert "This was a dry run" in terminal.lines[-1]
 
 
-def test_a_failed_check_keeps_anything_from_being_made(terminal: Terminal) -> None:
+def test_a_failed_check_prevents_all_changes(terminal: Terminal) -> None:
     """An instance type with too few GPUs is found before the first change."""
     terminal.write(workers=[{"name": "gpu", "instance_type": "g5.xlarge", "count": 1, "gpus": 4}])
     with pytest.raises(ProvisionError, match="Nothing was created or changed"):
@@ -182,7 +182,7 @@ def test_a_group_added_to_the_file_is_added_to_the_cluster(terminal: Terminal) -
     assert "Node group firm is not in the file" in terminal.said
 
 
-def test_somebody_elses_cluster_of_that_name_is_left_alone(terminal: Terminal) -> None:
+def test_a_foreign_cluster_with_the_same_name_is_not_touched(terminal: Terminal) -> None:
     """Neither completed nor deleted."""
     ec2 = terminal.cloud.client("ec2")
     subnets = [subnet["SubnetId"] for subnet in ec2.describe_subnets()["Subnets"][:2]]
@@ -201,7 +201,7 @@ def test_somebody_elses_cluster_of_that_name_is_left_alone(terminal: Terminal) -
 
 
 @pytest.mark.slow
-def test_a_control_plane_deleted_by_hand_is_made_again_around_the_data(terminal: Terminal) -> None:
+def test_a_deleted_control_plane_is_recreated_with_the_same_data(terminal: Terminal) -> None:
     """The file system is detached so the network can be recreated, and is mounted again."""
     terminal.create()
     before, system = terminal.shape(), terminal.site().observe().file_system
@@ -212,7 +212,7 @@ def test_a_control_plane_deleted_by_hand_is_made_again_around_the_data(terminal:
     assert (after["mounted"], after["identities"]) == (before["mounted"], before["identities"])
 
 
-def test_a_stack_without_its_file_system_is_not_taken_for_an_empty_one(terminal: Terminal) -> None:
+def test_a_stack_without_its_file_system_is_an_error(terminal: Terminal) -> None:
     """If only its tag is lost, any change could hide data, so nothing changes."""
     terminal.create()
     efs = terminal.cloud.client("efs")

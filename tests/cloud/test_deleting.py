@@ -18,7 +18,7 @@ def assert_empty(terminal: Terminal) -> None:
     assert terminal.cloud.paid_for() == []
 
 
-def test_a_whole_cluster_goes(terminal: Terminal) -> None:
+def test_a_complete_cluster_is_deleted(terminal: Terminal) -> None:
     """Resources are removed, reported and verified."""
     terminal.create()
     terminal.delete()
@@ -34,7 +34,7 @@ def half_made(terminal: Terminal, part: int) -> None:
 
 
 @pytest.mark.parametrize("part", EKSCTL_STOPS)
-def test_a_half_made_cluster_goes(terminal: Terminal, part: int) -> None:
+def test_a_partly_created_cluster_is_deleted(terminal: Terminal, part: int) -> None:
     """For each part."""
     half_made(terminal, part)
     terminal.delete()
@@ -43,7 +43,7 @@ def test_a_half_made_cluster_goes(terminal: Terminal, part: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", range(8))
-def test_a_creation_broken_anywhere_goes(terminal: Terminal, at: int) -> None:
+def test_a_creation_that_failed_at_any_change_is_deleted(terminal: Terminal, at: int) -> None:
     """For each change, including the one that failed."""
     terminal.cloud.fault = Fault(at=at, after_effect=True)
     with pytest.raises(ProvisionError):
@@ -54,7 +54,7 @@ def test_a_creation_broken_anywhere_goes(terminal: Terminal, at: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
-def test_a_deletion_broken_again_and_again_comes_to_its_end(terminal: Terminal, after_effect: bool) -> None:
+def test_a_repeatedly_failing_deletion_completes(terminal: Terminal, after_effect: bool) -> None:
     """The k-th command fails at its k-th change; it names the remaining resources, and in the end none remain."""
     terminal.create()
     for step in range(30):
@@ -68,7 +68,7 @@ def test_a_deletion_broken_again_and_again_comes_to_its_end(terminal: Terminal, 
 
 
 @pytest.mark.slow
-def test_load_balancers_go_before_the_network(terminal: Terminal) -> None:
+def test_load_balancers_are_deleted_before_the_network(terminal: Terminal) -> None:
     """Inside the cluster, or on AWS if nothing in the cluster can remove them."""
     terminal.create()
     terminal.cloud.client("elb").create_load_balancer(
@@ -95,7 +95,7 @@ def test_load_balancers_go_before_the_network(terminal: Terminal) -> None:
     assert_empty(terminal)
 
 
-def test_nothing_goes_unless_the_name_is_typed(terminal: Terminal) -> None:
+def test_nothing_is_deleted_without_a_confirmation(terminal: Terminal) -> None:
     """The question lists the resources, including the data."""
     half_made(terminal, 1)
     before, asked = terminal.shape(), []
@@ -111,7 +111,7 @@ def test_nothing_goes_unless_the_name_is_typed(terminal: Terminal) -> None:
     assert terminal.shape() == before
 
 
-def test_what_is_left_is_named_with_the_command_that_removes_it(
+def test_remaining_resources_are_named_with_the_delete_command(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk attached to a machine outside the cluster remains, and the message has the command to delete it."""

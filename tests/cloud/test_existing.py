@@ -63,14 +63,14 @@ def test_a_cluster_that_ran_is_never_removed_by_create(existing: Terminal) -> No
         "failed",
     ],
 )
-def test_a_release_that_helm_has_locked_is_freed(existing: Terminal, status: str) -> None:
+def test_a_release_locked_by_helm_is_unlocked(existing: Terminal, status: str) -> None:
     """helm locks a release if its command is killed."""
     existing.cloud.kube.releases["cerebro"] |= {"status": status, "description": "Upgrade in progress"}
     existing.create()
     assert existing.cloud.kube.releases["cerebro"]["status"] == "deployed"
 
 
-def test_a_group_that_cannot_change_is_refused(existing: Terminal) -> None:
+def test_a_change_of_an_instance_type_is_refused(existing: Terminal) -> None:
     """EKS cannot change a group's instance type; the error names the file's field before any change."""
     existing.write(
         workers=[{"name": "spot", "instance_type": "g5.2xlarge", "count": 2, "spot": True, "gpus": 1}]

@@ -53,7 +53,7 @@ SPARE: dict[str, Any] = {
 }
 
 
-def test_fallbacks_come_after_the_type_they_stand_in_for() -> None:
+def test_fallback_types_follow_the_main_type() -> None:
     """In their order, which matters on demand; a group without fallbacks has one type, as before."""
     control, spot = configuration(ClusterFile.model_validate(SPARE), ZONES)["managedNodeGroups"]
     assert spot["instanceTypes"] == ["g5.xlarge", "g6.xlarge", "g5.2xlarge"]
@@ -70,7 +70,7 @@ def test_the_configuration_is_valid_under_eksctls_schema(given: dict[str, Any], 
     jsonschema.validate(yaml.safe_load(yaml.safe_dump(made)), json.loads(SCHEMA.read_text()))
 
 
-def test_the_control_node_is_on_demand_and_workers_are_set_apart(file: ClusterFile) -> None:
+def test_the_control_node_is_on_demand_and_workers_are_tainted(file: ClusterFile) -> None:
     """Only pods with a toleration run on workers; only workers may be spot."""
     control, spot, firm = configuration(file, ZONES)["managedNodeGroups"]
     assert not control["spot"]
@@ -80,7 +80,7 @@ def test_the_control_node_is_on_demand_and_workers_are_set_apart(file: ClusterFi
     assert (spot["minSize"], spot["desiredCapacity"], spot["maxSize"]) == (0, 2, 2)
 
 
-def test_network_policies_are_enforced_and_drivers_come_along(file: ClusterFile) -> None:
+def test_network_policies_are_enforced_and_drivers_installed(file: ClusterFile) -> None:
     """EKS ignores policies unless its network addon enforces them."""
     addons = {addon["name"]: addon for addon in configuration(file, ZONES)["addons"]}
     assert json.loads(addons["vpc-cni"]["configurationValues"]) == {"enableNetworkPolicy": "true"}
@@ -101,7 +101,7 @@ def test_roles_read_the_named_buckets_and_nothing_else(file: ClusterFile) -> Non
     ]
 
 
-def test_cloudformation_takes_the_template() -> None:
+def test_the_cloudformation_template_is_valid() -> None:
     """AWS' linter knows every resource and property."""
     from cfnlint.api import lint_all as lint  # type: ignore[import-untyped]  # a second: not at each collection
 
@@ -123,7 +123,7 @@ def test_the_platforms_values_follow_the_file(file: ClusterFile) -> None:
 
 
 @pytest.mark.parametrize("given", [FILE, CPU], ids=["gpu", "cpu"])
-def test_the_chart_takes_the_values(given: dict[str, Any], tmp_path: Path) -> None:
+def test_the_chart_accepts_the_values(given: dict[str, Any], tmp_path: Path) -> None:
     """helm renders the chart with them, including its schema and its own checks."""
     path = tmp_path / "values.yaml"
     path.write_text(yaml.safe_dump(platform_values(ClusterFile.model_validate(given))))
@@ -162,7 +162,7 @@ def test_storage_classes_find_their_drivers_and_carry_the_tag(file: ClusterFile)
     assert other["metadata"]["annotations"] != shared["metadata"]["annotations"]
 
 
-def test_monitoring_finds_what_the_platform_brings(file: ClusterFile) -> None:
+def test_monitoring_finds_the_monitors_of_the_platform(file: ClusterFile) -> None:
     """The monitoring watches all namespaces; the platform's monitors, rules and dashboard exist only with it."""
     found = monitoring_values(file)
     selectors = found["prometheus"]["prometheusSpec"]

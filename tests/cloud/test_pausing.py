@@ -9,7 +9,7 @@ from cerebro.errors import ProvisionError
 from tests.cloud.conftest import Terminal
 
 
-def test_status_tells_states_nodes_and_costs(terminal: Terminal) -> None:
+def test_status_shows_states_nodes_and_costs(terminal: Terminal) -> None:
     """For no cluster, an incomplete one and a complete one."""
     assert list(status_lines(terminal.site())) == ["No resource of demo exists in us-east-1."]
     terminal.cloud.eksctl_stops_after = 4

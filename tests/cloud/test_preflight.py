@@ -46,7 +46,7 @@ def test_a_good_file_in_a_good_account_passes(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("tool", ["eksctl", "kubectl", "helm", "aws"])
-def test_a_missing_tool_is_named_with_where_to_get_it(terminal: Terminal, tool: str) -> None:
+def test_a_missing_tool_is_named_with_its_download_page(terminal: Terminal, tool: str) -> None:
     """All tools are checked, not only the first."""
     (terminal.folder / "bin" / tool).unlink()
     found = checked(terminal)
@@ -69,7 +69,7 @@ def test_a_version_that_eks_does_not_offer_is_refused(terminal: Terminal, versio
     )
 
 
-def test_missing_credentials_are_said_and_the_rest_is_left_out(
+def test_missing_credentials_skip_the_other_checks(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the sign-in command and the list of skipped checks."""
@@ -97,7 +97,7 @@ def test_an_instance_type_that_does_not_exist_is_refused(terminal: Terminal) -> 
         (1, "x86_64", 1, "instance_type", Verdict.OK),
     ],
 )
-def test_machines_have_what_is_asked_for(
+def test_machines_must_have_the_requested_gpus_and_architecture(
     has: int, architecture: str, gpus: int, name: str, verdict: Verdict
 ) -> None:
     """No GPU, too few, too many, or the wrong architecture."""
@@ -121,7 +121,7 @@ def test_machines_have_what_is_asked_for(
         (None, Verdict.FAIL, "g6.xlarge does not exist in us-east-1"),
     ],
 )
-def test_fallbacks_have_what_is_asked_for(
+def test_fallbacks_must_have_the_requested_resources(
     machine: dict[str, object] | None, verdict: Verdict, said_of_it: str
 ) -> None:
     """Each fallback is checked like the main type, including the workers' resources."""

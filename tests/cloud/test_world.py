@@ -36,7 +36,7 @@ def changed(**changes: Any) -> ClusterFile:
     return ClusterFile.model_validate({**FILE, **changes})
 
 
-def test_what_cannot_change_is_named_with_its_field() -> None:
+def test_impossible_changes_are_named_with_their_fields() -> None:
     """Version, instance type and market of an existing cluster."""
     assert conflicts(DEMO, whole()) == []
     assert conflicts(DEMO, World(name="demo")) == []
@@ -51,7 +51,7 @@ def test_what_cannot_change_is_named_with_its_field() -> None:
     assert fields == ["kubernetes", "workers[0].instance_type", "workers[0].spot"]
 
 
-def test_fallbacks_cannot_be_added_to_a_group_that_is_there() -> None:
+def test_fallbacks_cannot_be_added_to_an_existing_group() -> None:
     """EKS cannot change types; the group's original fallbacks are accepted."""
     spot = {"name": "spot", "instance_type": "g5.xlarge", "count": 2, "spot": True, "gpus": 1}
     other = changed(workers=[{**spot, "fallbacks": ["g6.xlarge"]}])

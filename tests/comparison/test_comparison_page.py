@@ -29,7 +29,7 @@ def sitting(**seconds: float) -> Sitting:
     )
 
 
-def test_the_page_has_a_place_for_each_generated_part() -> None:
+def test_the_page_has_a_section_for_each_generated_part() -> None:
     """Regenerating keeps the prose and fills each part."""
     text = document.TARGET.read_text()
     again = document.render(text, sitting(cerebro=10.0, ddp=26.0), BATCH_S, 1e-9)

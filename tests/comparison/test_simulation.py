@@ -76,7 +76,7 @@ def test_sending_per_batch_moves_the_most_bytes(work: Workload) -> None:
     assert simulation.hopping(work, CLUSTER).held == averaged.held == work.data_bytes / CLUSTER.workers
 
 
-def test_the_scale_is_one_printed_number() -> None:
+def test_the_scale_reproduces_the_printed_task_parallel_time() -> None:
     """Task-parallel compute time equals the printed scale if no data is read from disk."""
     fast = replace(paper.cluster(1e-9), disk_bytes_per_s=1e12)
     for name, work in (

@@ -35,7 +35,9 @@ class InBatches(ETLSpec):
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), count=st.integers(0, 60), batch_rows=st.integers(1, 70), as_text=st.booleans())
-def test_batches_make_what_rows_make(data: st.DataObject, count: int, batch_rows: int, as_text: bool) -> None:
+def test_batches_produce_the_same_output_as_rows(
+    data: st.DataObject, count: int, batch_rows: int, as_text: bool
+) -> None:
     bad = sorted(data.draw(st.sets(st.integers(0, max(0, count - 1)))))
     ids = [f"row-{i}" if as_text else i * 3 for i in range(count)]
     with TemporaryDirectory() as name:
@@ -50,7 +52,7 @@ def test_batches_make_what_rows_make(data: st.DataObject, count: int, batch_rows
 
 
 @pytest.mark.processes
-def test_cores_make_batches(tmp_path: Path) -> None:
+def test_several_cores_process_batches(tmp_path: Path) -> None:
     job = make_job(tmp_path, list(range(97)), cores=3, max_failed_fraction=1.0)
     preprocess(job, lambda: InBatches([2, 50], 7), nothing)
     assert stored(job.output_folder) == {
@@ -68,7 +70,7 @@ def test_cores_make_batches(tmp_path: Path) -> None:
         ((np.array(["a"] * 4), None), r"dtype <U1; return one of bool"),
     ],
 )  # fmt: skip
-def test_what_is_no_batch_ends_the_job(tmp_path: Path, returned: Any, told: str) -> None:
+def test_an_invalid_batch_ends_the_job(tmp_path: Path, returned: Any, told: str) -> None:
     """The error names the first row and the expected result."""
 
     class Returning(ETLSpec):
@@ -93,7 +95,7 @@ class Sizes(InBatches):
 
 
 @pytest.mark.parametrize("batch_rows", [1, 3, 10])
-def test_rows_of_missing_objects_are_left_out(tmp_path: Path, batch_rows: int) -> None:
+def test_rows_with_missing_objects_are_omitted(tmp_path: Path, batch_rows: int) -> None:
     """Other rows of the batch are kept."""
     (tmp_path / "objects").mkdir()
     for number in range(8):

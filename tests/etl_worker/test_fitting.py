@@ -108,7 +108,7 @@ def make(context: Context, spec: object, split: str, fitted: FittedRef | None) -
     return handler.Handler(context).handle(task, 1)
 
 
-def test_what_was_fitted_is_used_for_every_split(volumes: Volumes, context: Context) -> None:
+def test_the_fitted_value_is_used_for_every_split(volumes: Volumes, context: Context) -> None:
     """Fitting reads training rows only, and another fitted value changes the rows."""
     first, second = fit(context, Shifted(), 1), fit(context, Shifted(), 2)
     assert first.rows == 5

@@ -73,7 +73,7 @@ def told(volumes: Volumes) -> tuple[int, list[Any]]:
     return found["total"], [row["id"] for row in found["rows"]]
 
 
-def test_failed_rows_are_told_of_a_task_that_fails_for_them(
+def test_a_task_that_fails_reports_its_failed_rows(
     volumes: Volumes, handle: Callable[..., TaskResult]
 ) -> None:
     """A later successful attempt lists the rows it skipped; without failures the report is removed."""

@@ -132,7 +132,7 @@ def test_a_killed_job_is_resumed(tmp_path: Path, cores: int, at: int) -> None:
 
 
 @pytest.mark.slow  # a hundred short processes, each of which syncs its files to disk
-def test_no_moment_of_death_harms(tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_is_harmless(tmp_path: Path) -> None:
     """The job is killed around each fsync and rename; the next attempt completes it without leftover files."""
     with _script(_AT_A_STEP, tmp_path) as process:
         output = process.communicate()[0]
@@ -162,7 +162,7 @@ class _Dying(Double):
 
 
 @pytest.mark.parametrize(("by_signal", "how"), [(False, "exit status 7"), (True, "signal SIGKILL")])
-def test_a_core_that_dies_is_told(tmp_path: Path, by_signal: bool, how: str) -> None:
+def test_a_dead_core_process_is_reported(tmp_path: Path, by_signal: bool, how: str) -> None:
     """The retryable error says how the process ended and at which row."""
     job = make_job(tmp_path, list(range(ROWS)), cores=2)
     with pytest.raises(CoreDiedError, match=rf"died with {how} at row 13 of the partition") as caught:

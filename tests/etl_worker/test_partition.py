@@ -99,7 +99,7 @@ def test_no_row_is_lost_between_cores(tmp_path: Path, count: int, cores: int) ->
 
 @settings(deadline=None, max_examples=30)
 @given(values=st.lists(st.integers(0, 3), min_size=1, max_size=12), data=st.data())
-def test_the_checksum_tells_rows_apart_and_not_attempts(values: list[int], data: st.DataObject) -> None:
+def test_the_checksum_depends_on_rows_and_not_on_attempts(values: list[int], data: st.DataObject) -> None:
     """A checksum proves that a replica is equal: the same rows give the same one, any other value does not."""
     at = data.draw(st.integers(0, len(values) - 1))
     changed = [value + (place == at) for place, value in enumerate(values)]
@@ -227,7 +227,7 @@ def test_a_shape_that_changes_is_named(tmp_path: Path, cores: int, at: int) -> N
 
 
 @pytest.mark.parametrize("error", [StopIteration("end"), SystemExit(3), AssertionError(), MemoryError()])
-def test_whatever_the_row_function_raises_is_its_rows_failure(tmp_path: Path, error: BaseException) -> None:
+def test_any_exception_of_the_row_function_fails_its_row(tmp_path: Path, error: BaseException) -> None:
     """This includes StopIteration and SystemExit."""
 
     class Raising(Double):
@@ -296,7 +296,7 @@ def _raising(error: BaseException) -> Any:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("cores", [1, 2])
-def test_a_spec_that_cannot_start_is_told(tmp_path: Path, cores: int) -> None:
+def test_a_spec_that_cannot_start_is_reported(tmp_path: Path, cores: int) -> None:
     """The error includes the user's traceback."""
     job = make_job(tmp_path, list(range(8)), cores=cores)
     with pytest.raises(SpecError, match=r"restored and initialised: ModuleNotFoundError: mylib$") as caught:

@@ -36,7 +36,7 @@ def leave(progress: EtlProgress) -> None:
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_a_job_is_left_at_its_next_row_and_goes_on_later(tmp_path: Path, cores: int) -> None:
+def test_a_job_is_preempted_at_its_next_row_and_resumed_later(tmp_path: Path, cores: int) -> None:
     """Core processes end too, and partial files are removed."""
     job = make_job(tmp_path, list(range(ROWS)), cores=cores)
     with pytest.raises(PreemptedError):

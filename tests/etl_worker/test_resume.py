@@ -50,13 +50,13 @@ def _rerun(job: EtlJob, log: Path) -> list[int]:
     return sorted(int(row) for row in notes(log))
 
 
-def test_complete_shards_are_not_made_again(tmp_path: Path) -> None:
+def test_complete_shards_are_not_repeated(tmp_path: Path) -> None:
     job = _interrupted(tmp_path)
     assert _rerun(job, tmp_path / "after") == list(range(20, 40))
     assert stored(job.output_folder) == ALL
 
 
-def test_nothing_is_made_when_all_is_there(tmp_path: Path) -> None:
+def test_a_complete_partition_is_not_repeated(tmp_path: Path) -> None:
     """The spec is not loaded, no file changes, and progress is complete."""
     job = make_job(tmp_path, list(range(40)))
     manifest = preprocess(job, Double, nothing)
@@ -73,14 +73,14 @@ def test_nothing_is_made_when_all_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("cores", [2, 3])
-def test_another_number_of_cores_goes_on_with_the_same_cut(tmp_path: Path, cores: int) -> None:
+def test_another_number_of_cores_keeps_the_shard_plan(tmp_path: Path, cores: int) -> None:
     """A restarted worker with other resources keeps its complete shards."""
     job = _interrupted(tmp_path)
     assert _rerun(replace(job, cores=cores), tmp_path / "after") == list(range(20, 40))
     assert stored(job.output_folder) == ALL
 
 
-def test_another_fingerprint_makes_all_again(tmp_path: Path) -> None:
+def test_another_fingerprint_repeats_all_shards(tmp_path: Path) -> None:
     """A changed spec, seed or fraction changes the fingerprint."""
     job = _interrupted(tmp_path)
     assert _rerun(replace(job, fingerprint="spec-2"), tmp_path / "after") == list(range(40))
@@ -91,7 +91,7 @@ def test_another_fingerprint_makes_all_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["shard", "manifest", "partition", "plan"])
-def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
+def test_damaged_files_are_repeated(tmp_path: Path, damage: str) -> None:
     """A flipped bit costs one shard; a lost manifest costs only the rows that it covers."""
     job = make_job(tmp_path, list(range(40)))
     preprocess(job, Double, nothing)
@@ -112,7 +112,7 @@ def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
     assert stored(job.output_folder) == ALL
 
 
-def test_a_partition_is_not_complete_while_it_is_made_again(tmp_path: Path) -> None:
+def test_a_partition_is_incomplete_while_it_is_repeated(tmp_path: Path) -> None:
     """Otherwise a reader could map shards that are about to change."""
     job = make_job(tmp_path, list(range(40)))
     preprocess(job, Double, nothing)
@@ -126,7 +126,7 @@ def test_a_partition_is_not_complete_while_it_is_made_again(tmp_path: Path) -> N
     assert seen == [False]
 
 
-def test_failed_rows_are_tried_again_after_a_failed_job(tmp_path: Path) -> None:
+def test_failed_rows_are_retried_after_a_failed_job(tmp_path: Path) -> None:
     """The user may fix the data without changing the spec, so shards with failed rows are repeated."""
     job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.05)
     with pytest.raises(RowError):

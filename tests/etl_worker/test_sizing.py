@@ -37,7 +37,7 @@ windows = st.builds(
 
 
 @given(cores=st.integers(1, 64), seen=st.lists(windows | st.none(), max_size=30))
-def test_the_number_keeps_its_bounds_and_comes_to_rest(cores: int, seen: list[Window | None]) -> None:
+def test_the_process_count_stays_in_its_limits_and_settles(cores: int, seen: list[Window | None]) -> None:
     """`None` means that memory ran out. The number stays within its limits and never grows afterwards."""
     sizing, has_run_out = Sizing(cores), False
     for window in seen:
@@ -53,7 +53,7 @@ def test_the_number_keeps_its_bounds_and_comes_to_rest(cores: int, seen: list[Wi
 
 
 @given(cores=st.integers(1, 64), shortages=st.integers(0, 5))
-def test_attempts_after_those_that_ran_out_begin_with_fewer(cores: int, shortages: int) -> None:
+def test_attempts_after_a_lack_of_memory_start_with_fewer_processes(cores: int, shortages: int) -> None:
     """The third attempt at 16 cores uses one process; a smaller known number stays in effect."""
     sizing = Sizing(cores)
     sizing.begin(shortages)
@@ -64,7 +64,7 @@ def test_attempts_after_those_that_ran_out_begin_with_fewer(cores: int, shortage
     assert sizing.number == before
 
 
-def test_more_come_as_long_as_that_pays() -> None:
+def test_processes_are_added_while_the_row_rate_rises() -> None:
     """Each step adds half; a step that does not raise the row rate is reverted."""
     sizing = Sizing(4)
     numbers = []
@@ -139,7 +139,7 @@ def cores_of(spec: Hungry, *, counted: bool = True) -> Cores:
         pytest.param(Refused, True, marks=pytest.mark.slow),
     ],
 )
-def test_with_less_memory_fewer_processes_make_the_same_bytes(
+def test_fewer_processes_produce_the_same_bytes(
     tmp_path: Path, folder: Path, make: type[Hungry], counted: bool
 ) -> None:
     whole = make_job(tmp_path / "whole", list(range(ROWS)), cores=8)
@@ -159,7 +159,7 @@ def test_with_less_memory_fewer_processes_make_the_same_bytes(
 
 
 @pytest.mark.processes
-def test_a_row_for_which_memory_never_suffices_is_named(tmp_path: Path, folder: Path) -> None:
+def test_a_row_that_always_exhausts_the_memory_is_named(tmp_path: Path, folder: Path) -> None:
     """The attempt fails as out of memory after a single process was killed at that row."""
     job = make_job(tmp_path, [f"row-{number}" for number in range(ROWS)], cores=4)
     with (
@@ -190,7 +190,7 @@ class Squeezed(Hungry):
 
 
 @pytest.mark.processes
-def test_a_row_that_failed_in_a_process_that_was_ended_is_made_anew(tmp_path: Path, folder: Path) -> None:
+def test_a_failed_row_of_an_ended_process_is_repeated(tmp_path: Path, folder: Path) -> None:
     """Lack of memory may have caused the row's failure."""
     job = make_job(tmp_path, list(range(ROWS)), cores=2)
     with closing(cores_of(Squeezed(folder, 99))) as cores:
@@ -199,7 +199,7 @@ def test_a_row_that_failed_in_a_process_that_was_ended_is_made_anew(tmp_path: Pa
 
 
 @pytest.mark.processes
-def test_where_rows_wait_more_processes_make_them(
+def test_waiting_rows_get_more_processes(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel's processor time shows the waiting; the shard plan stays the same."""
@@ -241,7 +241,9 @@ with closing(Cores(Large)) as cores:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_what_the_kernel_ends_is_made_by_fewer_processes(small_group: Path, tmp_path: Path) -> None:
+def test_after_an_out_of_memory_kill_fewer_processes_finish_the_job(
+    small_group: Path, tmp_path: Path
+) -> None:
     """Uses real memory: eight processes of 100 MB in a cgroup of 384 MiB."""
     checksum, number, rows = run_in(small_group, _REAL, tmp_path / "small").split()
     whole = make_job(tmp_path / "whole", list(range(ROWS)), cores=8)

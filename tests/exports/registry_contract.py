@@ -89,7 +89,7 @@ class RegistryContract:
         """A model name that is new to the server."""
         return f"r{uuid.uuid4().hex[:12]}"
 
-    def test_each_version_that_is_ready_is_there_once(self, address: str, name: str) -> None:
+    def test_each_ready_version_is_pushed_once(self, address: str, name: str) -> None:
         """Repeated pushes add nothing; a version that is still copying follows once it is ready."""
         assert push(address, model(name, 1, 2)) == 2
         assert push(address, model(name, 1, 2)) == 0
@@ -105,9 +105,7 @@ class RegistryContract:
         assert (run["info"]["run_name"], run["info"]["status"]) == (f"{name}/3", "FINISHED")
         assert {each["key"]: each["value"] for each in run["data"]["params"]} == {"lr": "0.1"}
 
-    def test_a_version_refers_to_the_run_that_the_export_of_its_experiment_made(
-        self, address: str, name: str
-    ) -> None:
+    def test_a_version_refers_to_the_exported_run_of_its_model(self, address: str, name: str) -> None:
         """The run exists already, so the push creates no copy."""
         of, log = record(f"of-{name}"), story().log
         export(address, of, log)
@@ -116,7 +114,7 @@ class RegistryContract:
         assert Projection(of).id_of(PageKey("fit-1", "m00"))
         assert versions(address, name)[f"{name}/1"]["run_id"] == run
 
-    def test_aliases_follow_and_those_of_others_stay(self, address: str, name: str) -> None:
+    def test_pushed_aliases_follow_and_foreign_aliases_stay(self, address: str, name: str) -> None:
         """Only aliases set by a push are moved or removed."""
         push(address, model(name, 1, 2, champion=1, old=1))
         assert aliases(address, name) == {"champion": f"{name}/1", "old": f"{name}/1"}
@@ -133,7 +131,7 @@ class RegistryContract:
             "champion": f"{name}/1", "best": f"foreign {number}", "theirs": f"{name}/1",
         }  # fmt: skip
 
-    def test_checkpoints_are_sent_when_asked_for(self, address: str, name: str, tmp_path: Path) -> None:
+    def test_checkpoints_are_sent_on_request(self, address: str, name: str, tmp_path: Path) -> None:
         """The file is sent once, with the version or later."""
         (tmp_path / "model.pt").write_bytes(b"weights")
         push(address, model(name, 1))

@@ -41,7 +41,7 @@ class Kept:
         return {page_key: [as_told(row) for row in rows] for page_key, rows in self.rows.items()}
 
 
-def test_what_is_not_taken_is_sent_again_before_anything_else() -> None:
+def test_rejected_rows_are_resent_first() -> None:
     """A tracker with outages gets all rows in order."""
     kept, log = Kept(), story().log
     followed = ExperimentExport(LogStore(log), record(), lambda _: kept)
@@ -57,7 +57,7 @@ def test_what_is_not_taken_is_sent_again_before_anything_else() -> None:
     assert kept.settled == 1
 
 
-def test_a_log_that_cannot_be_read_is_exported_up_to_there() -> None:
+def test_a_log_is_exported_up_to_its_unreadable_event() -> None:
     """The error names the event."""
     log = story().log[:20]
     bad = TaskStarted(seq=21, time=500.0, task="fit-1/train/m09/e1/p0", attempt=1, worker="worker-0")
@@ -87,7 +87,7 @@ class Several(LogStore):
         return self.logs[experiment][after : after + 7]
 
 
-def test_all_experiments_are_followed_as_they_come_and_go() -> None:
+def test_created_and_deleted_experiments_are_followed() -> None:
     """A recreated experiment has new pages."""
     log, made = story().log, dict[str, Kept]()
     store = Several({"one": log[:10]})
@@ -111,7 +111,7 @@ def test_all_experiments_are_followed_as_they_come_and_go() -> None:
     }
 
 
-def test_one_that_is_refused_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_experiment_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     """Its error is logged once, and the export is retried when the log grows."""
     log, kept = story().log, Kept()
     store = Several({"bad": log[:10], "good": log})

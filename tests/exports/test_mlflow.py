@@ -79,9 +79,7 @@ def patient(address: str) -> tuple[MlflowServer, list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_sent", [False, True])
-def test_an_export_that_is_killed_at_any_request_goes_on(
-    fake: FakeMlflow, address: str, is_sent: bool
-) -> None:
+def test_an_export_killed_at_any_request_resumes(fake: FakeMlflow, address: str, is_sent: bool) -> None:
     """The export is killed at each request, and once more at the fifth request afterwards."""
     for last in range(1, 1000):
         fake.runs.clear()
@@ -99,7 +97,7 @@ def test_an_export_that_is_killed_at_any_request_goes_on(
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("is_done", [False, True])
-def test_every_third_request_fails_and_nothing_is_lost_or_doubled(
+def test_with_every_third_request_failing_each_row_is_exported_once(
     fake: FakeMlflow, address: str, status: int, is_done: bool
 ) -> None:
     """The server may or may not have executed the failed request."""
@@ -113,7 +111,7 @@ def test_every_third_request_fails_and_nothing_is_lost_or_doubled(
     check_rows(address, OF, story().log)
 
 
-def test_a_server_that_dies_within_a_request_has_no_row_twice(fake: FakeMlflow, address: str) -> None:
+def test_a_server_that_dies_within_a_request_stores_each_row_once(fake: FakeMlflow, address: str) -> None:
     """Some of a request's rows are stored, and the cursor is not."""
     rows = iter(range(1, 10_000))
     fake.fault = lambda number, call, done: (500, {}) if call == "a row" and next(rows) % 2 == 0 else None
@@ -122,9 +120,7 @@ def test_a_server_that_dies_within_a_request_has_no_row_twice(fake: FakeMlflow, 
     check_rows(address, OF, story().log)
 
 
-def test_a_server_with_too_much_to_do_is_left_alone_for_as_long_as_it_asks(
-    fake: FakeMlflow, address: str
-) -> None:
+def test_retry_after_sets_the_pause(fake: FakeMlflow, address: str) -> None:
     """Retry-After sets the pause; otherwise pauses grow."""
     fake.fault = lambda number, call, done: (429, {"retry_after": "20"}) if number == 3 and not done else None
     server, pauses = patient(address)
@@ -132,9 +128,7 @@ def test_a_server_with_too_much_to_do_is_left_alone_for_as_long_as_it_asks(
     assert pauses == [20.0]
 
 
-def test_a_server_that_stays_away_is_named_and_the_next_export_goes_on(
-    fake: FakeMlflow, address: str
-) -> None:
+def test_an_unavailable_server_is_named_and_the_next_export_resumes(fake: FakeMlflow, address: str) -> None:
     """The number of tries is limited; sent rows stay."""
     fake.fault = lambda number, call, done: (503, {}) if number > 12 else None
     server, pauses = patient(address)
@@ -147,7 +141,7 @@ def test_a_server_that_stays_away_is_named_and_the_next_export_goes_on(
     check_rows(address, OF, story().log)
 
 
-def test_a_token_is_sent_and_a_missing_one_is_told(fake: FakeMlflow, address: str) -> None:
+def test_the_token_is_sent_and_a_missing_token_is_reported(fake: FakeMlflow, address: str) -> None:
     """Uses the variables of MLflow's own client."""
     fake.token = "secret"
     with pytest.raises(ExportError, match=r"asks for a sign-in .*set MLFLOW_TRACKING_TOKEN"):
@@ -157,13 +151,13 @@ def test_a_token_is_sent_and_a_missing_one_is_told(fake: FakeMlflow, address: st
 
 
 @pytest.mark.parametrize("url", ["", "mlflow:5000", "sqlite:///mlflow.db", "http://"])
-def test_an_address_that_is_none_is_refused_before_anything_is_sent(url: str) -> None:
+def test_an_invalid_address_is_refused_before_any_request(url: str) -> None:
     """The error shows a valid example."""
     with pytest.raises(ExportError, match=r"expected one such as http://mlflow:5000, as --url"):
         MlflowServer(url, {})
 
 
-def test_two_names_never_become_one() -> None:
+def test_different_names_stay_different() -> None:
     """Holds even if characters are replaced."""
     names = ["a/b", "a//b", "a_b", "ä", "ö", "..", "...", "x" * 250, "x" * 251, "x" * 252, " ", ""]
     assert len({_name(name) for name in names}) == len(names)

@@ -56,7 +56,7 @@ class TestRealRegistry(RegistryContract):
         return (self.folder / "files" / source.removeprefix("mlflow-artifacts:/") / "model.pt").read_bytes()
 
 
-def test_a_push_that_is_killed_again_and_again_leaves_each_version_once(address: str, tmp_path: Path) -> None:
+def test_a_repeatedly_killed_push_leaves_each_version_once(address: str, tmp_path: Path) -> None:
     """Processes are killed by kill -9 at random requests, and a final push completes."""
     (tmp_path / "model.pt").write_bytes(b"weights")
     chance, name = random.Random(2), "killed-registry"
@@ -71,9 +71,7 @@ def test_a_push_that_is_killed_again_and_again_leaves_each_version_once(address:
     assert aliases(address, name) == {"champion": f"{name}/3", "old": f"{name}/1"}
 
 
-def test_an_exporter_that_is_killed_again_and_again_leaves_each_row_once(
-    address: str, tmp_path: Path
-) -> None:
+def test_a_repeatedly_killed_export_leaves_each_row_once(address: str, tmp_path: Path) -> None:
     """Processes are killed by kill -9 at random requests, and a final export completes."""
     log, of, chance = long_log(), record("killed"), random.Random(1)
     write_log(tmp_path / "log", log)

@@ -53,7 +53,7 @@ class TestStandIn(RegistryContract):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_sent", [False, True])
-def test_a_push_that_is_killed_at_any_request_doubles_no_version(
+def test_a_push_killed_at_any_request_duplicates_no_version(
     fake: FakeRegistry, address: str, is_sent: bool, tmp_path: Path
 ) -> None:
     """The push is killed at each request, and once more at the fifth request afterwards."""
@@ -85,7 +85,7 @@ def test_a_push_that_is_killed_at_any_request_doubles_no_version(
 
 @pytest.mark.parametrize("status", [429, 500])
 @pytest.mark.parametrize("is_done", [False, True])
-def test_every_third_request_fails_and_no_version_is_doubled(
+def test_with_every_third_request_failing_no_version_is_duplicated(
     fake: FakeRegistry, address: str, status: int, is_done: bool
 ) -> None:
     """The server may or may not have executed the failed request."""
@@ -101,7 +101,7 @@ def test_every_third_request_fails_and_no_version_is_doubled(
     assert aliases(address, "digits") == {"champion": "digits/4"}
 
 
-def test_what_is_as_it_was_pushed_asks_nothing(
+def test_an_unchanged_model_causes_no_requests(
     fake: FakeRegistry, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--follow` polls every five seconds, so an unchanged model must cost no requests."""
@@ -115,7 +115,7 @@ def test_what_is_as_it_was_pushed_asks_nothing(
 
 
 @given(st.dictionaries(names, numbers), st.dictionaries(names, numbers), st.sets(names), st.sets(numbers))
-def test_aliases_come_to_rest_and_nobody_elses_is_touched(
+def test_alias_changes_are_idempotent_and_keep_foreign_aliases(
     wanted: dict[str, str], there: dict[str, str], ours: set[str], ids: set[str]
 ) -> None:
     """A second pass changes nothing, and aliases set by others on other versions stay."""
@@ -131,7 +131,7 @@ def test_aliases_come_to_rest_and_nobody_elses_is_touched(
     assert all(after[alias] == number for alias, number in wanted.items() if alias not in changes.foreign)
 
 
-def test_a_follower_pushes_beside_experiments_and_tells_a_problem_once(
+def test_a_follower_pushes_models_and_logs_a_problem_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A refused push does not stop the experiments, and an outage is retried."""
@@ -149,7 +149,7 @@ def test_a_follower_pushes_beside_experiments_and_tells_a_problem_once(
     assert caplog.text.count("registered models were not exported: refused") == 1
 
 
-def test_the_command_pushes_what_the_store_has(
+def test_the_command_pushes_the_models_of_the_store(
     service: Service,
     kvs: KvsClient,
     address: str,

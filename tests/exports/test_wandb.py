@@ -21,7 +21,7 @@ from tests.exports.trackers import program
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says how to install it, before any log is read."""
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ExportError, match=r"pip install 'cerebro-platform\[wandb\]'"):
@@ -30,7 +30,7 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_runs_have_each_value_once_under_steps_that_only_grow(tmp_path: Path) -> None:
+def test_runs_have_each_value_once_with_increasing_steps(tmp_path: Path) -> None:
     """A second export writes the same steps and ids, which W&B drops."""
     done = subprocess.run(
         [program("python"), "-m", "tests.exports.wandb_offline", str(tmp_path)],
@@ -78,7 +78,7 @@ def to_a_stand_in(folder: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_run_that_was_deleted_there_stays_so_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_run_deleted_in_wandb_stays_deleted(tmp_path: Path) -> None:
     """Uses the real package and W&B's real error for a deleted id; the log mentions the run once."""
     told = to_a_stand_in(tmp_path)
     projection = Projection(record())
@@ -92,7 +92,7 @@ def test_a_run_that_was_deleted_there_stays_so_and_the_others_go_on(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_who_is_not_signed_in_there_is_told_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_refused_login_is_reported_without_retries(tmp_path: Path) -> None:
     """`--follow` retries outages, but not a refused login."""
     told = to_a_stand_in(tmp_path, "refuses")
     assert "ExportError: W&B does not take run" in told["said"]

@@ -59,7 +59,7 @@ class TrackingContract:
         """An experiment that is new to the server."""
         return record(f"e{uuid.uuid4().hex[:12]}")
 
-    def test_what_is_committed_is_there_once(self, address: str, of: ExperimentRecord) -> None:
+    def test_each_committed_value_is_exported_once(self, address: str, of: ExperimentRecord) -> None:
         """Exports may be repeated and may cover parts of the log."""
         log = story().log
         for length in (4, 15, 15, 30, len(log), len(log)):
@@ -67,7 +67,7 @@ class TrackingContract:
             check_rows(address, of, log[:length])
         assert export(address, of, log) == 0
 
-    def test_a_model_is_a_run_below_that_of_its_fit(self, address: str, of: ExperimentRecord) -> None:
+    def test_a_model_is_a_child_run_of_its_fit(self, address: str, of: ExperimentRecord) -> None:
         """The run has the hyperparameters, status and author."""
         export(address, of, story().log)
         found = check_rows(address, of, story().log)
@@ -87,7 +87,7 @@ class TrackingContract:
         assert found[PageKey("fit-1", "m01")].tags["cerebro.failure"]
         assert int(fit.info["start_time"]) == 104_000
 
-    def test_a_model_that_goes_on_runs_again(self, address: str, of: ExperimentRecord) -> None:
+    def test_a_resumed_model_is_a_running_run_again(self, address: str, of: ExperimentRecord) -> None:
         told = story()
         export(address, of, told.log)
         told.tell(ModelResumed(run="fit-1", model="m02", by="ada"))
@@ -97,9 +97,7 @@ class TrackingContract:
         export(address, of, told.log)
         check_rows(address, of, told.log)
 
-    def test_an_experiment_that_is_made_anew_has_runs_of_its_own(
-        self, address: str, of: ExperimentRecord
-    ) -> None:
+    def test_a_recreated_experiment_has_its_own_runs(self, address: str, of: ExperimentRecord) -> None:
         """The old experiment has the same name, runs and models."""
         log, later = story().log, of.model_copy(update={"created": 99.0})
         export(address, of, log)
@@ -107,7 +105,7 @@ class TrackingContract:
         check_rows(address, of, log)
         check_rows(address, later, log[:20])
 
-    def test_names_and_values_of_any_kind_are_taken(self, address: str, of: ExperimentRecord) -> None:
+    def test_names_and_values_of_any_kind_are_exported(self, address: str, of: ExperimentRecord) -> None:
         """Covers more values than one request holds, NaN and infinity, and names that MLflow refuses."""
         told = Story()
         odd = {"läss": 1.0, "a//b": 2.0, "..": 3.0, "x" * 300: 4.0, "a b-c.d/e": 5.0, "ess:1": 6.0}
@@ -135,7 +133,7 @@ class TrackingContract:
         assert found.params["none"] == "null"
         assert export(address, of, told.log) == 0
 
-    def test_a_run_that_was_deleted_there_stays_so(self, address: str, of: ExperimentRecord) -> None:
+    def test_a_run_deleted_in_the_tracker_stays_deleted(self, address: str, of: ExperimentRecord) -> None:
         log = story().log
         export(address, of, log[:20])
         run = seen(address, of, log)[PageKey("fit-1", "m00")]
@@ -145,7 +143,7 @@ class TrackingContract:
             PageKey("fit-1"), PageKey("fit-1", "m01"), PageKey("fit-1", "m02"),
         }  # fmt: skip
 
-    def test_checkpoints_are_sent_when_asked_for(
+    def test_checkpoints_are_sent_on_request(
         self, address: str, of: ExperimentRecord, tmp_path: Path
     ) -> None:
         """Models that have ended are sent once."""
@@ -161,7 +159,7 @@ class TrackingContract:
         (tmp_path / "checkpoint.pt").unlink()
         export(address, of, log, folder=tmp_path)  # does not read the file again
 
-    def test_an_address_that_is_no_tracking_server_is_named(self, address: str, of: ExperimentRecord) -> None:
+    def test_an_address_without_a_tracking_server_is_named(self, address: str, of: ExperimentRecord) -> None:
         with pytest.raises(ExportError, match="is no MLflow tracking server"):
             export(f"{address}/elsewhere", of, story().log)
 

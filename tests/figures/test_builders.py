@@ -58,7 +58,7 @@ def test_names_of_users_are_neither_markup_nor_templates(figure: Figure) -> None
 
 
 @pytest.mark.parametrize("figure", EVERY)
-def test_a_figure_has_words(figure: Figure) -> None:
+def test_a_figure_has_a_text_description(figure: Figure) -> None:
     """For screen readers, with a table unless it is empty."""
     assert description(figure).endswith((".", ")"))
     columns, rows, _ = table(figure)

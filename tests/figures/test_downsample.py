@@ -12,7 +12,7 @@ POINTS = st.integers(min_value=FEWEST, max_value=100)
 
 
 @given(VALUES, POINTS)
-def test_no_more_points_are_kept_than_asked_for(y: list[float], points: int) -> None:
+def test_at_most_the_requested_points_are_kept(y: list[float], points: int) -> None:
     """Shorter series are unchanged."""
     found = kept_indices(y, points)
     assert len(found) <= points
@@ -30,7 +30,7 @@ def test_ends_and_extremes_are_kept(y: list[float], points: int) -> None:
 
 
 @given(VALUES, POINTS)
-def test_points_stay_in_their_order_and_none_is_made_up(y: list[float], points: int) -> None:
+def test_kept_points_are_input_points_in_their_order(y: list[float], points: int) -> None:
     """Each point is an input point at its position."""
     places = tuple(float(i) for i in range(len(y)))
     x, values = downsample(places, y, points)

@@ -24,7 +24,7 @@ def fitted() -> Story:
 # --- curves ------------------------------------------------------------------------------------------
 
 
-def test_a_curve_has_a_point_per_epoch_and_knows_its_best() -> None:
+def test_a_curve_has_a_point_per_epoch_and_its_best_value() -> None:
     """In plan order, with the index that selects the colour."""
     first, second = epoch_curves(fitted().run, "loss")
     assert (first.model, first.index, first.x, first.y, first.best_at) == (
@@ -46,7 +46,7 @@ def test_a_curve_over_rows_or_time_ends_where_the_epoch_ends() -> None:
     assert epoch_curves(story.run, "loss", axis="time")[0].x == expected
 
 
-def test_a_curve_tells_where_its_metric_broke() -> None:
+def test_a_curve_marks_its_first_non_finite_value() -> None:
     """A sub-epoch with a non-finite metric commits nothing, so the value is taken from the failure."""
     story = fitted()
     story.fail(sub_epoch(2, 0, "m01"), 0, FailureKind.NON_FINITE)
@@ -83,7 +83,7 @@ def test_every_attempt_that_ran_is_a_span() -> None:
 # --- scores ------------------------------------------------------------------------------------------
 
 
-def test_models_are_compared_by_their_best_or_at_one_epoch() -> None:
+def test_models_are_compared_by_best_value_or_at_one_epoch() -> None:
     """`margin` accepts models that are this many epochs behind."""
     story = fitted()
     rows = list(summaries(story.run))
@@ -96,7 +96,7 @@ def test_models_are_compared_by_their_best_or_at_one_epoch() -> None:
 # --- ETL ---------------------------------------------------------------------------------------------
 
 
-def test_rows_of_a_split_are_kept_failed_under_way_or_to_do() -> None:
+def test_rows_of_a_split_are_kept_failed_in_progress_or_pending() -> None:
     """In the end, rows in are rows kept plus rows failed."""
     story = Story()
     story.tell(

@@ -33,7 +33,7 @@ def test_the_axis_suits_the_values(values: list[JsonValue], kind: str) -> None:
     assert scale("x", values).kind == kind
 
 
-def test_values_are_compared_and_not_their_words() -> None:
+def test_values_are_compared_and_not_their_texts() -> None:
     """Seeds with equal first six digits differ; 1 and "1" differ, 1 and 1.0 do not; very large numbers work."""
     rows = [
         row(
@@ -48,7 +48,7 @@ def test_values_are_compared_and_not_their_words() -> None:
     assert varying(rows) == ("seed", "kind", "huge")
 
 
-def test_no_two_categories_read_alike() -> None:
+def test_category_labels_are_distinct() -> None:
     """Ambiguous ones are written as JSON: text in quotes, numbers in full."""
     values: list[JsonValue] = [True, "true", 1.0, "1", 1, 1e9 + 1, 1e9 + 2, None, "(absent)", "x"]
     found = scale("x", values)

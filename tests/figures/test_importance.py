@@ -28,7 +28,7 @@ def grid() -> list[tuple[float, int, str]]:
     return list(product([0.001, 0.01, 0.1], [16, 32, 64], ["relu", "gelu", "tanh"]))
 
 
-def test_on_a_grid_only_what_decides_matters() -> None:
+def test_on_a_grid_only_the_decisive_hyperparameter_is_important() -> None:
     """The objective depends only on the learning rate."""
     found = importance(
         models([({"lr": lr, "width": w, "act": a}, abs(lr - 0.01)) for lr, w, a in grid()]), mode="min"
@@ -76,7 +76,7 @@ def test_noise_has_no_importance() -> None:
     assert answers <= 0.08 * runs
 
 
-def test_what_chance_explains_has_no_part_in_what_does_not() -> None:
+def test_irrelevant_hyperparameters_have_no_share() -> None:
     """Next to a decisive hyperparameter, irrelevant ones usually have a share of zero."""
     random, without = Random(8), 0
     for _ in range(50):
@@ -97,7 +97,7 @@ def test_what_chance_explains_has_no_part_in_what_does_not() -> None:
     ("freedom", "probability", "quantile"),
     [(1, 0.95, 3.841), (1, 0.99, 6.635), (2, 0.99, 9.210), (5, 0.99, 15.086), (63, 0.95, 82.529)],
 )
-def test_quantiles_are_those_of_the_tables(freedom: int, probability: float, quantile: float) -> None:
+def test_quantiles_match_the_statistical_tables(freedom: int, probability: float, quantile: float) -> None:
     """Within 3 %; the approximation is worst for one degree of freedom."""
     assert _chi_squared(freedom, probability) == pytest.approx(quantile, rel=0.03)
 
@@ -111,7 +111,9 @@ def test_quantiles_are_those_of_the_tables(freedom: int, probability: float, qua
         ([({"lr": float(i)}, float(i % 5)) for i in range(20)], "better than chance"),
     ],
 )
-def test_it_says_why_it_is_silent(given: list[tuple[Hyperparameters, float]], reason: str) -> None:
+def test_importance_gives_a_reason_when_it_is_unknown(
+    given: list[tuple[Hyperparameters, float]], reason: str
+) -> None:
     """Instead of naming an arbitrary winner."""
     found = importance(models(given), mode="min")
     assert found.shares == ()

@@ -19,7 +19,7 @@ def story() -> Story:
     return resumed(BREAK_S)
 
 
-def test_an_epoch_lies_where_its_last_sub_epoch_ends(story: Story) -> None:
+def test_an_epoch_ends_with_its_last_sub_epoch(story: Story) -> None:
     """A report's makespan excludes breaks; the time axis includes them."""
     found = spans(story.run, story.time)
     last = [max(span.end_s for span in found if span.epoch == epoch) for epoch in (1, 2)]
@@ -44,7 +44,7 @@ def test_the_bound_is_a_duration_and_lies_after_a_break_it_exceeds(story: Story)
     assert found.bound_at_s == pytest.approx(seconds + (until - since if seconds > since else 0.0))
 
 
-def test_figure_and_report_say_the_same_of_idle_time(story: Story) -> None:
+def test_figure_and_report_show_the_same_idle_time(story: Story) -> None:
     """Both exclude breaks, and the table says that it counts sub-epochs."""
     now = schedule_now(story.state, story.run, story.time)
     assert now is not None
@@ -77,7 +77,7 @@ def test_a_worker_is_absent_from_its_loss_until_it_is_back() -> None:
     ]
 
 
-def test_who_went_while_the_run_had_ended_is_absent_once_it_goes_on() -> None:
+def test_a_worker_lost_between_runs_is_absent_when_the_run_resumes() -> None:
     """Changes between runs are seen when a run opens again."""
     story = Story(workers=2)
     story.etl()

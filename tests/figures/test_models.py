@@ -32,7 +32,7 @@ def lines(figure: Figure) -> list[dict[str, Any]]:
 # --- curves ------------------------------------------------------------------------------------------
 
 
-def test_a_hundred_curves_are_drawn_and_the_cut_is_said() -> None:
+def test_a_hundred_curves_are_drawn_and_the_title_states_the_limit() -> None:
     """The first ones; the caller ranks the models."""
     given = [curve(i, 3) for i in range(MOST_LINES + 5)]
     found = figures.curves(given, metric="loss", mode="min", total=10_000)
@@ -47,7 +47,7 @@ def test_smoothing_beyond_its_range_is_refused(weight: float) -> None:
         figures.curves([curve(0)], metric="loss", mode="min", smoothing=weight)
 
 
-def test_a_cross_has_a_place_on_a_logarithmic_axis() -> None:
+def test_a_cross_has_a_position_on_a_logarithmic_axis() -> None:
     """Zero and negative values have no position, so the cross is at the last positive value, or below all curves."""
     given = [
         Curve(model="m00", index=0, x=(1.0, 2.0), y=(0.5, 0.0), broke_at=3.0),
@@ -73,7 +73,7 @@ def test_the_cross_of_a_model_without_a_value_is_on_no_curve() -> None:
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_of_equal_models_the_description_names_the_first(mode: Literal["min", "max"]) -> None:
+def test_the_description_names_the_first_of_equal_models(mode: Literal["min", "max"]) -> None:
     """As in tables and reports; the id does not matter."""
     given = [
         Curve(model=name, index=index, x=(1.0,), y=(0.5,), best_at=0)
@@ -87,7 +87,7 @@ def test_of_equal_models_the_description_names_the_first(mode: Literal["min", "m
 # --- parallel coordinates ----------------------------------------------------------------------------
 
 
-def test_of_thousands_of_models_the_best_and_a_stated_sample_are_drawn() -> None:
+def test_with_thousands_of_models_the_best_and_a_stated_sample_are_drawn() -> None:
     """The best 800, and a regular sample of the others."""
     given = [row(i, float(i), {"lr": 0.001 * (i + 1), "n": i % 7}) for i in range(5000)]
     found = figures.parallel(given, metric="loss", mode="min")
@@ -101,7 +101,7 @@ def test_of_thousands_of_models_the_best_and_a_stated_sample_are_drawn() -> None
     "unseen",
     [{"lr": 0.1, "opt": "rmsprop"}, {"lr": 0.0, "opt": "adam"}, {"lr": -1.0, "opt": "sgd"}, {"opt": "adam"}],
 )
-def test_a_failed_model_of_a_value_that_no_other_has_is_drawn(unseen: Hyperparameters) -> None:
+def test_a_failed_model_with_a_unique_value_is_drawn(unseen: Hyperparameters) -> None:
     """The axes include every drawn model, for any number of models."""
     given = [row(i, float(i), {"lr": 10.0 ** -(i % 5), "opt": ("adam", "sgd")[i % 2]}) for i in range(1200)]
     failed = [row(2000 + i, None, unseen, is_failed=True) for i in range(300)]
@@ -117,7 +117,7 @@ def test_a_failed_model_of_a_value_that_no_other_has_is_drawn(unseen: Hyperparam
 @pytest.mark.parametrize(
     ("low", "high"), [(1.1012, 1.1284), (0.99999991, 0.99999993), (0.0, 1e-300), (-1.7e308, 1.7e308)]
 )
-def test_no_two_ticks_of_an_axis_read_alike(low: float, high: float) -> None:
+def test_tick_labels_of_an_axis_are_distinct(low: float, high: float) -> None:
     """With as many digits as needed, in axis order, for any finite values."""
     axis = objective_axis("loss", [low, high], "min", is_log=False)
     ticks = axis.ticks()
@@ -127,7 +127,7 @@ def test_no_two_ticks_of_an_axis_read_alike(low: float, high: float) -> None:
 
 
 @pytest.mark.parametrize(("values", "kind"), [(range(1, 12), "linear"), ([2**i for i in range(9)], "log")])
-def test_ticks_of_integers_are_integers_at_their_place(values: Sequence[int], kind: str) -> None:
+def test_ticks_of_integers_are_integers(values: Sequence[int], kind: str) -> None:
     """Layer counts have no fractions."""
     axis = hyperparameter_axis("layers", list(values))
     assert axis.scale.kind == kind
@@ -137,7 +137,7 @@ def test_ticks_of_integers_are_integers_at_their_place(values: Sequence[int], ki
     assert few.ticks() == [(0.0, "1"), (1.0, "2")]
 
 
-def test_values_that_look_alike_have_places_of_their_own() -> None:
+def test_similar_values_have_their_own_positions() -> None:
     """With six digits they look the same; axis, panel and cell distinguish them."""
     kinds: list[JsonValue] = [1, "1", 2]
     given = [row(i, float(i), {"seed": 1_000_001.0 + i, "kind": kind}) for i, kind in enumerate(kinds)]

@@ -39,7 +39,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_marks_stand_out_from_the_ground(theme: Theme) -> None:
+def test_marks_contrast_with_the_background(theme: Theme) -> None:
     """3:1 for every model colour, every step of the scale, and for good and bad."""
     colors = THEME_COLORS[theme]
     marks = {colour(index, theme) for index in range(STYLES)} | {colors.good, colors.bad}
@@ -49,14 +49,14 @@ def test_marks_stand_out_from_the_ground(theme: Theme) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_text_can_be_read(theme: Theme) -> None:
+def test_text_contrasts_with_the_background(theme: Theme) -> None:
     """4.5:1 for both font weights."""
     colors = THEME_COLORS[theme]
     assert min(contrast(words, colors.ground) for words in (colors.ink, colors.quiet)) >= 4.5
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_neighbours_differ_however_many_models_there_are(theme: Theme) -> None:
+def test_neighbouring_models_have_different_styles(theme: Theme) -> None:
     """Any 32 consecutive models have 32 combinations of colour and dash."""
     looks = [(colour(index, theme), dash(index)) for index in range(4 * STYLES)]
     for first in range(3 * STYLES):

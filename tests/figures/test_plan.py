@@ -28,7 +28,7 @@ def hollow(figure: Figure) -> dict[str, Any]:
     return dict(found)
 
 
-def test_now_is_a_line_between_what_ran_and_what_is_to_come() -> None:
+def test_a_line_marks_now_between_past_and_planned_sub_epochs() -> None:
     """The axis covers the whole plan."""
     found = spans()
     now = max(span.end_s for span in found)
@@ -39,7 +39,7 @@ def test_now_is_a_line_between_what_ran_and_what_is_to_come() -> None:
     assert "since the first sub-epoch" in layout["xaxis"]["title"]["text"]
 
 
-def test_before_the_first_sub_epoch_there_is_the_plan_alone() -> None:
+def test_before_the_first_sub_epoch_only_the_plan_is_shown() -> None:
     """No line of busy devices, and time counts from now."""
     figure = drawn([], now_s=0.0)
     assert figure["layout"]["title"]["text"] == "Plan of 16 models on 4 workers"

@@ -41,7 +41,7 @@ def told(found: list[PlannedSpan]) -> list[tuple[str, str, float, float]]:
     return [(each.worker, each.model, each.start_s, each.end_s) for each in found]
 
 
-def test_before_the_first_sub_epoch_it_is_the_plan_from_now_on() -> None:
+def test_before_the_first_sub_epoch_the_plan_starts_now() -> None:
     """A sub-epoch lasts until its worker's or model's next one starts, or until the end of the plan."""
     made = story()
     assert told(planned(made.run, made.time)) == [
@@ -54,7 +54,7 @@ def test_before_the_first_sub_epoch_it_is_the_plan_from_now_on() -> None:
     ]
 
 
-def test_a_worker_of_several_devices_takes_the_one_that_is_free_first() -> None:
+def test_planned_sub_epochs_use_the_first_free_device() -> None:
     """In parallel up to the number of devices."""
     order = tuple(PlannedSubEpoch("worker-0", f"m0{number}", 1, 0, 0.0) for number in range(3))
     made = Story(devices=2)
@@ -69,7 +69,7 @@ def test_a_worker_of_several_devices_takes_the_one_that_is_free_first() -> None:
     assert [(each.device, each.start_s, each.end_s) for each in found] == [(0, 0, 4), (1, 0, 4), (0, 4, 8)]
 
 
-def test_what_has_begun_is_planned_no_more_and_holds_up_the_rest() -> None:
+def test_started_sub_epochs_leave_the_plan_and_delay_the_rest() -> None:
     """Times count from the first sub-epoch; a running one blocks its worker and its model."""
     made = story()
     made.start(sub_epoch(1, 0), 0)
@@ -85,7 +85,7 @@ def test_what_has_begun_is_planned_no_more_and_holds_up_the_rest() -> None:
     assert found[0].start_s == begun + 3.0 - made.run.origin
 
 
-def test_what_nobody_follows_is_not_shown() -> None:
+def test_an_unused_plan_is_not_shown() -> None:
     """No plan, an abandoned plan, stopped models, an ended run."""
     without = Story()
     without.fit()

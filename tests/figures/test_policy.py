@@ -113,7 +113,7 @@ def test_every_figure_is_drawn_and_nothing_is_blocked(page: Page, address: str) 
         assert (shown > 0) is bool(figure["data"]), f"{name} has no marks"
 
 
-def test_the_style_rules_that_we_ship_are_those_of_the_script(page: Page) -> None:
+def test_the_shipped_style_rules_equal_those_of_plotly(page: Page) -> None:
     """After an update of plotly, copy the rules again; the error lists missing ones."""
     page.set_content("<div id=a></div>")
     page.add_script_tag(content=plotly_script())

@@ -32,7 +32,7 @@ def bars(figure: Figure, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_a_bar_says_what_it_is_and_what_a_click_opens() -> None:
+def test_a_bar_shows_its_attempt_and_links_to_its_task() -> None:
     """Model, epoch, partition, attempt, task, and the error of a failed attempt."""
     failed = bars(drawn(spans(), 4), "failed")
     model, epoch, partition, attempt, task = failed["customdata"][0]
@@ -76,7 +76,7 @@ def test_a_sub_epoch_on_several_devices_is_drawn_on_each_of_them() -> None:
     ]
 
 
-def test_partitions_that_are_made_beside_sub_epochs_have_a_row_of_their_own() -> None:
+def test_partitions_built_during_a_fit_have_their_own_row() -> None:
     """Below the devices; an ETL worker's row has its name, and without partitions the row is absent."""
     (sub_epoch,) = spans(1, 1, 1, last_runs=False)
     what = "preprocesses train, partition 0"
@@ -94,7 +94,7 @@ def test_partitions_that_are_made_beside_sub_epochs_have_a_row_of_their_own() ->
     assert "2 partitions made again" in description(figure)
 
 
-def test_trials_are_on_the_rows_of_their_devices_and_an_inspection_on_its_own() -> None:
+def test_trials_are_on_their_devices_rows_and_inspections_on_their_own() -> None:
     """Without a model's colour. If they precede the first sub-epoch, the axis starts with them."""
     (sub_epoch,) = spans(1, 1, 1, last_runs=False)
     none = replace(sub_epoch, model="", worker="worker-0", outcome="committed", load_s=0.0, save_s=0.0)
@@ -125,7 +125,7 @@ def test_trials_are_on_the_rows_of_their_devices_and_an_inspection_on_its_own() 
     assert bars(alone, "inspecting models")["base"] == [-3.0]
 
 
-def test_a_worker_that_was_lost_and_came_back_is_marked() -> None:
+def test_a_lost_and_returned_worker_is_marked() -> None:
     """At the time of the loss; its rows are shaded until the return, so they do not look idle."""
     found = spans(2, 2, 2, last_runs=False)
     end = max(span.end_s for span in found)
@@ -157,7 +157,7 @@ def test_a_worker_that_was_lost_and_came_back_is_marked() -> None:
     assert "worker lost" not in [trace["name"] for trace in drawn(found, 2)["data"]]
 
 
-def test_breaks_are_shaded_and_count_as_nobodys_time() -> None:
+def test_breaks_are_shaded_and_count_for_no_worker() -> None:
     """The run was not open, so no worker could train. A break after the last sub-epoch is not drawn."""
     found = spans(last_runs=False)
     end = max(span.end_s for span in found)
@@ -169,7 +169,7 @@ def test_breaks_are_shaded_and_count_as_nobodys_time() -> None:
     assert "4.00 s in which the run had ended" in description(figure)
 
 
-def test_what_other_runs_had_is_hatched_and_not_idle() -> None:
+def test_time_of_other_runs_is_hatched_and_not_idle() -> None:
     """In the row of its device, without a model's colour; the table counts it neither as training nor as idle."""
     (one, *_) = spans()
     found = [replace(one, worker="worker-0", devices=(1,), start_s=0.0, end_s=2.0)]
@@ -250,7 +250,7 @@ def test_the_strip_keeps_the_busy_time_of_all_workers(given_: list[tuple[int, fl
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_window_counts_what_is_in_it(many: bool) -> None:
+def test_a_time_range_counts_only_its_sub_epochs(many: bool) -> None:
     """Bars that start before it are clipped; epochs, breaks and bounds outside it are not drawn."""
     sub_epochs = spans(4, 6, 200 if many else 2, last_runs=False)
     end = max(sub_epoch.end_s for sub_epoch in sub_epochs)

@@ -21,7 +21,7 @@ from tests.state.test_measured import DDP, inspected, started
 @pytest.mark.parametrize(
     ("kind", "outcome"), [(FailureKind.PREEMPTED, "revoked"), (FailureKind.USER_ERROR, "failed")]
 )
-def test_preempted_attempt_was_taken_back(kind: FailureKind, outcome: str) -> None:
+def test_preempted_attempt_counts_as_revoked(kind: FailureKind, outcome: str) -> None:
     """A terminated worker is no failure of the sub-epoch."""
     story = Story("digits")
     story.workers_join()
@@ -36,7 +36,7 @@ def test_preempted_attempt_was_taken_back(kind: FailureKind, outcome: str) -> No
     assert span.note.startswith(outcome if outcome == "revoked" else kind)
 
 
-def test_inspection_and_trials_are_beside_the_sub_epochs() -> None:
+def test_inspection_and_trials_are_listed_with_the_sub_epochs() -> None:
     """Until the first sub-epoch starts, times count from now. A trial has its result."""
     story = inspected()
     (inspection,) = other_tasks(story.run, story.time)
@@ -54,7 +54,7 @@ def test_inspection_and_trials_are_beside_the_sub_epochs() -> None:
     assert [span.kind for span in spans(story.run, story.time)] == ["train"]
 
 
-def test_attempts_that_were_read_from_the_log_are_drawn_alike() -> None:
+def test_attempts_read_from_the_log_have_the_same_spans() -> None:
     """For all outcomes, except for the result of a trial, which only the fold has."""
     made = History(Random(2), validated=False, epochs=3, has_gangs=True, workers=3, has_parallel_plans=True)
     while len(made.log) < 150 or not any(task.state is TaskState.RUNNING for task in made.run.open.values()):

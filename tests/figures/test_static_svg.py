@@ -42,7 +42,7 @@ EXTREME = Curve(model="m00", index=0, x=(0.0, 1.0, 2.0), y=(1e300, 5e-324, -1e30
 @example([EXTREME], "row", True, "loss")
 @example([EXTREME], "epoch", False, "loss")
 @given(drawn_curves(), st.sampled_from(["epoch", "row", "time"]), st.booleans(), st.text(max_size=20))
-def test_whatever_is_drawn_is_one_harmless_document(
+def test_a_drawing_is_one_svg_document_of_shapes_and_text(
     found: list[Curve], axis: Axis, is_log: bool, metric: str
 ) -> None:
     """Well-formed, with only shapes and text, all inside the picture."""
@@ -60,7 +60,7 @@ def test_whatever_is_drawn_is_one_harmless_document(
         assert all(math.isfinite(place) and abs(place) <= 1000 for place in places)
 
 
-def test_a_line_is_where_its_values_are() -> None:
+def test_a_line_follows_its_values() -> None:
     """Values run from left to right, higher values are above, and a value without a position breaks the line."""
     found = Curve(model="m00", index=0, x=(1.0, 2.0, 3.0, 4.0), y=(100.0, 10.0, -1.0, 1.0))
     root = ElementTree.fromstring(static_svg(curves([found], metric="loss", mode="min", is_log=True)))
@@ -80,7 +80,7 @@ def test_a_line_is_where_its_values_are() -> None:
     st.lists(st.floats(1e-9, 1e9), min_size=2, max_size=4, unique=True) | st.just([0.6931, 0.6931812]),
     st.booleans(),
 )
-def test_an_axis_has_numbers_of_which_no_two_are_the_same(y: list[float], is_log: bool) -> None:
+def test_axis_labels_are_distinct(y: list[float], is_log: bool) -> None:
     """Also for less than one power of ten, and for a constant."""
     found = Curve(model="m00", index=0, x=tuple(map(float, range(len(y)))), y=tuple(y))
     root = ElementTree.fromstring(static_svg(curves([found], metric="loss", mode="min", is_log=is_log)))

@@ -66,7 +66,7 @@ def test_a_validated_epoch_without_validation_has_no_values_yet() -> None:
     assert summary(story.run, story.model(), 0).worker == ""
 
 
-def test_where_its_sub_epoch_is_and_what_was_done_again() -> None:
+def test_a_row_has_the_running_sub_epoch_and_repeated_attempts() -> None:
     """While it runs and after it failed; other models are not affected."""
     story = Story()
     story.fit()
@@ -81,7 +81,7 @@ def test_where_its_sub_epoch_is_and_what_was_done_again() -> None:
     assert failure.message == "shape mismatch"
 
 
-def test_asked_again_only_what_has_changed_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_summary_computes_only_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages poll thousands of models every second, so the mean of an epoch is computed once."""
     story, asked = Story(), Counter[str]()
 

@@ -38,9 +38,7 @@ def planned(story: Story, sizes: list[int], *, is_whole: bool) -> Run:
 
 
 @given(SIZES, METRICS)
-def test_what_user_code_returned_for_the_whole_split_is_told_as_it_is(
-    sizes: list[int], metrics: dict[str, float]
-) -> None:
+def test_metrics_of_the_whole_split_are_shown_unchanged(sizes: list[int], metrics: dict[str, float]) -> None:
     """For any number of partitions: one number per metric, without averaging."""
     story = Story()
     run = planned(story, sizes, is_whole=True)
@@ -55,7 +53,7 @@ def test_what_user_code_returned_for_the_whole_split_is_told_as_it_is(
     assert figures.averaged(found) == ""
 
 
-def test_ratios_of_parts_are_those_of_the_whole_split() -> None:
+def test_summed_ratios_of_parts_equal_those_of_the_whole_split() -> None:
     """Only actual means are marked as means."""
     story = Story()
     run = planned(story, [3, 4], is_whole=False)

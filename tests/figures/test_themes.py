@@ -26,7 +26,7 @@ def tinted(part: Any, *, is_colour: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("name", DRAWN["light"])
-def test_a_figure_differs_between_themes_in_colours_alone(name: str) -> None:
+def test_themes_differ_only_in_colours(name: str) -> None:
     """Each light colour maps to one dark colour."""
     assert tinted(DRAWN["light"][name]) == DRAWN["dark"][name]
     assert DRAWN["light"][name] != DRAWN["dark"][name]

@@ -112,7 +112,7 @@ def test_an_unsafe_socket_folder_is_refused(
         home.prepare_socket()
 
 
-def test_one_lock_per_home(tmp_path: Path) -> None:
+def test_a_home_has_one_lock(tmp_path: Path) -> None:
     home = ClusterHome(tmp_path)
     home.create()
     lock = home.take_lock()

@@ -141,7 +141,7 @@ def test_a_service_that_is_never_ready_is_named(
     assert find_running(fake.home) is None
 
 
-def test_secrets_of_the_shell_stay_out_of_the_record(
+def test_the_record_contains_no_secrets_of_the_shell(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")

@@ -30,12 +30,12 @@ def ended(work: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_process_ends_with_its_work_whatever_libraries_do_at_the_interpreters_end() -> None:
+def test_a_process_ends_with_its_work_despite_exit_handlers() -> None:
     """Output is flushed first."""
     assert ended("end_after(lambda: print('done'))") == (0, "done\n", "")
 
 
-def test_what_work_raises_is_told() -> None:
+def test_exceptions_of_the_work_are_printed() -> None:
     """The exit status is the usual one for an exception."""
     status, said, told = ended("print('begun'); end_after(lambda: 1 / 0)")
     assert (status, said) == (1, "begun\n")

@@ -41,7 +41,7 @@ stop.set()
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_call_in_a_fork_leaves_nothing_but_its_result() -> None:
+def test_a_call_in_a_fork_returns_only_its_result() -> None:
     """Exceptions reach the caller. A process with threads runs the call without a fork."""
     done = subprocess.run(
         [sys.executable, "-c", CALLS],

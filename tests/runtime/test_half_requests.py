@@ -53,7 +53,7 @@ def many_files() -> Iterator[None]:
 @pytest.mark.processes
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("content", [HALF, BODY + b"x"], ids=["headers", "body"])
-def test_kvs_api_answers_beside_1100_halves(tmp_path: Path, content: bytes) -> None:
+def test_kvs_api_answers_despite_1100_partial_requests(tmp_path: Path, content: bytes) -> None:
     with Database(tmp_path) as database, running("kvs_api", CEREBRO_REDIS_URL=database.url) as bind:
         _answers_beside(f"http://{bind}/v1/queue", content, 1100, {"Authorization": f"Bearer {TOKEN}"})
 
@@ -62,7 +62,7 @@ def test_kvs_api_answers_beside_1100_halves(tmp_path: Path, content: bytes) -> N
 @pytest.mark.processes
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("count", [150, 1100])
-def test_the_dispatcher_answers_beside_halves(count: int) -> None:
+def test_the_dispatcher_answers_despite_partial_requests(count: int) -> None:
     """Requests a page that does not need the store."""
     with running("dispatcher", CEREBRO_SERVER="http://127.0.0.1:9") as bind:
         _answers_beside(f"http://{bind}/sign-in", HALF, count, {})

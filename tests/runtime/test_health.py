@@ -55,7 +55,7 @@ def served() -> Iterator[Served]:
     made.close()
 
 
-def test_ready_and_live_are_told_apart(served: Served) -> None:
+def test_readiness_and_liveness_have_separate_answers(served: Served) -> None:
     """Each answers 200, or 503 with one line; other paths answer 404."""
     assert served.get("/health") == served.get("/live") == (200, "ok\n")
     served.unready = "not registered yet\nwith more to say"
@@ -64,7 +64,7 @@ def test_ready_and_live_are_told_apart(served: Served) -> None:
     assert served.get("/")[0] == 404
 
 
-def test_halves_of_questions_keep_no_probe_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_requests_do_not_delay_probes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest excess connection is closed, and each one after its deadline, even if bytes trickle in."""
     monkeypatch.setattr(health, "_MOST_REQUESTS", 4)
     with ExitStack() as stack:
@@ -77,7 +77,7 @@ def test_halves_of_questions_keep_no_probe_waiting(served: Served, monkeypatch: 
 
 
 @pytest.mark.parametrize("bind", ["nonsense", "127.0.0.1:", "127.0.0.1:99999", "203.0.113.1:80"])
-def test_a_wrong_address_is_one_sentence(bind: str) -> None:
+def test_a_wrong_address_is_reported_in_one_sentence(bind: str) -> None:
     """The error names the variable and the expected format."""
     with pytest.raises(ClusterError, match=r"CEREBRO_HEALTH_BIND is .*expected a free host:port"):
         health.serve(bind, ready=str, live=str)
@@ -98,7 +98,7 @@ def test_the_command_ends_with_0_or_1(served: Served) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_controller_is_well_while_its_loop_turns() -> None:
+def test_a_controller_is_live_while_its_loop_runs() -> None:
     """A standby controller and one without a store are live; only a loop stalled for minutes is not."""
     assert hung(1000.0, 1000.0 + HUNG_S) == ""
     assert hung(1000.0, 1001.0 + HUNG_S) == f"the loop has not turned for {HUNG_S + 1:.0f} s"

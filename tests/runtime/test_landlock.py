@@ -47,7 +47,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 @pytest.mark.processes
 @needs_landlock
-def test_only_what_is_allowed_is_written_and_read(folders: tuple[Path, Path, Path]) -> None:
+def test_only_allowed_files_can_be_read_and_written(folders: tuple[Path, Path, Path]) -> None:
     """The kernel refuses to read or change forbidden files in any way; allowed files stay usable."""
     mine, data, others = folders
 
@@ -97,7 +97,7 @@ def test_only_what_is_allowed_is_written_and_read(folders: tuple[Path, Path, Pat
 
 @pytest.mark.processes
 @needs_landlock
-def test_what_a_process_starts_has_no_more_rights_and_gets_none_back(
+def test_child_processes_inherit_the_restriction(
     folders: tuple[Path, Path, Path],
 ) -> None:
     """A second, wider ruleset adds no rights, and child processes inherit the restriction."""
@@ -117,7 +117,7 @@ def test_what_a_process_starts_has_no_more_rights_and_gets_none_back(
 
 @pytest.mark.processes
 @needs_landlock
-def test_a_trial_finds_that_it_is_enforced() -> None:
+def test_a_trial_confirms_that_landlock_is_enforced() -> None:
     """The check restricts a child process and sees that the kernel enforces it."""
     assert landlock.why_not_enforced() == ""
     assert landlock.abi_version() >= 1
@@ -127,7 +127,9 @@ def test_a_trial_finds_that_it_is_enforced() -> None:
     ("error", "named"),
     [(errno.ENOSYS, "no Landlock"), (errno.EOPNOTSUPP, "lsm="), (errno.EPERM, "seccomp")],
 )
-def test_why_it_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, error: int, named: str) -> None:
+def test_the_reason_for_missing_landlock_is_stated(
+    monkeypatch: pytest.MonkeyPatch, error: int, named: str
+) -> None:
     """Three causes: the kernel is too old, Landlock is disabled, or a seccomp profile refuses it."""
 
     class Library:

@@ -49,7 +49,7 @@ def test_a_record_is_one_line_of_json(stream: io.StringIO) -> None:
     }
 
 
-def test_fields_tell_what_a_record_is_about(stream: io.StringIO) -> None:
+def test_fields_describe_the_context_of_a_record(stream: io.StringIO) -> None:
     """Process, thread and record each add fields; the innermost value wins, and other fields are omitted."""
     log = set_up(stream, worker="worker-0")
     with logs.about(experiment="e", run="fit-1", model=None, attempt=1):
@@ -105,7 +105,7 @@ def test_secrets_of_the_environment_are_in_no_line(name: str, stream: io.StringI
         ("USE_TOKEN", "true"),
     ],
 )
-def test_what_is_no_secret_stays(name: str, content: str, stream: io.StringIO) -> None:
+def test_values_that_are_no_secrets_stay(name: str, content: str, stream: io.StringIO) -> None:
     """Paths, identities and switches stay visible, or the lines would be useless."""
     logs.set_up("worker", {name: content}, stream=stream)
     logging.getLogger("boto").info("it is %s", content)
@@ -131,7 +131,7 @@ for module in ("kvs_api", "controller", "dispatcher", "cerebro.worker.agent"):
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_services_refuse_a_format_that_there_is_not() -> None:
+def test_services_refuse_an_unknown_format() -> None:
     """The service prints one sentence before it does anything else."""
     environment = {
         "PATH": "/bin",

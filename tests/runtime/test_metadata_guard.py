@@ -136,7 +136,7 @@ def _facts(path: Path) -> list[object]:
         for number, (name, change) in enumerate(CHANGES.items())
     ],
 )
-def test_ones_own_metadata_is_changed_and_nobody_elses(mine: Path, change: Callable[[Path], object]) -> None:
+def test_only_metadata_of_own_files_can_be_changed(mine: Path, change: Callable[[Path], object]) -> None:
     theirs = mine.parent / "theirs" / "file"
     before = _facts(theirs)
     assert held(mine, lambda: change(mine / "file")) == 0
@@ -147,7 +147,7 @@ def test_ones_own_metadata_is_changed_and_nobody_elses(mine: Path, change: Calla
 
 
 @pytest.mark.processes
-def test_changes_are_those_that_were_asked_for(mine: Path) -> None:
+def test_the_guard_applies_the_requested_changes(mine: Path) -> None:
     """Mode, times and attributes, set directly, by `shutil` and by `cp`."""
     file = mine / "file"
 
@@ -186,13 +186,15 @@ def test_changes_are_those_that_were_asked_for(mine: Path) -> None:
         (lambda mine: os.fchmod(os.memfd_create("x"), 0o600), 0),
     ],
 )
-def test_what_cannot_be_changed_fails_as_ever(mine: Path, act: Callable[[Path], object], error: int) -> None:
+def test_impossible_changes_fail_with_the_usual_error(
+    mine: Path, act: Callable[[Path], object], error: int
+) -> None:
     """The target of a link decides. Pipes and memory files are always allowed."""
     assert held(mine, lambda: act(mine)) == error
 
 
 @pytest.mark.processes
-def test_calls_that_would_pass_by_are_not_there(mine: Path) -> None:
+def test_calls_that_bypass_the_guard_are_blocked(mine: Path) -> None:
     """io_uring could set attributes, and flags could lock a file."""
 
     def call(number: int, *arguments: object) -> None:
@@ -215,7 +217,7 @@ def test_calls_that_would_pass_by_are_not_there(mine: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_path_that_changes_meanwhile_is_judged_once(mine: Path) -> None:
+def test_a_path_swapped_during_the_call_is_checked_once(mine: Path) -> None:
     """The supervisor checks and changes one descriptor, so a thread that swaps the path gains nothing."""
     theirs, own = mine.parent / "theirs" / "file", mine / "file"
     own.chmod(0o640)

@@ -56,7 +56,7 @@ def documented() -> dict[str, dict[str, tuple[str, tuple[str, ...]]]]:
     return found
 
 
-def test_the_table_lists_what_services_expose(tmp_path: Path) -> None:
+def test_the_table_lists_the_exposed_metrics(tmp_path: Path) -> None:
     exposed = {
         service: {one.name: (one.kind, one.labels) for one in families(registry)}
         for service, registry in registries(tmp_path).items()
@@ -134,7 +134,9 @@ def test_metrics_need_the_token_on_the_public_port(served: tuple[App, KvsMetrics
         (redis.ConnectionError("away"), 0, None),
     ],
 )
-def test_a_store_that_does_not_persist_shows(facts: Any, up: int, persisting: int | None) -> None:
+def test_the_persisting_metric_reports_the_append_only_file(
+    facts: Any, up: int, persisting: int | None
+) -> None:
     """`persisting` reports whether Redis writes its append-only file; it is unset without a connection."""
     metrics = KvsMetrics()
     store = QuietStore("redis://127.0.0.1:1", metrics=metrics)
@@ -160,7 +162,7 @@ def test_a_store_that_does_not_persist_shows(facts: Any, up: int, persisting: in
         ({"seq": 7}, True),
     ],
 )
-def test_a_call_that_changed_nothing_is_no_write(
+def test_a_call_without_a_change_is_no_write(
     answer: Any, is_write: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused, repeated and late calls do not reach Redis' disk."""
@@ -189,7 +191,7 @@ def told() -> tuple[Story, ControllerMetrics]:
     return story, metrics
 
 
-def test_the_gap_is_that_of_the_open_fit_that_is_furthest_from_its_bound() -> None:
+def test_the_gap_metric_is_the_largest_gap_of_open_fits() -> None:
     """Other runs that end or complete an epoch do not hide the gap; without an open fit it is 0."""
     name, metrics, stories, cores = "cerebro_controller_schedule_gap_ratio", ControllerMetrics(), [], []
     for number, makespan_s in enumerate((15.0, 12.0)):

@@ -20,7 +20,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 
 @given(st.sampled_from(SETTINGS), texts | st.integers().map(str) | st.floats().map(str))
-def test_what_is_not_refused_is_a_number_within_its_bounds(setting: NumericSetting, text: str) -> None:
+def test_an_accepted_setting_is_a_number_in_its_range(setting: NumericSetting, text: str) -> None:
     """The error names the variable, its value and the expected range."""
     environment = {setting.name: text}
     refused = ""
@@ -38,7 +38,7 @@ def test_what_is_not_refused_is_a_number_within_its_bounds(setting: NumericSetti
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_what_is_unset_or_empty_is_the_default(setting: NumericSetting) -> None:
+def test_an_unset_or_empty_setting_is_the_default(setting: NumericSetting) -> None:
     """Shells and charts may set a variable to an empty string."""
     for environment in ({}, {setting.name: ""}):
         check(environment)

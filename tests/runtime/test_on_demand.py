@@ -113,14 +113,14 @@ def test_the_first_request_starts_the_server_and_gets_its_answer(on_demand: OnDe
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_it_ends_as_the_server_ends(on_demand: OnDemand, status: int) -> None:
+def test_the_proxy_exits_with_the_status_of_the_server(on_demand: OnDemand, status: int) -> None:
     """The kubelet reports the status and restarts the container."""
     with pytest.raises((http.client.HTTPException, OSError)):
         on_demand.ask(f"/exit/{status}")
     assert on_demand.process.wait(HANG_S) == status
 
 
-def test_it_ends_by_the_signal_that_killed_the_server(on_demand: OnDemand) -> None:
+def test_the_proxy_ends_by_the_signal_that_killed_the_server(on_demand: OnDemand) -> None:
     """The exit status is 137, which Kubernetes reports for an out-of-memory kill."""
     on_demand.ask()
     on_demand.servers()[0].kill()
@@ -144,7 +144,7 @@ def test_a_server_that_never_listens_is_ended() -> None:
 
 
 @pytest.mark.parametrize("is_started", [False, True])
-def test_sigterm_ends_it_and_the_server(on_demand: OnDemand, is_started: bool) -> None:
+def test_sigterm_ends_the_proxy_and_the_server(on_demand: OnDemand, is_started: bool) -> None:
     """An open connection does not delay the end."""
     if is_started:
         on_demand.ask()

@@ -69,7 +69,7 @@ def test_a_worker_is_ready_once_it_has_registered(start: Start) -> None:
     assert process.wait(LIMIT_S) == 0
 
 
-def test_a_controller_is_well_without_a_store(start: Start) -> None:
+def test_a_controller_is_live_without_a_store(start: Start) -> None:
     """A restart would not bring the store back."""
     _, address = start("controller")
     assert ask(f"{address}/health") == ask(f"{address}/live") == (200, "ok\n")

@@ -29,7 +29,7 @@ def test_outside_addresses_go_through_the_proxy(variable: str) -> None:
         "mlflow.mlflow.svc.cluster.local:5000", "ip-10-0-0-1.ec2.internal",
     ],
 )  # fmt: skip
-def test_near_addresses_never_do(host: str) -> None:
+def test_near_addresses_bypass_the_proxy(host: str) -> None:
     environment = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), PROXY)
     assert proxies.proxy_of(f"http://{host}", environment) == ""
 
@@ -37,14 +37,14 @@ def test_near_addresses_never_do(host: str) -> None:
 @pytest.mark.parametrize(
     "excepted", ["example.org", ".example.org", "mlflow.example.org", "a.b,mlflow.example.org:5000", "*"]
 )
-def test_exceptions_hold(excepted: str) -> None:
+def test_no_proxy_exempts_addresses(excepted: str) -> None:
     """`NO_PROXY` has the usual syntax."""
     environment = {"HTTP_PROXY": PROXY, "NO_PROXY": excepted}
     assert proxies.proxy_of("http://mlflow.example.org:5000", environment) == ""
     assert bool(proxies.proxy_of("http://example.com", environment)) == (excepted != "*")
 
 
-def test_exports_and_clients_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exports_and_clients_use_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy's user and password are used, and near addresses stay direct."""
     for variable in ("HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(variable, "http://ann:p%40ss@proxy.example.org:3128")

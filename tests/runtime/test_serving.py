@@ -141,14 +141,14 @@ def _until(connection: socket.socket, mark: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("content", [b"", b"\r\n\r\n", HALF, BODY, BODY + b"x"])
-def test_a_request_that_does_not_arrive_is_given_up(serve: Serve, content: bytes) -> None:
+def test_an_incomplete_request_times_out(serve: Serve, content: bytes) -> None:
     """Empty requests, partial headers and partial bodies each have a deadline."""
     served = serve(head_s=0.1, body_s=0.1)
     with served.connect(content) as idle:
         assert is_closed(idle)
 
 
-def test_a_byte_now_and_then_wins_no_time(serve: Serve) -> None:
+def test_slow_header_bytes_do_not_extend_the_deadline(serve: Serve) -> None:
     """The headers have one overall deadline."""
     served = serve(head_s=0.2)
     with served.connect(HALF) as slow:
@@ -169,7 +169,7 @@ def _is_open(slow: socket.socket) -> bool:
         return False
 
 
-def test_a_body_that_comes_steadily_may_take_its_time(serve: Serve) -> None:
+def test_a_steadily_arriving_body_extends_its_deadline(serve: Serve) -> None:
     """Received bytes extend the deadline."""
     served = serve(head_s=0.1, body_s=0.1, body_bytes_per_s=10)
     began = time.monotonic()
@@ -190,7 +190,7 @@ def test_headers_without_end_are_refused(serve: Serve) -> None:
         assert b"400 " in _until(caller, b"\r\n\r\n")
 
 
-def test_who_waited_longest_makes_room(serve: Serve) -> None:
+def test_the_oldest_partial_request_is_closed_for_a_new_caller(serve: Serve) -> None:
     """When partial requests fill all connections, the oldest closes and a new caller is answered at once."""
     served = serve(connections=8, head_s=LIMIT_S, idle_s=LIMIT_S)
     with ExitStack() as stack:
@@ -202,7 +202,7 @@ def test_who_waited_longest_makes_room(serve: Serve) -> None:
         assert answered(half[-1])
 
 
-def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_loop_is_reported(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The health server has its own thread and checks the loop."""
     served = serve()
     with served.connect(WHOLE) as caller:
@@ -227,7 +227,7 @@ def _stick(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     may_go_on.set()
 
 
-def test_threads_that_all_stand_still_are_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_threads_are_reported(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models a deadlock in the app: the loop runs but no request is answered.
 
     Without a waiting request, or within the time of a blocking read, the server is healthy.
@@ -269,7 +269,7 @@ def taken(reader: socket.socket) -> int:
 
 
 @pytest.mark.parametrize("size", [14 * MIB, 40 * MIB], ids=["buffered", "held by threads"])
-def test_an_answer_that_nobody_takes_is_given_up(serve: Serve, size: int) -> None:
+def test_an_unread_answer_times_out(serve: Serve, size: int) -> None:
     """Otherwise slow readers would hold all threads or connections."""
     served = serve(stalled_s=0.1)
     with served.connect(BIG % size), served.connect(BIG % size), served.connect(WHOLE) as caller:
@@ -277,7 +277,7 @@ def test_an_answer_that_nobody_takes_is_given_up(serve: Serve, size: int) -> Non
         until(lambda: len(served.connections) == 1, "one connection is left")
 
 
-def test_answers_that_nobody_takes_make_room(serve: Serve) -> None:
+def test_unread_answers_are_dropped_for_new_callers(serve: Serve) -> None:
     """Slow readers are dropped sooner when all connections are in use."""
     served = serve(connections=4, head_s=0.2, stalled_s=LIMIT_S)
     with ExitStack() as stack:
@@ -292,9 +292,7 @@ def test_answers_that_nobody_takes_make_room(serve: Serve) -> None:
             assert answered(stack.enter_context(served.connect(WHOLE)))
 
 
-def test_a_clock_that_is_set_forward_cuts_no_answer_off(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_set_forward_interrupts_no_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines use a monotonic clock."""
     served = serve()
     with served.connect_slowly(BIG % (14 * MIB)) as slow:
@@ -349,7 +347,7 @@ def _post(*headers: bytes, version: bytes = b"1.1") -> bytes:
         _post(b"Transfer-Encoding: chunked") + b"-3\r\nabc\r\n0\r\n\r\n",
     ],
 )  # fmt: skip
-def test_a_request_whose_end_is_not_clear_ends_its_connection(serve: Serve, content: bytes) -> None:
+def test_a_request_with_an_ambiguous_length_ends_its_connection(serve: Serve, content: bytes) -> None:
     """A proxy may see another end, so the request is refused and the following bytes are not read as a request."""
     served = serve()
     with served.connect(content + SECOND) as connection:
@@ -378,7 +376,7 @@ def test_requests_follow_each_other_on_a_connection(serve: Serve, content: bytes
         assert answered(connection)
 
 
-def test_trailers_are_no_headers(serve: Serve) -> None:
+def test_trailers_do_not_count_as_headers(serve: Serve) -> None:
     """They come after the headers were checked."""
     served = serve()
     trailers = b"X-Forwarded-User: admin\r\nHost: y\r\n\r\n"
@@ -404,7 +402,7 @@ def test_trailers_and_extensions_without_end_are_refused(serve: Serve, frame: by
 
 
 @pytest.mark.parametrize("state", ["paused", "continue"])
-def test_a_peer_that_the_application_keeps_waiting_is_not_slow(serve: Serve, state: str) -> None:
+def test_time_in_the_application_does_not_count_as_slow_sending(serve: Serve, state: str) -> None:
     """The time until the application asks for the body is not the peer's."""
     served = serve()
     with served.connect(BODY):

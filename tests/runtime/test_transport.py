@@ -64,7 +64,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Made:
     ],
     ids=["500", "500 of a proxy", "200 of a proxy", "page without a type", "page of a wrong type", "502"],
 )
-def test_one_bad_answer_is_asked_again(client: Made, bad: Answer) -> None:
+def test_a_request_with_one_bad_answer_is_repeated(client: Made, bad: Answer) -> None:
     """Agent, controller, dispatcher and clients all call the store through this code."""
     kvs, service = client(bad, (200, JSON, LEADS))
     assert kvs.lead("c", 5.0) == api.LeaderAnswer(term=3, holder="c")
@@ -72,7 +72,7 @@ def test_one_bad_answer_is_asked_again(client: Made, bad: Answer) -> None:
 
 
 @pytest.mark.parametrize("bad", [(503, JSON, b"{}"), (500, HTML, PAGE), (200, HTML, PAGE)])
-def test_a_service_that_answers_wrongly_for_long_counts_as_away(client: Made, bad: Answer) -> None:
+def test_a_service_with_lasting_bad_answers_counts_as_unavailable(client: Made, bad: Answer) -> None:
     """The message names the responder; callers retry as for an unavailable store."""
     kvs, _ = client(bad, retry_for_s=0.0)
     with pytest.raises(StoreUnavailableError, match=f"HTTP {bad[0]}"):
@@ -89,7 +89,7 @@ def test_a_service_that_answers_wrongly_for_long_counts_as_away(client: Made, ba
         (b"", "HTTP 500"),
     ],
 )
-def test_an_error_that_stays_is_told_after_three_tries(client: Made, body: bytes, said: str) -> None:
+def test_a_lasting_error_is_raised_after_three_tries(client: Made, body: bytes, said: str) -> None:
     """The request itself may cause the error. It is retryable, so agents and controllers continue."""
     kvs, service = client((500, JSON, body), retry_for_s=600.0)
     with pytest.raises(ServerError, match=said):
@@ -117,7 +117,7 @@ CALLS: dict[str, Callable[[KvsClient], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("body", [PAGE, b"Please sign in", b""])
-def test_an_answer_of_something_else_is_an_error_to_retry(client: Made, call: str, body: bytes) -> None:
+def test_an_answer_of_another_server_is_a_retryable_error(client: Made, call: str, body: bytes) -> None:
     """A proxy may send any body with any content type, or with none."""
     kvs, _ = client((200, {}, body), retry_for_s=0.0)
     with pytest.raises(StoreUnavailableError, match="proxy"):

@@ -26,7 +26,7 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def test_a_folder_is_gone_in_one_step(tmp_path: Path, trash: Path) -> None:
+def test_a_folder_is_moved_to_the_trash_in_one_step(tmp_path: Path, trash: Path) -> None:
     """Works repeatedly for the same folder name."""
     for _ in range(2):
         assert move_aside(made(tmp_path / "one"), trash)
@@ -35,7 +35,7 @@ def test_a_folder_is_gone_in_one_step(tmp_path: Path, trash: Path) -> None:
     assert len(list(trash.iterdir())) == 2
 
 
-def test_a_folder_goes_though_the_trash_is_removed_meanwhile(
+def test_a_folder_is_moved_although_the_trash_was_just_removed(
     tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trash thread may remove the empty trash just before the move."""
@@ -54,7 +54,7 @@ def test_a_folder_goes_though_the_trash_is_removed_meanwhile(
     assert not (tmp_path / "one").exists()
 
 
-def test_what_is_moved_while_the_trash_is_emptied_goes_as_well(
+def test_folders_moved_while_the_trash_is_emptied_are_deleted_too(
     tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the folder would remain until the process restarts."""
@@ -72,7 +72,7 @@ def test_what_is_moved_while_the_trash_is_emptied_goes_as_well(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_removal_goes_on_with_the_rest_and_rests_itself(
+def test_a_failed_removal_is_retried_later_and_does_not_delay_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A volume that cannot be written is retried after a pause and does not delay others."""

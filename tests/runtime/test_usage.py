@@ -65,7 +65,7 @@ def test_a_container_is_measured_by_its_group(tmp_path: Path) -> None:
     assert own.measure().cores_used == pytest.approx(1.5)
 
 
-def test_groups_of_version_1_say_the_same(tmp_path: Path) -> None:
+def test_cgroup_version_1_gives_the_same_values(tmp_path: Path) -> None:
     """Version 1 has other files and nanoseconds; a limit near 2^63 means the machine's memory."""
     clock = Clock()
     write(
@@ -82,7 +82,7 @@ def test_groups_of_version_1_say_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_what_cannot_be_measured_is_none(tmp_path: Path) -> None:
+def test_unavailable_values_are_none(tmp_path: Path) -> None:
     """Missing files, processes and folders give None, not 0."""
     gone = subprocess.Popen(["true"])
     process = psutil.Process(gone.pid)
@@ -109,7 +109,7 @@ child.wait()
 
 
 @pytest.mark.processes
-def test_elsewhere_processes_below_are_added_up(tmp_path: Path) -> None:
+def test_without_a_container_child_processes_are_summed(tmp_path: Path) -> None:
     """Includes all descendants, whatever their names, and no other processes."""
     clock = Clock()
     tree = subprocess.Popen(
@@ -134,7 +134,7 @@ def test_elsewhere_processes_below_are_added_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_container", [True, False])
-def test_what_nobody_foresaw_is_not_measured(tmp_path: Path, is_container: bool) -> None:
+def test_unexpected_errors_omit_only_the_affected_value(tmp_path: Path, is_container: bool) -> None:
     """After unexpected file formats or driver errors the other values are still measured."""
     write(
         tmp_path / "groups", cgroup_DOT_controllers="cpu", cpu_DOT_stat="usage_usec many\n", memory_DOT_current="5",
@@ -152,7 +152,7 @@ def test_what_nobody_foresaw_is_not_measured(tmp_path: Path, is_container: bool)
     assert found.shards_total_bytes
 
 
-def test_processor_time_that_is_lost_is_not_negative(tmp_path: Path) -> None:
+def test_lost_processor_time_is_not_negative(tmp_path: Path) -> None:
     """A grandchild that outlives its parent no longer counts, so the sum may shrink."""
     clock, seconds = Clock(), iter([40.0, 4.0])
 
@@ -244,7 +244,7 @@ def test_visible_gpus_are_those_that_cuda_would_show(visible: str | None, names:
     assert all(gpu.memory_bytes == 4 for gpu in gpus.found)
 
 
-def test_gpus_tell_use_and_memory() -> None:
+def test_gpus_report_utilization_and_memory() -> None:
     """MIG slices report no utilization, and GPUs that disappeared are omitted."""
     driver = Driver()
     gpus = Gpus("0,MIG-3", driver)
@@ -302,7 +302,7 @@ def test_usage_never_imports_torch() -> None:
 # --- volumes -------------------------------------------------------------------------------------
 
 
-def test_free_space_is_told_of_what_is_mounted(tmp_path: Path) -> None:
+def test_free_space_is_reported_for_mounted_volumes(tmp_path: Path) -> None:
     """Unmounted volumes are omitted."""
     began = time.time()
     free, size, at = VolumeCollector({"shared": tmp_path, "logs": tmp_path / "none"}).collect()
@@ -312,7 +312,7 @@ def test_free_space_is_told_of_what_is_mounted(tmp_path: Path) -> None:
     assert began <= at.samples[0].value <= time.time()
 
 
-def test_a_volume_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_volume_delays_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stuck volume reports its last known values with their time, and only one thread waits for it."""
     monkeypatch.setattr(volumes, "_TIMEOUT_S", 0.05)
     measure, let_go, hung = shutil.disk_usage, threading.Event(), list[Path]()

@@ -72,7 +72,7 @@ def test_each_error_below_a_volume_has_one_meaning(number: int) -> None:
 
 
 @given(number=numbers, is_platforms=st.booleans(), is_below=st.booleans(), may_deny=st.booleans())
-def test_it_is_the_platforms_by_code_or_by_path(
+def test_an_error_is_the_platforms_by_its_code_or_path(
     number: int, *, is_platforms: bool, is_below: bool, may_deny: bool
 ) -> None:
     """User code's errors on its own paths remain user errors."""
@@ -84,7 +84,7 @@ def test_it_is_the_platforms_by_code_or_by_path(
 
 
 @given(number=st.sampled_from(sorted(KNOWN)), links=st.integers(0, 3))
-def test_what_user_code_makes_of_it_hides_nothing(number: int, links: int) -> None:
+def test_exceptions_of_user_code_do_not_hide_a_volume_error(number: int, links: int) -> None:
     """Libraries and user code may wrap the error."""
     error: BaseException = raised(_error(number, ROOT / "one"), by="platform")
     for _ in range(links):
@@ -98,7 +98,7 @@ def test_what_user_code_makes_of_it_hides_nothing(number: int, links: int) -> No
 
 
 @pytest.mark.parametrize("number", sorted(KNOWN))
-def test_the_users_own_file_stays_the_users(number: int) -> None:
+def test_an_error_on_a_file_of_the_user_is_a_user_error(number: int) -> None:
     failure = failure_of(raised(_error(number, Path("/home/ann/own.txt"))), roots=(ROOT,))
     assert (failure.kind, failure.volume) == (FailureKind.USER_ERROR, "")
 

@@ -44,7 +44,7 @@ def check(spec: object, *, needed: tuple[str, ...] = ("create_models", "train", 
     check_spec(spec, SubEpochSpec, "run_fit", needed)
 
 
-def test_what_workers_can_call_is_taken() -> None:
+def test_methods_that_workers_can_call_are_accepted() -> None:
     """Parameter names and the kind of function do not matter; unneeded methods are optional."""
     check(Good())
     check(spec_with(train=functools.partialmethod(Good.train, extra=4)))
@@ -71,7 +71,7 @@ TRAIN = r"train\(self, models, checkpoint, dataloader, hyperparams\)"
         ({"initialize_worker": lambda self, x: 1}, r"expected initialize_worker\(self\)"),
     ],
 )  # fmt: skip
-def test_what_workers_cannot_call_is_told(members: dict[str, Any], message: str) -> None:
+def test_methods_that_workers_cannot_call_are_reported(members: dict[str, Any], message: str) -> None:
     """The message has the method, the expected signature and the actual one."""
     with pytest.raises(SpecError, match=message):
         check(spec_with(**members))
@@ -87,7 +87,7 @@ class Pictures(ETLSpec):
         return row, mode
 
 
-def test_columns_that_are_not_there_are_told() -> None:
+def test_missing_columns_are_reported() -> None:
     """The message lists the existing columns; without an object root, object columns are refused."""
     check_features(Pictures(["image"]), "train", ["id", "image"], has_objects=True)
     check_features(Pictures([]), "train", ["id"], has_objects=False)
@@ -135,7 +135,7 @@ class Returning:
         return {"loss": float(rows)}
 
 
-def test_names_of_metrics_are_told_where_they_are_written_out() -> None:
+def test_metric_names_are_known_if_they_are_literals() -> None:
     """Unknown metrics are refused by these names, so uncertain methods must give none."""
     spec = Returning()
     assert returned_names(spec.known, "accuracy") == frozenset({"loss", "accuracy"})
@@ -143,7 +143,7 @@ def test_names_of_metrics_are_told_where_they_are_written_out() -> None:
         assert returned_names(method, "accuracy") is None
 
 
-def test_names_are_those_of_the_code_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metric_names_come_from_the_code_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file changed after the import."""
     path = tmp_path / "edited_spec.py"
     path.write_text("def test():\n    return {'accuracy': 1.0}\n")

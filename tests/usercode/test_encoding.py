@@ -52,7 +52,7 @@ class Holder(ETLSpec):
 
 
 @pytest.mark.commands
-def test_threads_do_not_change_what_each_other_sends(tmp_path: Path) -> None:
+def test_threads_do_not_change_each_others_code(tmp_path: Path) -> None:
     """Four threads encode a spec while another one uses cloudpickle."""
     (tmp_path / "mymodel.py").write_text(
         "from cerebro import ETLSpec\nBIG = {i: str(i) for i in range(500)}\n\n\nclass Mine(ETLSpec):\n"
@@ -109,7 +109,7 @@ spec = Spec()
     assert "attribute 'guard' (lock)" in second["error"]
 
 
-def test_what_is_too_large_is_refused() -> None:
+def test_a_too_large_spec_is_refused() -> None:
     """The error gives the size and where to store large files."""
     with pytest.raises(SpecError, match=r"43 MiB.*at most 32.*misc"):
         encode(Holder(weights=os.urandom(MAX_ENCODED_BYTES)))

@@ -124,7 +124,7 @@ def test_other_code_has_another_fingerprint() -> None:
 
 
 @pytest.mark.commands
-def test_what_the_code_does_not_use_does_not_count() -> None:
+def test_unused_code_does_not_change_the_fingerprint() -> None:
     """Covers unused variables, comments, and a variable with the name of a used attribute."""
     unused = "\nimport threading\nother = threading.Lock()\nflip = threading.Lock()\n# a comment\n"
     first, second, third = kernel(
@@ -219,7 +219,7 @@ def project(
 
 
 @pytest.mark.parametrize("project", USES.values(), ids=USES, indirect=True)
-def test_the_fingerprint_is_that_of_the_code_that_is_sent(project: Project) -> None:
+def test_the_fingerprint_belongs_to_the_sent_code(project: Project) -> None:
     """An edit counts once the module is reloaded."""
     before, first = project.sent()
     project.edit(2)
@@ -236,7 +236,7 @@ def test_the_fingerprint_is_that_of_the_code_that_is_sent(project: Project) -> N
 @pytest.mark.parametrize(
     "project", [USES["a module"], USES["a submodule"]], ids=["module", "submodule"], indirect=True
 )
-def test_a_reloaded_module_counts(project: Project) -> None:
+def test_a_reloaded_module_changes_the_fingerprint(project: Project) -> None:
     before = project.sent()[0]
     project.edit(2)
     for name in ("helper", "pack.inner"):
@@ -247,7 +247,7 @@ def test_a_reloaded_module_counts(project: Project) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "compiled", "forgotten"])
-def test_modules_without_a_file_count(project: Project, how: str) -> None:
+def test_modules_without_a_file_change_the_fingerprint(project: Project, how: str) -> None:
     """Covers deleted files, byte code without source, and modules removed from `sys.modules`."""
     if how == "compiled":
         py_compile.compile(str(project.root / "helper.py"), str(project.root / "helper.pyc"))
@@ -269,7 +269,7 @@ def test_modules_without_a_file_count(project: Project, how: str) -> None:
     assert found[0][0] != found[1][0]
 
 
-def test_the_source_is_that_of_the_code_that_is_sent(project: Project) -> None:
+def test_the_source_belongs_to_the_sent_code(project: Project) -> None:
     """After an edit the source shown is still the imported code's."""
     path = project.root / "specs.py"
     assert "helper.scale(1)" in encode(project.spec).source
@@ -280,7 +280,7 @@ def test_the_source_is_that_of_the_code_that_is_sent(project: Project) -> None:
     assert "helper.scale(3)" in encode(project.spec).source
 
 
-def test_which_object_is_shared_counts() -> None:
+def test_shared_references_change_the_fingerprint() -> None:
     """A list referenced twice differs from two equal lists."""
     one, other = [0], [0]
     shared = fingerprint({"a": one, "b": other, "c": one})
@@ -304,7 +304,7 @@ _SEND = """
 
 
 @pytest.mark.commands
-def test_packages_on_the_path_are_not_taken_for_the_users(tmp_path: Path) -> None:
+def test_packages_on_the_path_do_not_count_as_user_code(tmp_path: Path) -> None:
     """The copy of cloudpickle has no install record; the user's module next to it is sent."""
     import cloudpickle
 
@@ -343,7 +343,7 @@ def test_packages_of_a_layered_environment_are_installed(tmp_path: Path) -> None
 
 
 @pytest.mark.commands
-def test_what_pip_put_into_a_folder_is_installed(tmp_path: Path) -> None:
+def test_modules_that_pip_put_into_a_folder_count_as_installed(tmp_path: Path) -> None:
     """Pip's RECORD file lists installed modules; other modules in the folder are the user's."""
     info = tmp_path / "thing-1.0.dist-info"
     info.mkdir()

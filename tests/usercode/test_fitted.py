@@ -22,7 +22,7 @@ class Vocabulary:
         self.words = words
 
 
-def test_what_was_fitted_comes_back(tmp_path: Path) -> None:
+def test_a_fitted_value_is_restored(tmp_path: Path) -> None:
     """Any serialisable type works, and each process restores its own object."""
     value = {"mean": np.arange(3.0), "words": Vocabulary({"a": 0})}
     path = tmp_path / "datasets" / "d" / "fitted" / "etl-1-a2.pickle"
@@ -33,7 +33,7 @@ def test_what_was_fitted_comes_back(tmp_path: Path) -> None:
     assert found["words"].words == {"a": 0}
 
 
-def test_what_cannot_be_stored_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_cannot_be_stored_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the type or size, and the remedy."""
     with pytest.raises(SpecError, match=r"ETLSpec.fit, a lock, cannot be stored: .* Return numbers"):
         fitted.pack_fitted(threading.Lock())

@@ -110,7 +110,7 @@ def test_too_many_members(pack: Packer, tmp_path: Path) -> None:
 
 
 @PACKERS
-def test_more_than_may_be_unpacked(pack: Packer, tmp_path: Path) -> None:
+def test_archive_larger_than_the_unpacked_limit(pack: Packer, tmp_path: Path) -> None:
     """The size is counted while unpacking; the message names the member and the limit."""
     content = pack(("a.py", b"1"), ("b.bin", bytes(200_000)))
     refused(
@@ -121,7 +121,7 @@ def test_more_than_may_be_unpacked(pack: Packer, tmp_path: Path) -> None:
     )
 
 
-def test_archive_that_is_too_large_as_it_came(tmp_path: Path) -> None:
+def test_archive_larger_than_the_upload_limit(tmp_path: Path) -> None:
     """The upload's size is checked before the archive is opened."""
     refused(
         zip_of(("a.py", bytes(2000))),
@@ -159,7 +159,7 @@ def test_bomb_is_refused_early_and_in_little_memory(kind: str, tmp_path: Path) -
         tracemalloc.stop()
 
 
-def test_zip_that_lies_about_its_sizes(tmp_path: Path) -> None:
+def test_zip_with_wrong_sizes_in_its_header(tmp_path: Path) -> None:
     """The header promises ten bytes and the data has a million."""
     content = bytearray(zip_of(("bomb.bin", bytes(1_000_000)), method=zipfile.ZIP_DEFLATED))
     entry = content.rindex(b"PK\x01\x02")
@@ -225,14 +225,14 @@ def test_name_that_is_not_utf8(tmp_path: Path) -> None:
     refused(packed.getvalue(), tmp_path, "not UTF-8")
 
 
-def test_header_of_a_tar_that_takes_quadratic_time(tmp_path: Path) -> None:
+def test_tar_header_with_quadratic_parse_time(tmp_path: Path) -> None:
     """A pax header of digits (CVE-2024-6232)."""
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.XHDTYPE, 60_000
     refused(header.tobuf() + b"1" * 60_000 + bytes(4096), tmp_path, "absurd number")
 
 
-def test_header_of_a_tar_that_takes_memory(tmp_path: Path) -> None:
+def test_tar_header_that_exceeds_the_memory_limit(tmp_path: Path) -> None:
     """The header's size is checked before it is read in full."""
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 200 * MIB

@@ -37,7 +37,7 @@ def _names(content: bytes) -> list[str]:
 
 
 @given(tree=_TREES)
-def test_what_is_packed_is_what_is_unpacked(
+def test_unpacked_files_equal_packed_files(
     tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("tree")
@@ -63,7 +63,7 @@ def test_same_files_give_the_same_bytes(
     assert pack(root / "one") == pack(root / "two")
 
 
-def test_caches_hidden_files_and_environments_stay_at_home(tmp_path: Path) -> None:
+def test_caches_hidden_files_and_environments_are_not_packed(tmp_path: Path) -> None:
     tree = {
         "model.py": b"1", "package/__init__.py": b"", "package/__pycache__/x.pyc": b"", ".git/config": b"",
         ".env": b"SECRET=1", "env/pyvenv.cfg": b"", "env/lib/x.py": b"", "package/.cache/x": b"",
@@ -73,7 +73,7 @@ def test_caches_hidden_files_and_environments_stay_at_home(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
-def test_archive_is_sent_as_it_is(suffix: str, tmp_path: Path) -> None:
+def test_an_existing_archive_is_sent_unchanged(suffix: str, tmp_path: Path) -> None:
     """The archive is checked but not packed again."""
     (tmp_path / "model.py").write_bytes(b"x = 1")
     packed = tmp_path / f"code{suffix}"
