@@ -20,7 +20,7 @@ def read(text: str = GOOD, archive: str = "") -> Submission:
     return read_submission(ReadRequest(text=text, archive=archive, author="Ada"))
 
 
-def test_runs_are_those_of_the_file() -> None:
+def test_the_file_defines_the_runs() -> None:
     """The first run of each kind, in order, with the notebook's expressions evaluated."""
     found = read()
     assert [run.run for run in found.runs] == ["etl-1", "fit-1", "test-1", "predict-1"]
@@ -54,7 +54,7 @@ def test_runs_are_those_of_the_file() -> None:
         (("models: [m00]", "models: &a [*a]"), "contains itself"),
     ],
 )
-def test_mistakes_are_told_with_their_line(change: tuple[str, str], told: str) -> None:
+def test_mistakes_are_reported_with_their_line(change: tuple[str, str], told: str) -> None:
     """The same messages as with the code at hand."""
     with pytest.raises(ExperimentFileError, match="experiment file:") as caught:
         read(GOOD.replace(*change))
@@ -65,7 +65,7 @@ def code_of(text: str, archive: str = "") -> CodeRecord:
     return encoded(Named.parse(text), archive)
 
 
-def test_worker_imports_what_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_imports_the_named_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The archive's module wins over an installed one with its name, and archives do not share modules."""
     (tmp_path / "rows.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)

@@ -199,7 +199,7 @@ def test_searches_that_hold_too_many_models_are_refused(ask: Callable[[], object
         ask()
 
 
-def test_random_integers_stay_where_the_page_is_exact() -> None:
+def test_random_integers_stay_in_the_exact_range_of_javascript() -> None:
     """JavaScript on the page is exact up to 2**53."""
     with pytest.raises(SearchSpaceError, match=r"beyond 2\*\*53"):
         randint(0, 2**60)

@@ -40,7 +40,7 @@ def test_the_environment_names_a_cluster(service: Service, monkeypatch: pytest.M
         connect(token="another")
 
 
-def test_a_wrong_token_is_told_when_connecting(service: Service) -> None:
+def test_a_wrong_token_is_refused_when_connecting(service: Service) -> None:
     """The health check needs no token, so connecting makes another call."""
     with pytest.raises(UnauthorizedError, match="token"):
         connect(service.address, "wrong")
@@ -58,7 +58,9 @@ def _closed() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def test_an_address_where_nothing_answers_is_told_with_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_about_an_unreachable_address_explains_remote_access(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The message names the address, and how to reach a remote cluster."""
     monkeypatch.setattr("cerebro.client.connection._CONTACT_S", 0.0)
     address = _closed()
@@ -69,7 +71,7 @@ def test_an_address_where_nothing_answers_is_told_with_what_to_give(monkeypatch:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_a_wrong_address_is_told(is_silent: bool) -> None:
+def test_a_wrong_address_is_an_error(is_silent: bool) -> None:
     """The port refuses the connection, or accepts and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}" if is_silent else _closed()
@@ -77,7 +79,7 @@ def test_a_wrong_address_is_told(is_silent: bool) -> None:
             connect(address, TOKEN)
 
 
-def test_a_local_cluster_that_was_stopped_is_called_so(
+def test_a_stopped_local_cluster_is_reported_as_stopped(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the command that starts it and continues its runs, instead of a refused connection."""

@@ -49,7 +49,7 @@ def after_etl(kvs: KvsClient, outcome: str) -> None:
     assert [each.outcome for each in kvs.decide("one", request).outcomes] == ["done"] * 2
 
 
-def test_a_name_is_not_taken_for_what_does_not_exist(kvs: KvsClient, tmp_path: Path) -> None:
+def test_a_missing_file_does_not_reserve_the_name(kvs: KvsClient, tmp_path: Path) -> None:
     """The error names the file, and the name stays free."""
     with pytest.raises(LocatorError, match=r"metadata of 'train': .*trian\.csv does not exist"):
         Experiment("one", locators={"train": str(tmp_path / "trian.csv")})
@@ -102,7 +102,7 @@ class Pictures(ETLSpec):
         return 1, 1
 
 
-def test_what_cannot_run_is_not_requested(kvs: KvsClient, tmp_path: Path) -> None:
+def test_an_impossible_run_is_not_requested(kvs: KvsClient, tmp_path: Path) -> None:
     """A fit without data, a test without a fit, an unknown column: the call raises and the queue stays empty."""
     experiment = Experiment("one", locators=table(tmp_path))
     with pytest.raises(DataError, match="'one' has no preprocessed data: call run_etl first"):

@@ -124,7 +124,7 @@ def experiment(locators: Locators, archive: bytes | None = None) -> Experiment:
     return made
 
 
-def test_everything_is_tried(locators: Locators) -> None:
+def test_the_dry_run_tries_every_step(locators: Locators) -> None:
     """Rows of each split, a batch, two sub-epochs with a checkpoint, a test and predictions; one line each."""
     found = experiment(locators).dry_run(Arrays(), Linear(), CONFIGURATION)
     assert {split: (tried.rows, tried.total) for split, tried in found.rows.items()} == {
@@ -182,7 +182,7 @@ def test_fit_is_tried_on_the_same_training_rows(locators: Locators) -> None:
         experiment(Locators(valid=locators.valid, misc=locators.misc)).dry_run(Fitting())
 
 
-def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
+def test_missing_parts_are_skipped_with_the_reason(locators: Locators) -> None:
     """Optional methods, missing data, and batches larger than the sample."""
     only = Locators(train=locators.train, misc=locators.misc)
     found = experiment(only).dry_run(Arrays(), OnlyTrained(), {"batch_size": [32, 64]}, rows=6)
@@ -192,7 +192,9 @@ def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
     assert experiment(only).dry_run(Arrays()).skipped == {"training": "no SubEpochSpec was given"}
 
 
-def test_nothing_stays(locators: Locators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dry_run_leaves_no_trace(
+    locators: Locators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No files, and no change of specs, random generators or import paths."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv(
@@ -242,7 +244,7 @@ def test_files_of_the_code_archive_can_be_imported(locators: Locators, tmp_path:
     assert "nets_of_mine" not in sys.modules
 
 
-def test_failed_rows_are_told(locators: Locators) -> None:
+def test_failed_rows_are_listed(locators: Locators) -> None:
     """One line per failed row; the first has the user's frames."""
     with pytest.raises(RowError, match=r"2 of the first 8 rows of split 'train' failed") as caught:
         experiment(locators).dry_run(Arrays(broken=(2, 5)))
@@ -263,7 +265,7 @@ def test_failed_rows_are_told(locators: Locators) -> None:
         ("exit", SpecError, r"user code called exit\(3\) in train"),
     ],
 )
-def test_what_would_fail_on_a_worker_fails_here(
+def test_code_that_fails_on_a_worker_fails_in_the_dry_run(
     locators: Locators, wrong: str, error: type[Exception], message: str
 ) -> None:
     """The same error type, with the step in a note."""
@@ -272,7 +274,7 @@ def test_what_would_fail_on_a_worker_fails_here(
     assert wrong == "exit" or "of the dry run" in "".join(caught.value.__notes__)
 
 
-def test_what_cannot_be_tried_is_told_first(locators: Locators, tmp_path: Path) -> None:
+def test_unusable_arguments_are_reported_first(locators: Locators, tmp_path: Path) -> None:
     """Unusable metadata, and missing or incomplete configurations."""
     one = experiment(locators)
     with pytest.raises(SearchSpaceError, match="no hyperparams"):
@@ -324,7 +326,7 @@ def test_techniques_are_tried_on_the_models_of_the_user(locators: Locators) -> N
         )
 
 
-def test_techniques_that_cannot_be_tried_are_told_first(locators: Locators) -> None:
+def test_unusable_techniques_are_reported_first(locators: Locators) -> None:
     """The error lists the choices."""
     one = experiment(locators)
     with pytest.raises(SpecError, match=r"no technique 'dpp'"):
@@ -340,7 +342,7 @@ class Normalised(Linear):
         return [torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 3))]
 
 
-def test_a_last_batch_of_one_row_is_foreseen(locators: Locators) -> None:
+def test_the_dry_run_warns_of_a_last_batch_of_one_row(locators: Locators) -> None:
     """The warning does not depend on the sample size. `drop_last` avoids it."""
     found = experiment(locators).dry_run(Arrays(), Normalised(), CONFIGURATION)
     (warning,) = found.warnings
@@ -365,7 +367,7 @@ class Untracked(Linear):
         return {"loss": loss.item()}
 
 
-def test_training_without_effect_is_foreseen(locators: Locators) -> None:
+def test_the_dry_run_warns_of_training_without_effect(locators: Locators) -> None:
     """The dry run trains two sub-epochs, and the second one changes nothing."""
     found = experiment(locators).dry_run(Arrays(), Untracked(), CONFIGURATION)
     assert [text.partition(":")[0] for text in found.warnings] == [

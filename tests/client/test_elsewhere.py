@@ -35,7 +35,7 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CEREBRO_CACHE", str(tmp_path / "cache"))
 
 
-def test_a_dispatcher_is_told_from_a_store(served: Served, service: Service) -> None:
+def test_a_dispatcher_is_distinguished_from_a_store(served: Served, service: Service) -> None:
     """A dispatcher serves the store under a path prefix; a store needs none."""
     outside, inside = connect(served.address + "/", TOKEN), connect(service.address, TOKEN)
     assert (outside.is_remote, outside.kvs.address) == (True, f"{served.address}/api")
@@ -45,7 +45,7 @@ def test_a_dispatcher_is_told_from_a_store(served: Served, service: Service) -> 
     assert outside.kvs.queue() == inside.kvs.queue() == ()
 
 
-def test_a_volume_that_is_not_mounted_is_told_in_words(tmp_path: Path) -> None:
+def test_an_unmounted_volume_is_reported_with_two_remedies(tmp_path: Path) -> None:
     """The message names both ways to get the data."""
     files = MountedFiles(Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
     with pytest.raises(
@@ -105,7 +105,7 @@ class Web:
 @pytest.mark.parametrize(
     ("status", "content"), [(200, b"<html>welcome</html>"), (404, b"nothing"), (308, b""), (200, b'{"x": 1}')]
 )
-def test_what_is_no_cerebro_is_told(status: int, content: bytes) -> None:
+def test_another_web_server_is_reported(status: int, content: bytes) -> None:
     """Immediately, also for a redirect."""
     web = Web(status, content)
     try:
@@ -127,7 +127,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 @pytest.mark.commands
 @pytest.mark.parametrize("name", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
-def test_an_authority_of_ones_own_is_trusted(
+def test_a_custom_certificate_authority_is_trusted(
     secure: tuple[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the usual environment variables."""
@@ -138,7 +138,7 @@ def test_an_authority_of_ones_own_is_trusted(
 
 
 @pytest.mark.commands
-def test_an_unknown_authority_is_told_at_once(secure: tuple[str, Path]) -> None:
+def test_an_unknown_certificate_authority_is_reported_immediately(secure: tuple[str, Path]) -> None:
     """Without retries; the message names a fix."""
     with pytest.raises(ClusterError, match=r"is not trusted .*SSL_CERT_FILE or REQUESTS_CA_BUNDLE"):
         connect(secure[0], TOKEN)

@@ -75,7 +75,7 @@ def refusal(folder: Path, old: str, new: str) -> str:
     return str(refused.value).replace(str(folder), "")
 
 
-def test_words_mean_what_they_mean_in_a_notebook(folder: Path) -> None:
+def test_expressions_mean_the_same_as_in_a_notebook(folder: Path) -> None:
     """Calls are evaluated, texts and numbers keep their type."""
     study = opened(folder, GOOD)
     fit = study.file.fit
@@ -143,7 +143,7 @@ def test_paths_are_in_the_files_folder(folder: Path, monkeypatch: pytest.MonkeyP
         ("name: rows", "code: .\nname: rows", r"e.yaml:1: code: the folder .* contains this file"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, told: str) -> None:
+def test_a_mistake_is_reported_with_its_line(folder: Path, old: str, new: str, told: str) -> None:
     """One sentence in the file's terms."""
     assert re.search(told, refusal(folder, old, new))
 
@@ -158,7 +158,7 @@ def test_a_mistake_is_told_with_its_line(folder: Path, old: str, new: str, told:
         ("rows:Training", "broken:Training", r"e.yaml:8: fit.spec: broken:Training cannot be imported\n(.*\n)*.*a: b"),
     ],
 )  # fmt: skip
-def test_what_a_fit_would_refuse_is_told_before_preprocessing(
+def test_invalid_fit_options_are_reported_before_preprocessing(
     folder: Path, old: str, new: str, told: str
 ) -> None:
     """Invalid fit options fail before preprocessing starts."""
@@ -181,7 +181,7 @@ test: true
 """
 
 
-def test_an_end_that_is_no_time_is_told_with_its_line(folder: Path) -> None:
+def test_an_invalid_deadline_is_reported_with_its_line(folder: Path) -> None:
     """The message has an example."""
     (folder / "e.yaml").write_text(GOOD.replace("test: true\n", GOALS.replace("FINISH", "tonight")))
     with pytest.raises(ExperimentFileError, match=r"fit\.finish_by.*such as PT6H"):

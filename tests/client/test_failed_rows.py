@@ -66,7 +66,7 @@ def test_failed_rows_are_a_table(volumes: Volumes) -> None:
     assert "      7" in list(lines("etl-1", table, with_traceback=True))
 
 
-def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) -> None:
+def test_a_run_that_failed_for_its_rows_explains_how_to_list_them(volumes: Volumes) -> None:
     """The error says how to list them; the table works without a complete data set."""
     story = Story()
     plan = etl_plan(2, {"train": 10})
@@ -103,7 +103,7 @@ def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) 
         experiment.failed_rows("etl-9")
 
 
-def test_a_run_is_not_shown_the_rows_of_a_later_one(volumes: Volumes) -> None:
+def test_a_run_does_not_show_failed_rows_of_a_later_run(volumes: Volumes) -> None:
     """Both runs made the same data set and the later one replaced the files; the result says so."""
     story = Story()
     plan = etl_plan(3, {"train": 10})

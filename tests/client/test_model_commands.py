@@ -54,7 +54,7 @@ def ask(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> Any:
     return record
 
 
-def test_a_cold_clone_is_trained_from_nothing_and_a_warm_one_goes_on(story: Story) -> None:
+def test_a_cold_clone_starts_from_scratch_and_a_warm_clone_continues(story: Story) -> None:
     """With the given values instead of the parent's."""
     (cold,) = ask(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"lr": 0.7}).added
     assert (story.model(cold).parent, [*story.model(cold).visits]) == ("m00", [])
@@ -79,7 +79,7 @@ def test_a_model_is_changed_extended_and_prioritised(story: Story) -> None:
     assert story.model().priority == -1
 
 
-def test_a_run_that_has_ended_is_open_again_for_what_is_new(story: Story) -> None:
+def test_an_ended_run_reopens_for_new_work(story: Story) -> None:
     """Its stopped models stay stopped."""
     story.train(2, 1)
     story.epoch(3)
@@ -196,7 +196,7 @@ BAD: list[tuple[Callable[[Story], None] | None, CommandKind, str, dict[str, Any]
 
 
 @pytest.mark.parametrize("case", BAD, ids=[f"{n}-{case[1]}" for n, case in enumerate(BAD)])
-def test_what_cannot_be_is_refused_with_what_to_do(story: Story, case: Any) -> None:
+def test_an_impossible_command_is_refused_with_a_remedy(story: Story, case: Any) -> None:
     """One sentence each; no event is sent."""
     before, kind, model, fields, error, message = case
     if before is not None:
@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(story: Story, case: Any) -> N
 
 
 @pytest.mark.parametrize("case", BAD, ids=[f"{n}-{case[1]}" for n, case in enumerate(BAD)])
-def test_what_a_form_says_is_what_is_refused(story: Story, case: Any) -> None:
+def test_a_form_shows_the_same_error_as_the_notebook(story: Story, case: Any) -> None:
     """The first problem equals the notebook's error and names the field."""
     before, kind, model, fields, error, message = case
     if before is not None:
@@ -228,7 +228,7 @@ def test_what_a_form_says_is_what_is_refused(story: Story, case: Any) -> None:
     assert not first.name or first.name in given
 
 
-def test_all_that_is_wrong_is_said_at_once(story: Story) -> None:
+def test_all_problems_are_reported_together(story: Story) -> None:
     """Each problem names its field."""
     given = {"lr": "fast", "batch_size": True, "width": 3}
     command = Command(kind=CLONE, models=("m00",), hyperparams=given, epochs=0, at="worst", warm=True)
@@ -237,7 +237,7 @@ def test_all_that_is_wrong_is_said_at_once(story: Story) -> None:
     assert problems_of(Command(kind=CLONE, models=("m00",), hyperparams={"lr": 3}), story.state) == []
 
 
-def test_what_is_offered_has_an_effect(story: Story) -> None:
+def test_each_offered_command_has_an_effect(story: Story) -> None:
     """In each state of a model, the fold accepts every command in `allowed`."""
     given = {"hyperparams": {"lr": 5}, "epochs": 8, "priority": 4, "configurations": (GOOD,)}
     for change in (lambda _: None, stop_m00, fail_m00, finish):
@@ -263,7 +263,7 @@ def test_a_model_that_is_tested_is_not_trained_on(story: Story) -> None:
     assert story.model("m01").epochs == 5
 
 
-def test_of_several_models_those_that_have_the_value_are_left_out(story: Story) -> None:
+def test_models_that_already_have_the_value_are_omitted(story: Story) -> None:
     """A command that would change no model is refused."""
     ask(story, PRIORITIZE, "m00", priority=1)
     command = Command(kind=PRIORITIZE, models=("m00", "m01"), priority=1)
@@ -277,7 +277,7 @@ def test_of_several_models_those_that_have_the_value_are_left_out(story: Story) 
         events_of(Command(kind=PRIORITIZE, models=("m00", "m09"), priority=1), story.state, by=BY)
 
 
-def test_what_came_too_late_in_part_says_for_which(story: Story) -> None:
+def test_a_partly_late_command_names_the_late_models(story: Story) -> None:
     """The error names the model that changed in the meantime, not the other one."""
     command = Command(kind=EXTEND, models=("m00", "m01"), epochs=8)
     first, second = events_of(command, story.state, by=BY)
@@ -287,7 +287,7 @@ def test_what_came_too_late_in_part_says_for_which(story: Story) -> None:
         outcomes(command, story.state, seqs, by=BY)
 
 
-def test_added_models_have_names_that_the_run_knows(story: Story) -> None:
+def test_hyperparameters_of_added_models_must_be_known(story: Story) -> None:
     """The message suggests similar names. A model may lack a name."""
     given = ({"batch_size": 2, "Ir": 1}, {"batch_size": 2, "momentum": 0.9})
     command = Command(kind=CommandKind.ADD_MODELS, configurations=given)
@@ -302,7 +302,7 @@ def test_added_models_have_names_that_the_run_knows(story: Story) -> None:
     assert ask(story, CommandKind.ADD_MODELS, configurations=({"batch_size": 2},)).added == ("m02",)
 
 
-def test_models_that_a_test_may_name_have_their_checkpoints(story: Story) -> None:
+def test_a_refused_test_suggests_models_with_checkpoints(story: Story) -> None:
     """During a fit the message suggests only models that the test accepts."""
     story.epoch(1, model="m01", loss=0.1)
     story.train(2, 1)

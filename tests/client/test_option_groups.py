@@ -53,7 +53,7 @@ def test_a_file_has_every_option_of_run_fit_with_its_default() -> None:
 
 
 @pytest.mark.parametrize("name", ["scheduling", "limits", "parallelism"])
-def test_a_dict_is_no_option_group(name: str) -> None:
+def test_a_dict_is_refused_as_option_group(name: str) -> None:
     """The error names the class to use."""
     given: dict[str, Any] = {name: {"hours": 3}}
     with pytest.raises(DataError, match=rf"{name} is .*, expected an object of cerebro\.{name.capitalize()}"):

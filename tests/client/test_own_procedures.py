@@ -48,7 +48,7 @@ def test_an_own_procedure_is_sent_as_code(own: Any) -> None:
     assert vars(decode(code.encoded)) == vars(own)
 
 
-def test_nothing_is_stored_of_a_fit_that_is_refused() -> None:
+def test_a_refused_fit_stores_nothing() -> None:
     """Also if a rule names an unknown metric."""
 
     class Training(SubEpochSpec):
@@ -143,7 +143,7 @@ class Locked(Plain):
         ),
     ],
 )
-def test_what_is_no_procedure_is_told_before_anything_is_sent(wrong: Any, sentence: str) -> None:
+def test_an_invalid_procedure_is_reported_before_anything_is_sent(wrong: Any, sentence: str) -> None:
     """One sentence each with the fix."""
 
     def put_code(code: CodeRecord) -> CodeRecord:
@@ -153,7 +153,7 @@ def test_what_is_no_procedure_is_told_before_anything_is_sent(wrong: Any, senten
         search_request(SPACE, search=wrong, epochs=9, put_code=put_code)
 
 
-def test_a_method_that_was_not_written_is_missed() -> None:
+def test_a_missing_method_is_reported() -> None:
     """`Procedure`'s own method would never request an action."""
     with pytest.raises(
         SearchError, match=r"Forgot has no method 'on_report': define on_report\(self, report\)"

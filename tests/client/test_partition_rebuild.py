@@ -21,7 +21,7 @@ LOGGED = TaskResult(rows=10, shards=4, checksum="sha256:a", cores=1)
         (TaskResult(rows=10), LOGGED, None),
     ],
 )
-def test_a_partition_is_the_same_another_one_or_not_known(
+def test_partitions_are_equal_different_or_incomparable(
     logged: TaskResult, made: TaskResult, expected: bool | None
 ) -> None:
     """If no comparison is possible, the result is None."""
@@ -31,7 +31,7 @@ def test_a_partition_is_the_same_another_one_or_not_known(
 @pytest.mark.parametrize(
     ("logged", "given", "expected"), [(0, "", 3), (2, "", 2), (8, "", 3), (8, "6", 6), (0, "6", 6)]
 )
-def test_as_many_cores_are_used_as_this_process_may_keep_busy(
+def test_the_rebuild_uses_the_cores_of_the_container(
     monkeypatch: pytest.MonkeyPatch, logged: int, given: str, expected: int
 ) -> None:
     """At most the container's limit, which can be below the machine's core count."""

@@ -144,7 +144,7 @@ def test_a_fit_has_one_bar_of_sub_epochs_with_the_best_model(terminal: Terminal)
         assert terminal.bars["fit-1"].postfix.endswith("1 failed, stopping")
 
 
-def test_what_a_run_waits_for_is_said_once(terminal: Terminal) -> None:
+def test_the_wait_reason_of_a_run_is_printed_once(terminal: Terminal) -> None:
     """And again when the reason changes."""
     story = Story()
     story.fit()
@@ -181,7 +181,7 @@ class Painted:
         self.sub_epochs.append(-1)
 
 
-def test_many_events_are_drawn_a_few_times_a_second_and_the_last_one_always() -> None:
+def test_drawing_is_rate_limited_and_ends_with_the_last_event() -> None:
     """The last drawing shows the final state."""
     clock, story = Clock(), Story()
     story.fit(models=4)
@@ -209,7 +209,7 @@ class Handle:
         self.outputs.append(bundle)
 
 
-def test_of_many_models_and_epochs_a_few_are_shown_and_the_cut_is_said() -> None:
+def test_a_notebook_shows_a_stated_part_of_many_models_and_epochs() -> None:
     """The output of a notebook stays readable."""
     story = Story()
     run = story.fit(models=30, epochs=40, partitions=1)

@@ -40,7 +40,7 @@ def of_trainers(found: dict) -> Recommendation:  # type: ignore[type-arg]
     memory=st.lists(st.integers(0, 64 * GIB), min_size=MIN_SAMPLES, max_size=60),
     peaks=st.lists(st.integers(1, 64 * GIB), max_size=60),
 )
-def test_what_was_used_fits(memory: list[int], peaks: list[int]) -> None:
+def test_recommended_limits_exceed_the_observed_peaks(memory: list[int], peaks: list[int]) -> None:
     """The limit exceeds both peaks and is at least the request; both are rounded to steps."""
     found = of_trainers(recommend([seen(memory)], peaks))
     most = max(memory + [min(memory) + peak for peak in peaks])
@@ -55,7 +55,7 @@ def test_what_was_used_fits(memory: list[int], peaks: list[int]) -> None:
     memory=st.lists(st.integers(0, 64 * GIB), max_size=MIN_SAMPLES - 1),
     peaks=st.lists(st.integers(1, 64 * GIB), max_size=MIN_SAMPLES - 1),
 )
-def test_too_little_supports_nothing(memory: list[int], peaks: list[int]) -> None:
+def test_few_samples_give_no_recommendation(memory: list[int], peaks: list[int]) -> None:
     """Few samples, or few sub-epochs."""
     assert recommend([seen(memory)], peaks) == {"worker": None}
 

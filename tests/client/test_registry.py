@@ -120,7 +120,7 @@ def test_a_version_is_loaded_after_its_experiment_is_gone(trained: Trained) -> N
     assert made.path.read_bytes()
 
 
-def test_the_command_names_run_and_value_before_it_registers(
+def test_register_prints_the_run_and_value_first(
     trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command prints the best model of all fits before it creates a version."""
@@ -141,7 +141,7 @@ def test_the_command_names_run_and_value_before_it_registers(
     assert capsys.readouterr().out == "m01 of fit-1 of one, epoch 1, is digits/1.\n"
 
 
-def test_a_version_stays_what_it_is_when_the_next_one_comes(trained: Trained) -> None:
+def test_a_version_does_not_change_when_the_next_version_is_registered(trained: Trained) -> None:
     """And the alias moves to the new version."""
     trained.register("digits", "m00", alias="champion")
     trained.register("digits", "m01", alias="champion")
@@ -170,7 +170,7 @@ def test_a_checkpoint_with_a_base_is_copied_as_a_whole(trained: Trained) -> None
 
 
 @pytest.mark.parametrize("harm", ["gone", "flipped", "cut", "link", "fitted"])
-def test_a_checkpoint_that_is_gone_or_damaged_becomes_no_version(trained: Trained, harm: str) -> None:
+def test_a_missing_or_damaged_checkpoint_becomes_no_version(trained: Trained, harm: str) -> None:
     """The error names the file, the expectation and the fix. No damaged copy remains, and other versions work."""
     path = trained.checkpoint("m00")
     whole = path.read_bytes()
@@ -214,7 +214,7 @@ def test_a_copy_that_is_damaged_later_is_named(trained: Trained) -> None:
         model.modules()
 
 
-def test_a_copy_that_was_cut_short_is_made_by_the_next_controller(trained: Trained) -> None:
+def test_the_next_controller_completes_an_interrupted_copy(trained: Trained) -> None:
     """The store still lists it as pending."""
     asked = trained.register("digits", "m00")
     version = trained.kvs.register_model("digits", trained.kvs.registered_model("digits").versions[0].source)
@@ -225,7 +225,7 @@ def test_a_copy_that_was_cut_short_is_made_by_the_next_controller(trained: Train
     assert load_model(f"digits/{version.version}").checkpoint.checksum == asked.checkpoint.checksum
 
 
-def test_what_killed_copies_have_left_is_removed_once_nobody_writes_to_it(trained: Trained) -> None:
+def test_old_partial_copies_are_removed(trained: Trained) -> None:
     """Partial copies of ready and failed versions are deleted hourly.
 
     Files that another controller may still write, and files of versions, stay.
@@ -253,7 +253,7 @@ def test_what_killed_copies_have_left_is_removed_once_nobody_writes_to_it(traine
 
 
 @pytest.mark.parametrize("harm", ["gone", "flipped"])
-def test_a_second_controller_that_fails_leaves_what_the_first_one_made(trained: Trained, harm: str) -> None:
+def test_a_failed_copy_keeps_the_copy_of_another_controller(trained: Trained, harm: str) -> None:
     """It still sees the version as pending, while the checkpoint is already gone or damaged."""
     trained.register("digits", "m00")
     (version,) = trained.kvs.registered_model("digits").versions
@@ -265,7 +265,7 @@ def test_a_second_controller_that_fails_leaves_what_the_first_one_made(trained: 
     load_model("digits/1").load()
 
 
-def test_a_volume_that_is_away_is_waited_for(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_waits_for_an_unavailable_volume(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version becomes ready once the volume is back."""
     from controller.storage import registered_models as registering
 
@@ -290,7 +290,7 @@ def test_a_text_that_names_no_version_is_refused(trained: Trained, which: str) -
 
 
 @pytest.mark.parametrize("name", ["Digits", "a b", "x" * 51, ""])
-def test_a_name_that_cannot_be_one_is_refused_before_anything_is_made(trained: Trained, name: str) -> None:
+def test_an_invalid_name_is_refused_before_registration(trained: Trained, name: str) -> None:
     """With the expected form."""
     with pytest.raises(BadRequestError, match=r"use at most 50 lower-case letters, digits and dashes"):
         trained.register(name, "m00")
@@ -299,7 +299,7 @@ def test_a_name_that_cannot_be_one_is_refused_before_anything_is_made(trained: T
     assert trained.kvs.registry() == ()
 
 
-def test_what_is_not_there_is_named_with_what_is(trained: Trained) -> None:
+def test_missing_versions_are_named_with_the_existing_versions(trained: Trained) -> None:
     """Models, versions, aliases, and models of the experiment."""
     with pytest.raises(NotFoundError, match=r"no model is registered as 'digits'; registered are: none yet"):
         load_model("digits/1")
@@ -314,7 +314,7 @@ def test_what_is_not_there_is_named_with_what_is(trained: Trained) -> None:
         load_model("digits@best")
 
 
-def test_to_load_a_model_starts_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_loading_a_model_starts_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A look-up joins a running cluster, or raises if no cluster runs."""
     monkeypatch.delenv("CEREBRO_SERVER", raising=False)
     monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))

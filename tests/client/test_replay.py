@@ -50,7 +50,7 @@ def second(story: Story, *, trains: bool) -> Story:
     return story
 
 
-def test_the_newest_finished_fit_is_taken() -> None:
+def test_the_newest_finished_fit_is_replayed() -> None:
     """With its trained models. A named fit may be running."""
     story = second(fitted(Story()), trains=True)
     run, models = choose_models(story.state, None, None)
@@ -91,7 +91,7 @@ def test_a_pruned_model_does_not_stop_the_others() -> None:
         ),
     ],
 )
-def test_what_cannot_be_replayed_says_why(
+def test_an_impossible_replay_is_refused_with_alternatives(
     run: str | None, model: str | None, error: type[Exception], said: str
 ) -> None:
     """The error lists the alternatives."""
@@ -157,7 +157,7 @@ def test_a_replay_that_is_ended_leaves_no_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_data_that_was_made_again_is_named_where_the_state_differs() -> None:
+def test_a_different_state_names_the_rebuilt_partitions() -> None:
     """The objects may have changed with the same number of rows, so the error names the rebuilt data."""
     found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), rebuilt=(0, 2))
     assert str(found).endswith(
@@ -186,7 +186,7 @@ def test_a_difference_on_a_gpu_names_deterministic_algorithms() -> None:
     assert advice not in str(replace(found, is_inexact=False))
 
 
-def test_a_tolerance_that_cannot_apply_says_so() -> None:
+def test_an_inapplicable_tolerance_is_explained() -> None:
     """A tolerance covers rounding, but not other random numbers."""
     found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), tolerance=1e-4, is_random=True)
     assert "a tolerance covers only rounding, and train() uses random numbers, such as dropout" in str(found)

@@ -42,7 +42,7 @@ RANDOM: dict[str, Any] = {
 }
 
 
-def test_draws_are_decided_by_the_seed() -> None:
+def test_the_seed_determines_the_samples() -> None:
     """The same seed gives the same list, a larger sample extends it, another seed differs."""
     first = configurations(RANDOM, samples=20, seed=1)
     assert first == configurations(RANDOM, samples=20, seed=1)
@@ -50,7 +50,7 @@ def test_draws_are_decided_by_the_seed() -> None:
     assert configurations(RANDOM, samples=20, seed=2) != first
 
 
-def test_draws_stay_in_their_range() -> None:
+def test_samples_stay_in_their_range() -> None:
     """Bounds included; the logarithm of a loguniform value is uniform."""
     found = configurations(RANDOM, samples=2000, seed=3)
     assert all(0 <= c["a"] <= 1 for c in found)  # type: ignore[operator]
@@ -101,7 +101,7 @@ def test_a_search_space_that_cannot_be_used_is_named(space: Any, match: str) -> 
         configurations(space)
 
 
-def test_samples_and_distributions_belong_together() -> None:
+def test_samples_and_distributions_require_each_other() -> None:
     """The error for one without the other names the fix."""
     with pytest.raises(SearchSpaceError, match="samples=N"):
         configurations(RANDOM)

@@ -34,7 +34,7 @@ SPACE: dict[str, Any] = {
 NUMBERS: dict[str, Any] = {"lr": loguniform(1e-4, 1e-1), "drop": uniform(0, 0.5), "batch_size": 32}
 
 
-def test_a_search_as_data() -> None:
+def test_a_search_becomes_data() -> None:
     """Lists and fixed values become choices; the request survives JSON."""
     found = search_request(
         SPACE,
@@ -71,7 +71,7 @@ def test_a_search_as_data() -> None:
         (PBT(perturb={"lr": [0.5]}, population=4), 4, PBT(population=4, perturb={"lr": (0.5,)})),
     ],
 )
-def test_each_procedure_as_data(search: Any, samples: int | None, procedure: Any) -> None:
+def test_each_procedure_becomes_data(search: Any, samples: int | None, procedure: Any) -> None:
     """With its arguments."""
     found = search_request(NUMBERS, search=search, samples=samples, epochs=27)
     assert found is not None
@@ -147,7 +147,7 @@ ALWAYS = {"samples": 200, "epochs": 27}
         ({"search": "asha"}, r"search='asha': expected one of cerebro's procedures"),
     ],
 )
-def test_what_does_not_go_together_is_named(arguments: dict[str, Any], match: str) -> None:
+def test_incompatible_options_are_named(arguments: dict[str, Any], match: str) -> None:
     """In one sentence with the fix."""
     given = {"space": SPACE, **ALWAYS, **arguments}
     with pytest.raises((SearchError, SearchSpaceError), match=match) as raised:
@@ -183,7 +183,7 @@ class Own:
         return []
 
 
-def test_a_procedure_is_stored_once_all_is_found_to_be_right() -> None:
+def test_a_procedure_is_stored_after_all_checks() -> None:
     """A refused request stores nothing."""
     stored: list[CodeRecord] = []
 

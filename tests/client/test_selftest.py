@@ -13,12 +13,12 @@ SUB_EPOCHS = [
 ]
 
 
-def test_trials_that_begin_at_once_have_different_names() -> None:
+def test_selftests_that_start_together_have_different_names() -> None:
     """With one name, the second would meet the run of the first."""
     assert len({_new_name() for _ in range(20)}) > 10
 
 
-def test_a_run_whose_sub_epochs_were_committed_once_is_sound() -> None:
+def test_a_run_with_each_sub_epoch_committed_once_passes_the_check() -> None:
     """In any order."""
     check(list(reversed(SUB_EPOCHS)), set(SUB_EPOCHS), accuracy=0.9)
 
@@ -33,19 +33,21 @@ def test_a_run_whose_sub_epochs_were_committed_once_is_sound() -> None:
         ([], "of 8 sub-epochs 8 were not committed"),
     ],
 )
-def test_a_run_with_other_sub_epochs_is_not(committed: list[tuple[str, int, int]], said: str) -> None:
+def test_a_run_with_other_sub_epochs_fails_the_check(
+    committed: list[tuple[str, int, int]], said: str
+) -> None:
     """Missing, double and foreign sub-epochs are counted."""
     with pytest.raises(TrialError, match=said):
         check(committed, set(SUB_EPOCHS), accuracy=0.9)
 
 
-def test_a_run_that_learned_nothing_is_not() -> None:
+def test_a_run_that_learned_nothing_fails_the_check() -> None:
     """Committed sub-epochs prove nothing if the weights never change."""
     with pytest.raises(TrialError, match=r"accuracy is 0\.260, expected at least 0\.6"):
         check(SUB_EPOCHS, set(SUB_EPOCHS), accuracy=0.26)
 
 
-def test_pictures_can_be_told_apart_but_not_by_their_mean() -> None:
+def test_pictures_differ_by_class_but_not_by_their_mean() -> None:
     """The brighter quarter is the class; all pictures have the same mean."""
     generator = np.random.default_rng(0)
     half = specs.SIDE // 2

@@ -58,7 +58,7 @@ def opened(
     return Session(connection, record, clock=lambda: now)
 
 
-def test_the_status_tells_the_schedule_of_a_fit() -> None:
+def test_the_status_shows_the_schedule_of_a_fit() -> None:
     """While it runs and after its end."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
@@ -76,7 +76,7 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
     assert "    schedule: 52.0 s, at best 50.0 s (gap 4.0 %)" in opened(story.log, story.zero + 99.0).status()
 
 
-def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
+def test_a_run_shows_its_share_and_its_devices() -> None:
     """Among other open runs, with the estimated remaining time, and the reason if it waits."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
@@ -104,7 +104,7 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
     assert "due" not in opened(story.log, story.zero + 40.0, queue=alone).status()
 
 
-def test_what_the_log_tells_comes_before_the_queue(terminal: list[str]) -> None:
+def test_a_wait_reason_from_the_log_precedes_the_queue_position(terminal: list[str]) -> None:
     """A queued run that waits for another run of its experiment, in the status and next to the bars."""
     story = half_trained()
     story.tell(evaluation(2, "m01"))
@@ -126,7 +126,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_the_status_tells_of_lost_workers_why() -> None:
+def test_the_status_shows_why_workers_were_lost() -> None:
     """Also a worker that the log does not yet count as lost; with the reasons of its pod and of missing pods."""
     story = TimedStory(workers=2)
     story.fit(models=1, partitions=1)
@@ -164,7 +164,7 @@ class Spec(SubEpochSpec):
         raise NotImplementedError
 
 
-def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
+def test_a_run_stopped_by_a_user_ends_with_a_warning() -> None:
     """The warning names the user, so a script does not use half-trained models unnoticed."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
@@ -182,7 +182,7 @@ def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
     assert list(result.leaderboard()["state"]) == ["stopped"]
 
 
-def test_a_run_is_asked_for_with_its_priority_and_project() -> None:
+def test_a_request_has_the_priority_and_project_of_its_run() -> None:
     """They are in the request; invalid values are refused."""
     session = opened(TimedStory(workers=1).log, 0.0)
     asked = EtlRequest(code=SHA, code_fingerprint=SHA)
@@ -204,7 +204,7 @@ def test_a_run_is_asked_for_with_its_priority_and_project() -> None:
         (False, "etl-1 continues in the cluster if the request arrived: follow it with Experiment"),
     ],
 )
-def test_who_interrupts_a_run_is_told_that_it_goes_on(
+def test_an_interrupt_prints_that_the_run_continues(
     capsys: pytest.CaptureFixture[str], is_answered: bool, told: str
 ) -> None:
     """Even if the store has not answered the request yet."""
@@ -224,7 +224,7 @@ def test_who_interrupts_a_run_is_told_that_it_goes_on(
 
 
 @pytest.mark.parametrize("share", [-0.01, 1.5, float("nan"), "all"])
-def test_a_share_to_verify_that_is_none_is_refused(share: Any) -> None:
+def test_an_invalid_share_to_verify_is_refused(share: Any) -> None:
     """Before anything is sent, with the valid range."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
@@ -257,7 +257,7 @@ def test_a_share_to_verify_that_is_none_is_refused(share: Any) -> None:
         ("oom", r"failure_rules is 'oom', expected a list of rules"),
     ],
 )
-def test_failure_rules_that_cannot_be_are_refused_with_the_place(rules: Any, told: str) -> None:
+def test_invalid_failure_rules_are_refused_with_their_position(rules: Any, told: str) -> None:
     """Before anything is sent."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
@@ -288,7 +288,7 @@ def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
         assert f"event {len(story.log)} of experiment 'one' cannot be read" in unreadable
 
 
-def test_an_interrupted_fold_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_fold_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C within an event loses nothing."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)
@@ -305,7 +305,7 @@ def test_an_interrupted_fold_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.state() == story.state
 
 
-def test_another_thread_may_ask_for_the_status_while_a_run_is_followed() -> None:
+def test_another_thread_may_read_the_status_while_a_run_is_followed() -> None:
     """`status` reads events while `follow` waits for the same events; each event counts once."""
     story = TimedStory(workers=1)
     story.fit(models=1, partitions=1)

@@ -111,7 +111,7 @@ def test_a_run_is_stopped_and_resumed(story: Story) -> None:
     assert "fit-1 is finished" in refusal(story, CommandKind.RESUME_RUN)
 
 
-def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> None:
+def test_resume_without_a_name_finds_the_stopped_run(story: Story) -> None:
     """Also after later runs. A paused run comes first; without a candidate the error says so."""
     event(story, CommandKind.STOP_RUN)
     story.tell(STOPPED)
@@ -125,7 +125,7 @@ def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> N
 
 
 @pytest.mark.parametrize("kind", [CommandKind.STOP_RUN, CommandKind.PRIORITIZE])
-def test_what_only_an_open_run_can_be_asked_says_that_none_is_open(story: Story, kind: CommandKind) -> None:
+def test_commands_for_an_open_run_report_that_no_run_is_open(story: Story, kind: CommandKind) -> None:
     """Without a run name, the newest test is not meant."""
     story.tell(FINISHED, evaluation(1), RunFinished(run="test-1", outcome="finished"))
     assert refusal(story, kind, priority="high").endswith(
@@ -135,7 +135,7 @@ def test_what_only_an_open_run_can_be_asked_says_that_none_is_open(story: Story,
         events_of(command(kind, run="fit-1", priority="high"), story.state, by="ann")
 
 
-def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Story) -> None:
+def test_a_stopped_run_is_described_with_its_user_and_the_resume_command(story: Story) -> None:
     """`run_fit` warns, since a script would otherwise test half-trained models unnoticed."""
     story.train(1, 0)
     event(story, CommandKind.STOP_RUN)
@@ -146,7 +146,7 @@ def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Sto
     )
 
 
-def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
+def test_an_unknown_scheduler_is_refused(story: Story) -> None:
     """For a fit that can still run."""
     changed = SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann")
     assert event(story, CommandKind.SET_SCHEDULER, scheduler="fifo", planner=False) == changed
@@ -156,7 +156,7 @@ def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
     assert "fit-1 is finished" in refusal(story, CommandKind.SET_SCHEDULER, scheduler="fifo")
 
 
-def test_a_priority_is_one_that_is_known(story: Story) -> None:
+def test_an_unknown_priority_is_refused(story: Story) -> None:
     """For an open run; the fold records the priority and the user."""
     priorities = [story.run.priority]
     changed = PriorityChanged(run="fit-1", priority=HIGH, by="ann")
@@ -188,7 +188,7 @@ def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -
         assert "is being deleted" in refusal(story, kind, model, scheduler="fifo", priority="low")
 
 
-def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_has_a_method_for_each_command(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends the command with the user's name and returns."""
     monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
     sent: list[object] = []
@@ -234,7 +234,7 @@ def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.Mo
     ]
 
 
-def test_of_several_models_all_are_asked_for_or_none(story: Story) -> None:
+def test_a_command_for_several_models_applies_to_all_or_none(story: Story) -> None:
     """One model that cannot be stopped blocks the command, on the page and the command line."""
     both = Command(kind=CommandKind.STOP_MODEL, run="fit-1", models=("m00", "m01"))
     assert events_of(both, story.state, by="ann") == (
@@ -254,7 +254,7 @@ class _Mended:
         return []
 
 
-def test_a_mended_procedure_is_stored_if_it_can_take_its_place(story: Story) -> None:
+def test_a_fixed_procedure_is_stored_if_it_can_replace_the_old_one(story: Story) -> None:
     """A run without a procedure leaves the store unchanged."""
     story.tell(RunStopRequested(run="fit-1"), STOPPED)
     stored: list[object] = []

@@ -89,13 +89,13 @@ def test_names_and_objects_may_be_mixed() -> None:
         (["single", "offload"], [2], r"on 2 devices \(single takes 1; offload takes 1\)"),
     ],
 )
-def test_what_cannot_be_chosen_is_refused(techniques: object, gpus: object, told: str) -> None:
+def test_an_impossible_choice_is_refused(techniques: object, gpus: object, told: str) -> None:
     """The error lists the choices, or the workers with their devices."""
     with pytest.raises(SpecError, match=told):
         fields(techniques, gpus)
 
 
-def test_a_worker_with_one_device_trains_no_model_on_two() -> None:
+def test_two_devices_are_refused_if_workers_have_one() -> None:
     """The model would wait for ever."""
     with pytest.raises(SpecError, match=r"on 1 devices.*The workers and their devices: worker-0: 1"):
         fields(["ddp"], workers={"worker-0": 1})
@@ -126,7 +126,7 @@ def test_a_technique_that_no_worker_can_use_is_not_sent() -> None:
         ),
     ],
 )
-def test_a_gang_that_cannot_be_is_refused(gang: Any, more: dict[str, Any], told: str) -> None:
+def test_an_impossible_gang_is_refused(gang: Any, more: dict[str, Any], told: str) -> None:
     """The error lists the workers, and the option to set."""
     given = {"techniques": None, "gpus": None, "solo_workers": ()} | more
     with pytest.raises(SpecError, match=told):
@@ -138,7 +138,7 @@ def test_a_gang_that_cannot_be_is_refused(gang: Any, more: dict[str, Any], told:
         )
 
 
-def test_parallel_plans_of_a_gang_come_first_on_as_many_devices_as_its_workers_have() -> None:
+def test_gang_plans_come_first_and_use_all_devices_of_their_workers() -> None:
     """A remaining partition is trained by one worker."""
     assert [parallel_plan.label for parallel_plan in parallel_plans_of(None, (), WORKERS, gang_size=2)][
         :3

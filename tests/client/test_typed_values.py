@@ -18,7 +18,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_what_is_shown_in_a_field_is_read_as_the_value_that_it_is(value: JsonValue) -> None:
+def test_the_text_of_a_value_is_read_as_the_same_value(value: JsonValue) -> None:
     """Types survive: 1, 1.0, true and the text "1" are four values. The text is one line, as in a form field."""
     text = text_of(value)
     assert is_same({"x": value_of(text)}, {"x": value})

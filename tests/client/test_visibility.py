@@ -39,7 +39,7 @@ def located(
         ({"misc": "word.txt"}, r"misc: .*/word\.txt does not exist"),
     ],
 )
-def test_what_is_missing_here_is_told(data: Path, changed: dict[str, str], message: str) -> None:
+def test_a_missing_file_is_reported(data: Path, changed: dict[str, str], message: str) -> None:
     """The error names the locator's field."""
     with pytest.raises(LocatorError, match=message):
         visibility.check_here(located(data, **changed))
@@ -55,7 +55,7 @@ class Mounts:
         monkeypatch.setenv("HOME", str(home))
 
 
-def test_a_path_of_this_machine_alone_is_refused_in_the_cluster(
+def test_a_path_on_the_local_file_system_is_refused_in_the_cluster(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the root file system or in the home. The error suggests the shared volume."""
@@ -70,7 +70,7 @@ def test_a_path_of_this_machine_alone_is_refused_in_the_cluster(
             visibility.check_inside(Locators(train=Locator(metadata=f"{folder}/train.csv")), shared)
 
 
-def test_the_shared_volume_is_looked_at_in_the_cluster(
+def test_files_on_the_shared_volume_are_checked_in_the_cluster(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers mount the same volume, so a file missing here is missing there."""
@@ -80,7 +80,7 @@ def test_the_shared_volume_is_looked_at_in_the_cluster(
         visibility.check_inside(located(data, metadata="trian.csv"), data)
 
 
-def test_what_cannot_be_told_is_left_to_the_controller(
+def test_undecidable_paths_are_checked_by_the_controller(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other mounted file systems, which workers may have, too, and paths absent here."""

@@ -79,10 +79,10 @@ def test_a_warm_clone_with_another_shape_is_refused(steered: Steered) -> None:
     assert list(steered.story.run.models) == ["m00"]
 
 
-def test_what_keeps_the_shape_or_begins_anew_is_added(steered: Steered) -> None:
+def test_clones_with_the_same_shape_and_cold_clones_are_added(steered: Steered) -> None:
     assert steered.clone("m00", {"lr": 0.5}, warm=True) == "m01"
     assert steered.clone("m00", {"width": 5}) == "m02"
 
 
-def test_code_that_cannot_run_here_is_left_to_the_worker(steered: Steered) -> None:
+def test_code_that_cannot_run_here_is_checked_by_the_worker(steered: Steered) -> None:
     assert steered.clone("m00", {"width": 0}, warm=True) == "m01"

@@ -47,7 +47,7 @@ def written(folder: Path, whole: bytes, ranges: list[tuple[int, int]]) -> Path:
 
 @given(data=st.data(), whole=st.binary(min_size=1, max_size=300))
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_it_reads_as_the_whole(
+def test_a_based_file_reads_like_the_whole_file(
     data: st.DataObject, whole: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """From any offset, with any ranges in the base."""
@@ -69,7 +69,7 @@ def test_it_reads_as_the_whole(
         assert checksum_of(file).num_bytes == len(whole)
 
 
-def test_other_files_are_read_as_they_are(tmp_path: Path) -> None:
+def test_other_files_are_read_unchanged(tmp_path: Path) -> None:
     """Including empty and short files."""
     for content in (b"", b"x", b"y" * 100):
         (tmp_path / "x").write_bytes(content)
@@ -77,7 +77,7 @@ def test_other_files_are_read_as_they_are(tmp_path: Path) -> None:
             assert file.read() == content
 
 
-def test_names_tell_bytes_and_are_never_used_twice(tmp_path: Path) -> None:
+def test_names_have_the_checksum_and_are_unique(tmp_path: Path) -> None:
     """A name has the checksum, is unique, and differs from checkpoint names, which older versions delete."""
     (tmp_path / "x").write_bytes(b"frozen")
     found = checksum(tmp_path / "x")
@@ -100,7 +100,7 @@ def test_names_tell_bytes_and_are_never_used_twice(tmp_path: Path) -> None:
         [],
     ],
 )
-def test_what_cannot_be_put_together_is_refused(ranges: list[Range]) -> None:
+def test_invalid_layouts_are_refused(ranges: list[Range]) -> None:
     """Ranges that overlap, are unordered or exceed the file or the base; no ranges."""
     with pytest.raises(ValueError, match=r"overlap|behind|at least 1"):
         Layout(base=f"frozen-{'0' * 16}-5-{'0' * 8}", size=10, ranges=tuple(ranges))
@@ -135,7 +135,7 @@ def test_the_largest_layout_can_be_read(tmp_path: Path) -> None:
         (f'"x":"{"x" * (1 << 20)}"', "longer than"),
     ],
 )
-def test_a_layout_that_nobody_writes_costs_its_reader_little(tmp_path: Path, what: str, why: str) -> None:
+def test_an_invalid_layout_is_rejected_cheaply(tmp_path: Path, what: str, why: str) -> None:
     """The reader stops at the first error, and rejects a layout that is too long without reading it."""
     told = f'{{"base":"{_BASE}","size":9,{what}}}'.encode()
     path = tmp_path / "u0.pt"
@@ -152,7 +152,7 @@ def test_a_base_is_a_file_of_the_same_folder(base: str) -> None:
         Layout(base=base, size=10, ranges=(Range(start=0, size=5, at=0),))
 
 
-def test_a_damaged_layout_and_a_base_that_is_gone_or_short_are_errors(tmp_path: Path) -> None:
+def test_a_damaged_layout_and_a_missing_or_short_base_are_errors(tmp_path: Path) -> None:
     """As OSError, the type that callers of file reads expect."""
     path = written(tmp_path, bytes(range(200)), [(10, 60), (80, 90)])
     with path.open("rb") as file:

@@ -93,7 +93,7 @@ def read(
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize(("cells", "values"), WRITTEN_SO.items())
-def test_values_that_are_written_so(
+def test_values_in_the_usual_notation_get_their_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, values: Sequence[Any], is_streamed: bool
 ) -> None:
     """Numbers, booleans and dates in the usual notation; an empty cell is null."""
@@ -112,7 +112,7 @@ def _like(values: Sequence[Any]) -> Sequence[Any]:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("cells", TEXT)
-def test_what_would_change_when_read_is_text(
+def test_cells_that_a_number_would_change_stay_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: str, is_streamed: bool
 ) -> None:
     """Twenty digits, 1.10, 1e5, leading zeros, signs and words for null keep their text."""
@@ -160,7 +160,7 @@ PLAIN = st.one_of(
 
 
 @given(column=st.lists(PLAIN, min_size=1, max_size=6))
-def test_a_cell_says_the_same_after_it_was_read(column: list[str]) -> None:
+def test_a_cell_keeps_its_value_when_read(column: list[str]) -> None:
     """Numbers keep their decimal value, all other cells their text."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([["id", "c"], *(["r", cell] for cell in column)])
@@ -220,7 +220,7 @@ def test_a_column_has_one_type_in_all_splits(
         assert shown.to_pylist() == found[split].to_pylist()
 
 
-def test_a_given_type_counts_in_all_splits(tmp_path: Path) -> None:
+def test_a_configured_type_applies_to_all_splits(tmp_path: Path) -> None:
     """For text files; contradicting types are refused with both splits."""
     addresses: dict[Split, str] = {
         "train": write(tmp_path / "a.csv", {"zip": ["0123"], "share": ["1.10"]}),
@@ -271,7 +271,7 @@ def test_text_and_parquet_have_one_type(tmp_path: Path) -> None:
     [pa.array([7], pa.int32()), pa.array(["x"]), pa.array([True]), pa.array([date(2024, 2, 29)]), None],
 )
 @pytest.mark.parametrize("is_turned", [False, True])
-def test_a_parquet_column_of_nulls_takes_the_type_of_other_splits(
+def test_a_parquet_column_of_nulls_gets_the_type_of_other_splits(
     tmp_path: Path, values: pa.Array | None, is_turned: bool
 ) -> None:
     """pandas writes a column without labels as float64; a CSV or Parquet split with labels decides the type."""
@@ -397,7 +397,7 @@ def test_rows_are_never_lost_in_a_quote(
         read({"train": f"{tmp_path}/t.csv"})
 
 
-def test_an_open_quote_in_the_header_is_told(tmp_path: Path) -> None:
+def test_an_open_quote_in_the_header_is_an_error(tmp_path: Path) -> None:
     """Otherwise the whole file would be one column name."""
     (tmp_path / "t.csv").write_text('"id,a\n1,x\n')
     with pytest.raises(MetadataError, match="line 1 and is never closed"):

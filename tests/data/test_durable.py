@@ -35,7 +35,7 @@ def test_a_discarded_file_leaves_no_trace(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+def test_two_writers_of_one_file_do_not_interfere(tmp_path: Path) -> None:
     """Each attempt writes its own temporary file; the last commit wins."""
     first, second = DurableFile(tmp_path / "file"), DurableFile(tmp_path / "file")
     first.write(b"first")
@@ -45,7 +45,7 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"first"
 
 
-def test_leftovers_of_the_killed_are_removed(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
     """Temporary files of killed writers are recognised; other files stay."""
     (tmp_path / "kept").touch()
     file = DurableFile(tmp_path / "file")

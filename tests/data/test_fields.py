@@ -53,7 +53,7 @@ def _same(left: Any, right: Any) -> bool:
 
 @settings(deadline=None)
 @given(inputs=_trees, outputs=st.none() | _trees)
-def test_a_row_is_rebuilt_as_it_was(inputs: Any, outputs: Any) -> None:
+def test_a_flattened_row_is_rebuilt_unchanged(inputs: Any, outputs: Any) -> None:
     """Flattening and rebuilding keeps nesting and values for any keys."""
     row = flatten(1, inputs, outputs)
     assert _same(inputs, rebuild(row.structure["input"], row.values))
@@ -111,7 +111,7 @@ def test_numbers_and_tensors_keep_torchs_types(value: object, dtype: str) -> Non
         (torch.zeros(2, dtype=torch.bfloat16), r"row 7: field 'output\.label' cannot be stored"),
     ],
 )
-def test_what_cannot_be_stored_is_named(value: object, expected: str) -> None:
+def test_values_that_cannot_be_stored_are_named(value: object, expected: str) -> None:
     """The error names row, field, type and the expected return value."""
     with pytest.raises(RowError, match=expected):
         flatten(7, 1, {"label": value})
@@ -135,7 +135,7 @@ def test_keys_must_be_strings_and_trees_finite() -> None:
         flatten(7, endless, None)
 
 
-def test_a_row_of_another_shape_is_told_how_to_pad() -> None:
+def test_an_error_about_a_shape_explains_padding() -> None:
     """The error names both rows, the field, both shapes and the fix."""
     layout = Layout.of(flatten("first", {"image": np.zeros((3, 4))}, 1))
     with pytest.raises(RowError) as caught:
@@ -144,7 +144,7 @@ def test_a_row_of_another_shape_is_told_how_to_pad() -> None:
         assert part in str(caught.value)
 
 
-def test_a_row_of_another_dtype_is_told_to_convert() -> None:
+def test_an_error_about_a_dtype_explains_the_conversion() -> None:
     """The error names the field and both dtypes."""
     layout = Layout.of(flatten(1, 1.0, 1))
     with pytest.raises(RowError, match=r"'input' of row 2.*int64.*row \(id 1\).*float32.*astype"):

@@ -110,7 +110,7 @@ def test_a_second_pass_has_its_own_order(folder: Path) -> None:
     assert passes == [_order(second), _order(second)]
 
 
-def test_a_pass_may_begin_in_its_middle(folder: Path) -> None:
+def test_a_pass_can_start_in_its_middle(folder: Path) -> None:
     """A complete loader yields the same remaining rows and the same next pass."""
     whole = PartitionLoader([folder], batch_size=6, seed=5)
     first, second = _order(whole), _order(whole)
@@ -134,7 +134,7 @@ def test_the_order_does_not_change_with_versions(folder: Path) -> None:
     ]
 
 
-def test_trees_come_back_as_the_row_function_made_them(tmp_path: Path) -> None:
+def test_batches_keep_the_nesting_and_dtypes_of_rows(tmp_path: Path) -> None:
     """Nesting, shapes and dtypes equal the rows', including bools; an absent output is None."""
     with ShardWriter(tmp_path, 0, start=0, stop=2, source=SOURCE, id_type=pa.string()) as writer:
         for row_id in ("a", "b"):
@@ -150,7 +150,7 @@ def test_trees_come_back_as_the_row_function_made_them(tmp_path: Path) -> None:
     assert loader.ids == ["a", "b"]
 
 
-def test_batches_belong_to_the_caller(folder: Path) -> None:
+def test_changing_a_batch_changes_no_other_data(folder: Path) -> None:
     """Changing a batch in place changes neither the data nor other batches."""
     loader = PartitionLoader([folder], batch_size=6, seed=None)
     kept = list(loader)

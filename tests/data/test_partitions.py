@@ -34,7 +34,7 @@ def _flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_partition_is_found_by_its_place(tmp_path: Path) -> None:
+def test_a_partition_is_identified_by_its_folder(tmp_path: Path) -> None:
     """Folders give data set, split and number; the manifest gives totals."""
     folder = tmp_path / "digits" / "train" / "partition-0003"
     manifest = write_partition(folder, [2, 0, 3])
@@ -45,7 +45,7 @@ def test_a_partition_is_found_by_its_place(tmp_path: Path) -> None:
     assert manifest.num_bytes == sum(path.stat().st_size for path in folder.glob("*.arrow"))
 
 
-def test_a_volume_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+def test_a_missing_volume_has_no_partitions(tmp_path: Path) -> None:
     """A new worker has no folder yet."""
     assert find_partitions(tmp_path / "absent") == []
 
@@ -67,7 +67,7 @@ def test_a_damaged_partition_is_not_complete(tmp_path: Path, damage: str) -> Non
     assert find_partitions(tmp_path) == []
 
 
-def test_changed_bytes_are_found_when_asked_for(tmp_path: Path) -> None:
+def test_changed_bytes_are_found_on_request(tmp_path: Path) -> None:
     """Sizes are always checked; checksums, which read all bytes, on request."""
     folder = tmp_path / "digits" / "train" / "partition-0000"
     manifest = write_partition(folder, [2, 3])
@@ -92,7 +92,7 @@ def test_a_shard_that_is_newer_than_its_manifest_is_checked(tmp_path: Path, is_d
         MappedRows.open([tmp_path])
 
 
-def test_shards_of_another_source_are_left_out(tmp_path: Path) -> None:
+def test_shards_of_another_source_are_omitted(tmp_path: Path) -> None:
     """Shards of another spec or of other rows do not count."""
     shard = write_shard(tmp_path, 0, range(3))
     assert complete_shards(tmp_path, source=SOURCE) == [shard]
@@ -109,7 +109,7 @@ def test_a_manifest_of_another_version_is_an_error(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_an_unfinished_partition_says_so(tmp_path: Path) -> None:
+def test_an_unfinished_partition_is_reported(tmp_path: Path) -> None:
     """The error names the fix; an unreadable manifest is reported as corrupt."""
     with pytest.raises(DataError, match="run_etl"):
         read_manifest(tmp_path)
@@ -167,7 +167,7 @@ def test_a_partition_whose_rows_all_failed_is_complete(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("errors", "found"), [(0, [0, 1]), (1, [0, 1]), (2, [1])])
-def test_a_shard_that_cannot_be_read_twice_is_made_again(
+def test_a_shard_that_cannot_be_read_twice_counts_as_missing(
     errors: int, found: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bad disk block must not block preprocessing."""
@@ -184,7 +184,7 @@ def test_a_shard_that_cannot_be_read_twice_is_made_again(
     assert [shard.index for shard in complete_shards(tmp_path)] == found
 
 
-def test_a_volume_that_is_away_makes_no_shard_corrupt(
+def test_an_unavailable_volume_makes_no_shard_corrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No shard is replaced."""

@@ -21,7 +21,7 @@ def test_items_come_in_order() -> None:
     assert list(prefetched(iter([]))) == []
 
 
-def test_one_item_is_made_ahead_and_no_more() -> None:
+def test_one_item_is_prefetched() -> None:
     """While an item is used, only the next one is made."""
     begun: list[int] = []
     ready = threading.Semaphore(0)
@@ -74,7 +74,9 @@ def _waits_for(before: list[threading.Event], after: threading.Event, item: int)
 
 
 @given(count=st.integers(0, 12), threads=st.integers(1, 4), extra=st.integers(0, 3), seed=st.integers())
-def test_items_come_in_order_however_threads_end(count: int, threads: int, extra: int, seed: int) -> None:
+def test_items_come_in_order_for_any_order_of_threads(
+    count: int, threads: int, extra: int, seed: int
+) -> None:
     """Also if each waits for a later one from another thread."""
     made = [threading.Event() for _ in range(count)]
     rng = Random(seed)
@@ -91,7 +93,7 @@ def test_items_come_in_order_however_threads_end(count: int, threads: int, extra
 
 
 @pytest.mark.parametrize(("threads", "depth"), [(1, 1), (2, 3), (4, 4)])
-def test_no_more_than_the_depth_is_made_ahead(threads: int, depth: int) -> None:
+def test_at_most_depth_items_are_prefetched(threads: int, depth: int) -> None:
     """Each item needs memory."""
     begun, ready = list[int](), threading.Semaphore(0)
 
@@ -110,7 +112,7 @@ def test_no_more_than_the_depth_is_made_ahead(threads: int, depth: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_job_that_raises_does_so_in_its_place(threads: int) -> None:
+def test_an_exception_of_a_job_keeps_its_position(threads: int) -> None:
     """After all items before it, and no thread remains."""
 
     def job(item: int) -> int:

@@ -123,7 +123,7 @@ def test_batches_have_the_rows_that_were_written(
 
 @settings(deadline=None, max_examples=15)
 @given(columns=_columns(), batch_bytes=st.sampled_from([1, 60, 1 << 20]), data=st.data())
-def test_rows_and_batches_of_them_make_the_same_file(
+def test_rows_and_batches_produce_the_same_file(
     columns: list[list[Any]], batch_bytes: int, data: st.DataObject
 ) -> None:
     """Byte for byte, for any split of rows into batches."""
@@ -195,7 +195,7 @@ def test_a_row_that_does_not_fit_is_named(tmp_path: Path, other: Any, expected: 
         _write(tmp_path, rows, [0, 2])
 
 
-def test_a_shape_that_changes_tells_of_ragged_fields(tmp_path: Path) -> None:
+def test_an_error_about_changed_shapes_suggests_ragged_fields(tmp_path: Path) -> None:
     """The error suggests to mark the field as ragged."""
     with pytest.raises(RowError, match=r"Pad.*or return cerebro\.ragged\(array\) in every row"):
         _write(tmp_path, [(np.zeros(2), 1), (np.zeros(3), 1)], [0, 2])
@@ -254,14 +254,14 @@ def test_lists_of_arrow_are_rows(tmp_path: Path, kind: pa.DataType) -> None:
     assert (inputs.dtype, outputs.dtype) == (torch.float32, torch.bool)
 
 
-def test_tensors_are_marked_alike(tmp_path: Path) -> None:
+def test_tensors_can_be_marked_as_ragged(tmp_path: Path) -> None:
     """Row functions may return tensors."""
     _write(tmp_path, [(ragged(torch.arange(length)), torch.tensor(1.0)) for length in (2, 0, 1)], [0, 3])
     ((inputs, _),) = PartitionLoader([tmp_path], batch_size=3, seed=None)
     assert [row.tolist() for row in inputs] == [[0, 1], [], [0]]
 
 
-def test_ragged_batches_are_the_callers_and_reach_other_devices(tmp_path: Path) -> None:
+def test_ragged_batches_can_be_changed_and_reach_other_devices(tmp_path: Path) -> None:
     """Changing a batch changes no data. On another device the longest row is known without a copy."""
     _write(tmp_path, [(ragged(np.full(row, row)), row) for row in range(9)], [0, 4, 9])
     loader = PartitionLoader([tmp_path], batch_size=4, seed=None)
@@ -287,7 +287,7 @@ def test_ragged_batches_reach_a_gpu_unchanged(tmp_path: Path) -> None:
         assert rows[[-1, 0]].mask().tolist() == expected[[-1, 0]].mask().tolist()
 
 
-def test_offsets_on_disk_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+def test_invalid_offsets_on_disk_are_found(tmp_path: Path) -> None:
     """A damaged shard raises, and no memory outside it is read."""
     manifest = _write(tmp_path, [(ragged(np.arange(length)), 1) for length in (3, 3)], [0, 2])
     path = tmp_path / manifest.shards[0].file
@@ -308,7 +308,7 @@ def test_partitions_of_ragged_and_other_rows_do_not_mix(tmp_path: Path) -> None:
         MappedRows.open([tmp_path / "a", tmp_path / "b"])
 
 
-def test_a_shape_that_no_version_knows_is_refused() -> None:
+def test_an_unknown_shape_is_refused() -> None:
     """A shape with any length in a later axis."""
     stored = Layout.of(flatten(1, ragged(np.zeros((2, 3))), None)).to_json()
     stored["fields"][0]["shape"] = [None, None]
@@ -316,7 +316,7 @@ def test_a_shape_that_no_version_knows_is_refused() -> None:
         Layout.from_json(stored)
 
 
-def test_partitions_that_are_read_as_one_have_ragged_rows(tmp_path: Path) -> None:
+def test_merged_partitions_have_ragged_rows(tmp_path: Path) -> None:
     """Each worker reads its part of every batch; a single worker with all parts gets the same rows."""
     counts = [5, 8]
     folders = [tmp_path / str(number) for number in range(2)]

@@ -29,7 +29,7 @@ def after(*passes: PassTimes, cores: int = 8, memory: int | None = None) -> Read
     return made
 
 
-def test_nothing_known_is_as_before() -> None:
+def test_without_measurements_the_defaults_apply() -> None:
     """Without measurements: on demand on the CPU, one batch ahead on other devices."""
     for known in (after(), after(PassTimes(0, 0, 0, 0, 0, 0))):
         assert known.ahead("m", BATCH, is_on_host=True) == ON_DEMAND
@@ -44,26 +44,26 @@ def test_threads_gather_a_fifth_faster_than_batches_are_used() -> None:
     assert after(times(2.0, 1.0)).ahead("m", 2 * BATCH, is_on_host=False).threads == 5
 
 
-def test_threads_that_wait_for_storage_take_no_core() -> None:
+def test_threads_that_wait_for_storage_need_no_core() -> None:
     """So more threads than cores are possible."""
     slow = after(times(2.0, 1.0, waiting=0.9), cores=2)
     assert slow.ahead("m", BATCH, is_on_host=True) == Ahead(3, 4)
     assert after(times(9.0, 1.0, waiting=1.0), cores=1).ahead("m", BATCH, is_on_host=True).threads == 11
 
 
-def test_what_computes_on_the_processor_is_left_alone_unless_reading_waits() -> None:
+def test_cpu_training_reads_ahead_only_if_reading_waits() -> None:
     """A thread would take as much CPU from training as it saves, and a short wait is not worth one."""
     assert after(times(2.0, 1.0)).ahead("m", BATCH, is_on_host=True) == ON_DEMAND
     assert after(times(0.02, 1.0, waiting=0.9)).ahead("m", BATCH, is_on_host=True) == ON_DEMAND
 
 
-def test_a_partition_that_is_in_memory_by_now_ends_the_threads() -> None:
+def test_a_partition_in_memory_needs_no_threads() -> None:
     """The newest passes count."""
     known = after(times(2.0, 1.0, waiting=0.9), *(times(0.01, 1.0) for _ in range(4)))
     assert known.ahead("m", BATCH, is_on_host=True) == ON_DEMAND
 
 
-def test_models_have_steps_of_their_own() -> None:
+def test_each_model_has_its_own_measurements() -> None:
     """A model without measurements uses the other models'."""
     known = after(times(1.0, 1.0))
     known.learn("slow", times(1.0, 100.0))
@@ -98,7 +98,7 @@ def test_threads_and_memory_are_bounded(
 
 
 @pytest.mark.parametrize("ahead", [Ahead(1, 1), Ahead(1, 2), Ahead(3, 4), Ahead(16, 17)])
-def test_batches_are_the_same_to_the_bit(tmp_path: Path, ahead: Ahead) -> None:
+def test_reading_ahead_yields_bit_identical_batches(tmp_path: Path, ahead: Ahead) -> None:
     """In the same order in each pass, also from the middle."""
     folder = tmp_path / "p"
     write_partition(folder, [17, 0, 25, 11])

@@ -83,7 +83,7 @@ def test_a_shard_larger_than_a_batch_is_written_in_several(
         assert pa.ipc.open_file(file).num_record_batches == 4
 
 
-def test_failed_rows_are_counted_beside_the_others(tmp_path: Path) -> None:
+def test_failed_rows_are_counted_separately(tmp_path: Path) -> None:
     """Failed rows keep error and traceback."""
     with _writer(tmp_path, 3) as writer:
         writer.add(0, 1.0, 1)
@@ -107,7 +107,7 @@ def test_a_shard_without_rows_is_complete(tmp_path: Path) -> None:
     assert _read(tmp_path)[0].num_rows == 0
 
 
-def test_rows_that_went_missing_are_an_error(tmp_path: Path) -> None:
+def test_missing_rows_are_an_error(tmp_path: Path) -> None:
     """A shard must account for every row of its range."""
     with _writer(tmp_path, 3) as writer:
         writer.add(0, 1.0, 1)

@@ -51,7 +51,7 @@ def read(uri: str, types: dict[str, str] | None = None) -> pa.Table:
 
 
 @given(columns=COLUMNS, parts=st.integers(1, 4))
-def test_pieces_are_read_as_the_whole_is(
+def test_pieces_are_read_like_the_whole_table(
     tmp_path_factory: pytest.TempPathFactory, columns: list[list[str]], parts: int
 ) -> None:
     """The same types and values for any number of files, once the types are known."""
@@ -84,7 +84,7 @@ LATER = "".join(f"{n},{n}.5,w{n},\n" for n in range(20))
         ("7,1.5,w,full", "empty", "full"),
     ],
 )
-def test_a_row_that_contradicts_the_first_ones_is_told(
+def test_a_row_that_contradicts_the_first_rows_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, column: str, value: str
 ) -> None:
     """With file, row, column, value and fix; no value changes silently."""
@@ -101,9 +101,7 @@ def test_a_row_that_contradicts_the_first_ones_is_told(
     assert found.num_rows == 41
 
 
-def test_unusual_numbers_that_are_the_same_are_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusual_notations_of_numbers_are_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros, negative and missing numbers after the first rows."""
     monkeypatch.setattr("cerebro.data.tables.text_stream.SAMPLE_BYTES", 20)
     (tmp_path / "t.csv").write_text(
@@ -112,7 +110,7 @@ def test_unusual_numbers_that_are_the_same_are_numbers(
     assert read(str(tmp_path / "t.csv")).column("n").to_pylist()[9:] == [None, -5, 0, -10]
 
 
-def test_a_type_that_is_given_counts(tmp_path: Path) -> None:
+def test_a_configured_type_applies_from_the_first_row(tmp_path: Path) -> None:
     """From the first row; other values are reported."""
     path = tmp_path / "t.csv"
     path.write_text("id,zip,share\n1,0123,1\n2,4567,2\n")
@@ -132,7 +130,7 @@ def test_a_type_that_is_given_counts(tmp_path: Path) -> None:
         ("1,2,\udcff,\n", r"row 21, column 'word', cannot be read: invalid UTF8"),
     ],
 )
-def test_text_that_is_no_table_is_told(
+def test_text_that_is_no_table_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str, expected: str
 ) -> None:
     """With the file and the approximate position."""
@@ -191,9 +189,7 @@ def test_row_groups_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
         read(f"{tmp_path}/t.parquet")
 
 
-def test_batches_are_bounded_by_what_rows_take_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_bounded_by_the_memory_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for dictionary-encoded texts and growing rows; all rows in order."""
     monkeypatch.setattr("cerebro.data.tables.table_stream.BATCH_BYTES", 100_000)
     texts = ["short", "s", "t"] * 100 + ["x" * 5000, "y" * 5000] * 300 + ["short"] * 100
@@ -241,7 +237,7 @@ def test_views_become_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["b.csv.gz", "day=2/x.csv", "day=2/x.parquet", "day=2/x.csv.zst"])
-def test_no_rows_of_a_folder_are_left_out(tmp_path: Path, name: str) -> None:
+def test_no_rows_of_a_folder_are_omitted(tmp_path: Path, name: str) -> None:
     """Including compressed tables and nested folders; a pattern selects others, and images are no tables."""
     (tmp_path / "images").mkdir()
     for other in ("a.csv", "images/a.png", "notes.txt.gz"):
@@ -266,7 +262,7 @@ def test_a_header_alone_has_no_rows(tmp_path: Path, first: str) -> None:
         read(str(tmp_path))
 
 
-def test_types_of_nothing_are_refused(tmp_path: Path) -> None:
+def test_types_of_unknown_columns_are_refused(tmp_path: Path) -> None:
     """A type for a misspelt column would otherwise be ignored."""
     (tmp_path / "t.csv").write_text("id,zip\n1,0123\n")
     with pytest.raises(
@@ -287,7 +283,7 @@ def test_types_of_nothing_are_refused(tmp_path: Path) -> None:
         ("absent/part.csv", "does not exist"),
     ],
 )
-def test_what_is_not_there_is_told(tmp_path: Path, uri: str, expected: str) -> None:
+def test_a_missing_table_is_named(tmp_path: Path, uri: str, expected: str) -> None:
     """A folder without a table, a pattern without matches, a missing file."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").touch()
@@ -295,7 +291,7 @@ def test_what_is_not_there_is_told(tmp_path: Path, uri: str, expected: str) -> N
         read(f"{tmp_path}/{uri}")
 
 
-def test_a_name_with_signs_of_a_pattern_is_a_name(tmp_path: Path) -> None:
+def test_an_existing_file_with_pattern_characters_is_a_name(tmp_path: Path) -> None:
     """If such a file exists."""
     (tmp_path / "a[1].csv").write_text("id\n1\n")
     (tmp_path / "a1.csv").write_text("id\n2\n")
@@ -303,7 +299,7 @@ def test_a_name_with_signs_of_a_pattern_is_a_name(tmp_path: Path) -> None:
     assert read(f"{tmp_path}/a[12].csv").to_pylist() == [{"id": 2}]
 
 
-def test_a_preview_reads_the_first_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_reads_only_the_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a table with later errors; the row count is given if known."""
     rows = "".join(f"{n},{n}\n" for n in range(100))
     (tmp_path / "t.csv").write_text(f"id,n\n{rows}0,oops\n")
@@ -325,7 +321,7 @@ def test_a_preview_reads_the_first_rows_alone(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_tables_in_a_bucket_are_looked_at_in_parts(tmp_path: Path) -> None:
+def test_previews_of_tables_in_a_bucket_download_only_parts(tmp_path: Path) -> None:
     """Columns and first rows need no copy; a full read downloads the files."""
     with s3_server():
         table = pa.table({"id": range(9), "n": range(9)})

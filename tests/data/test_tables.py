@@ -40,18 +40,18 @@ def test_plain_numbers_are_numbers() -> None:
     ]
 
 
-def test_ids_that_are_neither_whole_nor_text_are_text() -> None:
+def test_decimal_and_date_ids_become_text() -> None:
     """A date or 1.50 as id keeps its notation."""
     assert parse_table(b"id\n1.50\n2.5\n", "train.csv").to_pylist() == [{"id": "1.50"}, {"id": "2.5"}]
 
 
-def test_columns_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
     """Predictions return plain values."""
     write_columns(tmp_path / "p.arrow", {"id": ["a", "b"], "digit": [1, 2]})
     assert read_columns(tmp_path / "p.arrow") == {"id": ["a", "b"], "digit": [1, 2]}
 
 
-def test_a_folder_that_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
+def test_a_deleted_folder_is_not_recreated(tmp_path: Path) -> None:
     """A revoked prediction may still finish after its experiment was deleted."""
     with pytest.raises(FileNotFoundError, match="one"):
         write_columns(tmp_path / "one" / "p.arrow", {"id": ["a"]})
@@ -67,7 +67,7 @@ NAMES = st.lists(
 
 
 @given(names=NAMES, has_mark=st.booleans(), data=st.data())
-def test_columns_are_known_from_the_beginning(names: list[str], has_mark: bool, data: st.DataObject) -> None:
+def test_columns_are_read_from_the_first_bytes(names: list[str], has_mark: bool, data: st.DataObject) -> None:
     """Incomplete text gives no columns; complete headers equal a full read for any quoting."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([names, ["1"] * len(names)])
@@ -77,7 +77,7 @@ def test_columns_are_known_from_the_beginning(names: list[str], has_mark: bool, 
     assert column_names("t.csv", content[: content.index(b"\n")]) is None
 
 
-def test_columns_of_parquet_are_known_from_its_end(tmp_path: Path) -> None:
+def test_columns_of_parquet_are_read_from_the_last_bytes(tmp_path: Path) -> None:
     """Only if the file is really Parquet."""
     pq.write_table(pa.table({"id": [1], "image": ["a"]}), tmp_path / "t.parquet")
     with (tmp_path / "t.parquet").open("rb") as file:

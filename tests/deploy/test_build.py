@@ -56,7 +56,7 @@ def test_three_images_are_built_and_tagged_with_the_version(checkout: Checkout) 
     assert "push" not in checkout.asked.read_text()
 
 
-def test_a_registry_stands_in_front_of_names_and_gets_the_images(checkout: Checkout) -> None:
+def test_a_registry_prefixes_the_names_and_receives_the_images(checkout: Checkout) -> None:
     """With or without a trailing slash."""
     assert checkout.build(REGISTRY="registry.example/team/").returncode == 0
     lines = checkout.asked.read_text().splitlines()
@@ -66,7 +66,7 @@ def test_a_registry_stands_in_front_of_names_and_gets_the_images(checkout: Check
     ]
 
 
-def test_wheels_and_certificates_of_this_machine_go_into_the_context(
+def test_local_wheels_and_certificates_are_copied_into_the_context(
     checkout: Checkout, tmp_path: Path
 ) -> None:
     """The builder sees no folder of this machine, so wheels are copied and index addresses passed on."""
@@ -90,7 +90,7 @@ def test_wheels_and_certificates_of_this_machine_go_into_the_context(
         ({"WHEELS": "/no/such/folder"}, "WHEELS is '/no/such/folder', expected a folder"),
     ],
 )
-def test_what_is_missing_is_said_before_anything_is_built(
+def test_missing_prerequisites_are_reported_before_the_build(
     environment: dict[str, str], said: str, checkout: Checkout
 ) -> None:
     """Exit status 1, one line, no build."""

@@ -127,7 +127,7 @@ def test_an_experiment_runs_from_the_notebook_image(platform: Platform) -> None:
     assert list((platform.folder / "shared" / "selftest").iterdir()) == []
 
 
-def test_health_commands_tell_the_state(platform: Platform) -> None:
+def test_health_commands_report_the_state(platform: Platform) -> None:
     """Docker's health command succeeds in each service's container."""
     for name in ("kvs-api", "controller", "dispatcher", "worker-0", "worker-0-etl"):
         docker("exec", platform.name(name), "python", "-m", "cerebro.runtime.web.health")
@@ -162,7 +162,7 @@ def test_requirements_of_user_code_are_installed_on_the_shards_volume(
     assert done.stdout.strip() == "hello"
 
 
-def test_jupyterlab_starts_with_the_notebooks_in_place(platform: Platform) -> None:
+def test_jupyterlab_starts_with_the_notebooks(platform: Platform) -> None:
     """start-notebook copies the quickstart to the shared volume once; JupyterLab requires its token."""
     folder = platform.folder / "shared" / "notebooks"
     command = ["start-notebook", "/volumes/shared/notebooks"]
@@ -175,7 +175,7 @@ def test_jupyterlab_starts_with_the_notebooks_in_place(platform: Platform) -> No
     assert platform.state("notebook")["ExitCode"] == 0
 
 
-def test_whoever_is_told_to_stop_ends_by_itself(own_platform: Platform) -> None:
+def test_each_process_ends_on_sigterm(own_platform: Platform) -> None:
     """As PID 1 each process handles SIGTERM: exit status 0 within the grace period."""
     for name in ("worker-1", "worker-1-etl", "dispatcher", "controller", "kvs-api", "redis"):
         docker("stop", f"--time={HANG_S:.0f}", own_platform.name(name))

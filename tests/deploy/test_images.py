@@ -69,7 +69,7 @@ def let_in() -> list[str]:
     return [rule[1:] for rule in rules if rule.startswith("!")]
 
 
-def test_whatever_is_copied_is_let_in_and_exists(let_in: list[str]) -> None:
+def test_copied_paths_exist_and_are_not_ignored(let_in: list[str]) -> None:
     """.dockerignore includes each path that COPY takes from the checkout."""
     copies = [line.split()[1:-1] for line in INSTRUCTIONS if re.match(r"COPY (?!--from)", line)]
     sources = {source.rstrip("/") for words in copies for source in words}
@@ -95,14 +95,14 @@ def test_every_package_of_the_project_is_built_in() -> None:
     [".env", ".git/config", ".venv/bin/python", "results/digits/leaderboard.csv", "token", "data/train.csv",
      "infra/eksctl/cluster.yaml", ".cerebro/run/token", "deploy/helm/values-secret.yaml"],
 )  # fmt: skip
-def test_what_is_not_named_stays_out(secret: str, let_in: list[str]) -> None:
+def test_other_paths_stay_out_of_the_build(secret: str, let_in: list[str]) -> None:
     """Secrets, data and results of a checkout never reach a builder."""
     assert not [rule for rule in let_in if secret == rule or secret.startswith(f"{rule}/")]
     assert not [rule for rule in let_in if fnmatch.fnmatch(secret, rule)]
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_image_runs_as_nobody_and_says_what_it_is(target: str) -> None:
+def test_an_image_runs_without_root_and_has_labels(target: str) -> None:
     """User 1000, a health command, the OCI labels, and no installation in the final stage."""
     lines = stage(target) + (stage("worker") if target == "notebook" else [])
     text = "\n".join(lines)
@@ -113,7 +113,7 @@ def test_an_image_runs_as_nobody_and_says_what_it_is(target: str) -> None:
     assert not re.search(r"pip3? install|apt-get", text)
 
 
-def test_control_plane_has_no_torch_and_worker_has_what_specs_use() -> None:
+def test_the_control_image_has_no_torch_and_the_worker_image_has_it() -> None:
     """The control image has the services' libraries, the worker image torch and the imports of examples/digits.py."""
     control, worker = required("control"), required("worker")
     assert {"flask", "uvicorn", "redis", "pyarrow", "boto3", "kubernetes", "optuna"} <= control
@@ -123,7 +123,7 @@ def test_control_plane_has_no_torch_and_worker_has_what_specs_use() -> None:
     assert {"jupyterlab", "tensorboard", "pandas", "scikit-learn"} <= required("notebook")
 
 
-def test_the_control_image_has_whatever_its_services_import() -> None:
+def test_the_control_image_has_all_libraries_of_its_services() -> None:
     """Each library that a control-plane service imports is in its groups; solvers are optional."""
     services = ("controller", "dispatcher", "kvs_api")
     graph = grimp.build_graph(
@@ -150,7 +150,7 @@ def test_the_control_image_has_whatever_its_services_import() -> None:
     assert "xxhash" in distributions, "the walk over imports found no indirect one"
 
 
-def test_all_that_reading_a_bucket_takes_stays_in_the_control_image(tmp_path: Path) -> None:
+def test_trimming_keeps_the_files_for_reading_buckets(tmp_path: Path) -> None:
     """Trimming removes AWS' other services and packages' tests, but keeps S3 and the sign-in."""
     finish = load("finish")
     gone = ["botocore/data/ec2/x.json", "numpy/linalg/tests/t.py", "pyarrow/libarrow_flight.so.1"]
@@ -194,7 +194,7 @@ def test_pages_find_plotlys_script_in_the_control_image(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_controller_needs_of_the_kubernetes_client_no_generated_class(tmp_path: Path) -> None:
+def test_the_controller_needs_no_generated_class_of_the_kubernetes_client(tmp_path: Path) -> None:
     """Trimming removes the generated classes, most of the package; the client still imports and sends requests."""
     spec = importlib.util.find_spec("kubernetes")
     assert spec is not None
@@ -221,7 +221,7 @@ def test_a_controller_needs_of_the_kubernetes_client_no_generated_class(tmp_path
 
 
 @pytest.mark.slow
-def test_samplers_draw_in_the_control_image(tmp_path: Path) -> None:
+def test_samplers_work_in_the_control_image(tmp_path: Path) -> None:
     """Trimming removes Optuna's database and its dependencies; TPE and CMA-ES still sample."""
     gone = ["alembic", "greenlet", "mako", "sqlalchemy"]
     for name in gone:
@@ -244,7 +244,7 @@ def test_samplers_draw_in_the_control_image(tmp_path: Path) -> None:
     assert done.stdout.count("'x'") == 4, done.stderr
 
 
-def test_worker_images_can_draw_for_searches() -> None:
+def test_worker_images_have_the_packages_of_samplers() -> None:
     """They have the samplers' packages including SciPy, which the control image lacks."""
     assert {"cmaes", "optuna", "scipy"} <= required("worker")
     assert "scipy" not in required("control")

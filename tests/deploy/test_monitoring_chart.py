@@ -40,7 +40,7 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_every_dependency_is_of_one_version() -> None:
+def test_every_dependency_has_an_exact_version() -> None:
     """No version ranges, so an installation in a year equals the tested one."""
     for dependency in metadata()["dependencies"]:
         assert re.fullmatch(r"\d+\.\d+\.\d+", dependency["version"]), dependency["name"]

@@ -12,8 +12,8 @@ from tests.e2e.specs import TinyTraining
 
 
 @pytest.mark.slow
-def test_a_worker_that_stays_away_is_waited_for(lab: Lab, prepared: str) -> None:
-    """A frozen worker loses its sub-epoch. Its late commit is refused and changes no newer checkpoint."""
+def test_the_late_commit_of_a_frozen_worker_is_refused(lab: Lab, prepared: str) -> None:
+    """The worker loses its sub-epoch, and no newer checkpoint changes."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
     log.skip()

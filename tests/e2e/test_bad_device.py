@@ -30,7 +30,9 @@ def on_both(lab: Lab, experiment: Experiment) -> FitResult:
 
 
 @pytest.mark.slow
-def test_a_bad_device_ends_no_grid(own_lab: MakeLab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_device_is_quarantined_and_the_grid_completes(
+    own_lab: MakeLab, capsys: pytest.CaptureFixture[str]
+) -> None:
     """After at most two failures the worker checks itself, and the other worker takes both partitions.
 
     After its release the worker gets tasks again.
@@ -74,7 +76,7 @@ def test_a_bad_device_ends_no_grid(own_lab: MakeLab, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_what_the_pair_of_a_bad_worker_made_is_made_elsewhere_with_the_same_bits(pods: Lab) -> None:
+def test_the_partition_of_a_quarantined_pod_is_rebuilt_bit_identically(pods: Lab) -> None:
     """In pods, the ETL container of the quarantined worker still has the partition, but no worker can read it.
 
     The other pod rebuilds the partition from the same rows.

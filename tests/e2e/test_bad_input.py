@@ -34,7 +34,7 @@ TABLES = {
 }
 
 
-def test_metadata_that_cannot_be_used(lab: Lab, tmp_path: Path) -> None:
+def test_unusable_metadata_is_named(lab: Lab, tmp_path: Path) -> None:
     """Each message names the file or the split; after the fix the same experiment preprocesses it."""
     table = tmp_path / "train.csv"
     with pytest.raises(LocatorError, match=rf"metadata of 'train': {table} does not exist"):
@@ -57,7 +57,7 @@ def test_metadata_that_cannot_be_used(lab: Lab, tmp_path: Path) -> None:
     assert experiment.run_etl(TinyETL(), progress=False).kept_rows == {"train": 8}
 
 
-def test_rows_that_cannot_be_used(lab: Lab) -> None:
+def test_unusable_rows_are_named(lab: Lab) -> None:
     """For a row of another shape, the error names the field and a fix; for an exception, it has the traceback."""
     experiment = lab.experiment(lab.tables(train=8))
     with pytest.raises(
@@ -72,15 +72,15 @@ def test_rows_that_cannot_be_used(lab: Lab) -> None:
     assert (result.kept_rows, result.failed) == ({"train": 7}, {"train": 1})
 
 
-def test_locators_that_are_malformed(lab: Lab) -> None:
+def test_malformed_locators_are_refused(lab: Lab) -> None:
     with pytest.raises(LocatorError, match=r"locators name no split"):
         lab.experiment({"misc": []})
     with pytest.raises(LocatorError, match=r"trian"):
         lab.experiment({"trian": "train.csv"})
 
 
-def test_one_name_for_two_experiments(lab: Lab, prepared: str) -> None:
-    """The same name with other locators is refused; with the same locators it attaches."""
+def test_an_existing_name_with_other_locators_is_refused(lab: Lab, prepared: str) -> None:
+    """With the same locators, the call attaches to the experiment."""
     locators = lab.attach(prepared).locators
     told = rf"'{prepared}' exists already with other dataset locators: .*`cerebro delete {prepared}`"
     with pytest.raises(ConflictError, match=told):
@@ -88,7 +88,7 @@ def test_one_name_for_two_experiments(lab: Lab, prepared: str) -> None:
     assert Experiment(prepared, locators=locators).locators == locators
 
 
-def test_a_wrong_token(lab: Lab, prepared: str) -> None:
+def test_a_wrong_token_is_refused(lab: Lab, prepared: str) -> None:
     """Immediately, with the location of the right token."""
     with pytest.raises(UnauthorizedError, match=r"wrong or missing bearer token: .*run/token"):
         Experiment.attach(prepared, server=lab.info().kvs, token="guessed")
@@ -148,7 +148,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
-def test_arguments_of_run_fit(lab: Lab, prepared: str) -> None:
+def test_invalid_arguments_of_run_fit_are_refused(lab: Lab, prepared: str) -> None:
     """The error names the argument, the expectation and the value; a valid call works afterwards."""
     experiment = lab.attach(prepared)
     for case, (changes, error, message) in ARGUMENTS.items():
@@ -166,7 +166,7 @@ def test_arguments_of_run_fit(lab: Lab, prepared: str) -> None:
     assert right.failures() == {}
 
 
-def test_a_second_run_while_one_is_open(lab: Lab, prepared: str) -> None:
+def test_a_second_run_is_refused_while_a_run_is_open(lab: Lab, prepared: str) -> None:
     """The error names the open run, which continues."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0)]), tags="a")

@@ -57,7 +57,7 @@ def corrupt_after(lab: Lab, experiment: Experiment, log: Log, sub_epoch: int) ->
         pytest.param(1, 1, id="last", marks=pytest.mark.slow),
     ],
 )
-def test_a_corrupt_checkpoint_is_made_again(lab: Lab, prepared: str, epochs: int, sub_epoch: int) -> None:
+def test_a_corrupt_checkpoint_is_recomputed(lab: Lab, prepared: str, epochs: int, sub_epoch: int) -> None:
     """The sub-epoch is done again; weights and validations equal an undisturbed run."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
@@ -73,7 +73,7 @@ def test_a_corrupt_checkpoint_is_made_again(lab: Lab, prepared: str, epochs: int
     assert any(task.failure and task.failure.kind == "checkpoint" for task in run.tasks.values())
 
 
-def test_a_corrupt_checkpoint_fails_a_test_run_with_its_name(lab: Lab, prepared: str) -> None:
+def test_a_test_run_fails_and_names_the_corrupt_checkpoint(lab: Lab, prepared: str) -> None:
     """After the fit the checkpoint cannot be recomputed. The run names the file, and works once it is restored."""
     experiment = lab.attach(prepared)
     result = lab.result(lab.fit(experiment, TinyTraining(), tags="a", epochs=1), experiment)
@@ -95,7 +95,7 @@ def base_of(path: Path) -> Path:
     return path.with_name(layout.base)
 
 
-def test_frozen_weights_are_written_once_and_made_again(lab: Lab, prepared: str) -> None:
+def test_a_damaged_frozen_weights_file_is_written_again(lab: Lab, prepared: str) -> None:
     """The frozen-weights file is damaged during a run: the model restarts, and the results are the same.
 
     A user gets one file.

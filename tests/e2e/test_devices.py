@@ -15,7 +15,7 @@ from tests.e2e.specs import TinyTraining
 pytestmark = pytest.mark.slow
 
 
-def test_sub_epochs_train_side_by_side_on_each_worker_and_a_crash_disturbs_no_other(own_lab: MakeLab) -> None:
+def test_a_crash_disturbs_no_sub_epoch_on_other_devices(own_lab: MakeLab) -> None:
     """Four sub-epochs on two workers with two devices each.
 
     One is killed and done again while three continue. The weights equal a training in one process, bit by bit.

@@ -52,7 +52,7 @@ def until_told(lab: Lab, worker: str, before: int) -> None:
     until(is_told, f"{worker} reports that it leaves")
 
 
-def test_a_sub_epoch_is_left_and_done_again(lab: Lab, prepared: str) -> None:
+def test_sigterm_preempts_a_sub_epoch_and_it_is_repeated(lab: Lab, prepared: str) -> None:
     """No attempt is used up and no file remains; the weights equal a replay."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
@@ -75,7 +75,7 @@ def test_a_sub_epoch_is_left_and_done_again(lab: Lab, prepared: str) -> None:
     assert [path for path in lab.volumes.checkpoints.rglob(".*") if path.is_file()] == []
 
 
-def test_what_waits_goes_to_others_at_once(lab: Lab, prepared: str) -> None:
+def test_queued_tasks_of_a_leaving_worker_move_immediately(lab: Lab, prepared: str) -> None:
     """Before the running sub-epoch ends; the leaving worker gets no task until it is back."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)
@@ -99,7 +99,7 @@ def test_what_waits_goes_to_others_at_once(lab: Lab, prepared: str) -> None:
     assert len(given) <= 1, "one may have been on its way when the signal came"
 
 
-def test_rows_are_left_and_done_again(lab: Lab) -> None:
+def test_sigterm_preempts_preprocessing_and_it_is_repeated(lab: Lab) -> None:
     """Preprocessing stops at its next row; in the end every row exists once."""
     experiment = lab.experiment()
     log = lab.log(experiment)

@@ -57,7 +57,7 @@ class Ranking(TinyTraining):
         }
 
 
-def test_a_test_measures_what_validation_did(lab: Lab, prepared: str) -> None:
+def test_a_test_returns_the_metrics_of_the_validation(lab: Lab, prepared: str) -> None:
     """All kinds of metrics match bit by bit for several models.
 
     A test on training data runs in parts; a warning names the metrics that are means over the parts.
@@ -99,7 +99,7 @@ def test_a_metric_of_two_kinds_fails_its_model_only(lab: Lab, prepared: str) -> 
     assert re.search(told, result.failures()["m01"])
 
 
-def test_metrics_are_those_of_one_process_however_many_workers_there_are(own_lab: MakeLab) -> None:
+def test_metrics_do_not_depend_on_the_number_of_workers(own_lab: MakeLab) -> None:
     """Every metric matches bit by bit, and the rows keep one order for any number of workers."""
     lab = own_lab()
     cpu, orders = torch.device("cpu"), set()

@@ -60,7 +60,7 @@ def tables(lab: Lab) -> dict[str, str]:
     }
 
 
-def test_fitting_goes_on_where_its_worker_is_killed(lab: Lab) -> None:
+def test_fitting_survives_a_killed_worker(lab: Lab) -> None:
     """The fit sees each training row once, the log has it once, and training and replay use it."""
     experiment = lab.experiment(tables(lab))
     etl = lab.spawn(lambda: experiment.run_etl(FittingETL(gate=lab.gate.port), progress=False))
@@ -95,7 +95,7 @@ def test_fitting_goes_on_where_its_worker_is_killed(lab: Lab) -> None:
     ) == 1
 
 
-def test_a_mistake_in_fit_ends_the_run_with_its_traceback(lab: Lab) -> None:
+def test_an_error_in_fit_ends_the_run_with_its_traceback(lab: Lab) -> None:
     """The traceback includes the position among the rows."""
     experiment, spec = lab.experiment(tables(lab)), FittingETL()
     spec.mistake_at = 3

@@ -36,7 +36,7 @@ def brake(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_fit_is_told_when_it_ends_and_what_its_goal_takes(lab: Lab, prepared: str, brake: Path) -> None:
+def test_a_fit_has_a_forecast_of_its_end_and_goal(lab: Lab, prepared: str, brake: Path) -> None:
     """The log and the status show the forecast during the fit; the status compares it with the end.
 
     A goal that cannot be kept is reported. The fit is long enough that the forecast comes first.
@@ -63,7 +63,7 @@ def test_a_fit_is_told_when_it_ends_and_what_its_goal_takes(lab: Lab, prepared: 
 
 
 @pytest.mark.slow
-def test_a_spent_budget_pauses_a_fit_until_somebody_resumes_it(lab: Lab, prepared: str, brake: Path) -> None:
+def test_a_spent_budget_pauses_a_fit_until_a_user_resumes_it(lab: Lab, prepared: str, brake: Path) -> None:
     """The status has the reason; the resumed fit loses no work."""
     experiment = lab.attach(prepared)
     log = lab.log(experiment)

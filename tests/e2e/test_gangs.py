@@ -90,9 +90,7 @@ def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tenso
     return trained
 
 
-def test_two_workers_train_the_weights_of_one_process_on_both_partitions(
-    own_lab: MakeLab, tmp_path: Path
-) -> None:
+def test_a_gang_of_two_workers_trains_the_weights_of_one_process(own_lab: MakeLab, tmp_path: Path) -> None:
     """Each sub-epoch uses two partitions on two workers, and no worker is in two sub-epochs.
 
     An epoch visits each partition once; with an odd number the last one is trained alone. The weights equal a training
@@ -136,7 +134,7 @@ def check_weights(lab: Lab, run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "victim"), [(0, "its worker"), (1, "its process")])
-def test_a_member_that_is_killed_voids_the_attempt_and_nothing_else(
+def test_a_killed_member_ends_only_the_attempt(
     lab: Lab, prepared: str, tmp_path: Path, rank: int, victim: str
 ) -> None:
     """For each rank, kill the process or the worker: the sub-epoch is done again once, with the same weights."""
@@ -158,9 +156,7 @@ def test_a_member_that_is_killed_voids_the_attempt_and_nothing_else(
     check_weights(lab, newest(lab, experiment), tmp_path)
 
 
-def test_a_worker_that_is_asked_to_end_takes_no_attempt_from_its_gang(
-    lab: Lab, prepared: str, tmp_path: Path
-) -> None:
+def test_a_terminated_worker_uses_up_no_attempt_of_its_gang(lab: Lab, prepared: str, tmp_path: Path) -> None:
     """Rank 0 gets the request, and all ranks leave at the same batch. The attempt does not count."""
     experiment = lab.attach(prepared)
     fit = lab.spawn(

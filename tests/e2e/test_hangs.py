@@ -34,7 +34,7 @@ def test_a_process_that_hangs_is_replaced(lab: Lab, prepared: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_running_sub_epoch_says_where_it_is(
+def test_a_running_sub_epoch_reports_its_stacks(
     lab: Lab, prepared: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`cerebro stacks` returns the stack from the process; the sub-epoch continues, and its log has the same stack."""

@@ -23,7 +23,7 @@ def has_counted(lab: Lab, wanted: int) -> bool:
 
 
 @pytest.mark.slow
-def test_sub_epochs_are_in_the_history_once_although_the_controller_is_killed(own_lab: MakeLab) -> None:
+def test_a_killed_controller_counts_each_sub_epoch_once_in_the_history(own_lab: MakeLab) -> None:
     """The new controller continues reading the log at the history's end; a second fit adds to the same rows."""
     lab = own_lab()
     experiment = lab.prepared()

@@ -34,7 +34,7 @@ def test_a_killed_process_leaves_no_trace_in_the_weights(lab: Lab, prepared: str
 
 
 @pytest.mark.slow
-def test_kills_at_any_moment_of_one_run(lab: Lab, prepared: str) -> None:
+def test_a_run_survives_kills_at_any_moment(lab: Lab, prepared: str) -> None:
     """Each process is killed in turn at an arbitrary moment."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(), tags="abcd", epochs=2)

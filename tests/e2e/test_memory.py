@@ -30,7 +30,7 @@ class Greedy(Descent):
         return found
 
 
-def test_what_no_device_has_room_for_is_tried_once_more_and_then_told(own_lab: MakeLab) -> None:
+def test_a_model_too_large_for_all_devices_is_retried_once_and_fails(own_lab: MakeLab) -> None:
     """Not all attempts are used, and the other model trains. The estimate is the observed peak plus 10 %."""
     lab = own_lab(workers=2, CEREBRO_DEVICE_MEMORY="200MiB")
     experiment = lab.prepared()

@@ -26,7 +26,7 @@ def elsewhere(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return lab.info().dispatcher
 
 
-def test_an_experiment_works_alike(lab: Lab, elsewhere: str, tmp_path: Path) -> None:
+def test_an_experiment_works_the_same_outside_the_cluster(lab: Lab, elsewhere: str, tmp_path: Path) -> None:
     """ETL, training, the best weights and predictions give the same results as inside the cluster."""
     token = lab.info().token()
     tables = lab.tables(train=40, valid=12, predict=9)
@@ -53,7 +53,7 @@ def test_an_experiment_works_alike(lab: Lab, elsewhere: str, tmp_path: Path) -> 
     assert again.result().best.value == best.value
 
 
-def test_mistakes_are_told_before_anything_runs(lab: Lab, elsewhere: str) -> None:
+def test_mistakes_are_reported_before_any_task_runs(lab: Lab, elsewhere: str) -> None:
     """A wrong token, and a table that exists only on this machine."""
     with pytest.raises(UnauthorizedError):
         Experiment("outside-2", locators={"train": "s3://bucket/train.csv"}, server=elsewhere, token="wrong")

@@ -67,9 +67,7 @@ def test_an_own_procedure_survives_its_controller_and_a_worker(own_lab: MakeLab)
     assert all(event.devices == () for event in events if isinstance(event, TaskAssigned))
 
 
-def test_a_procedure_that_raises_pauses_the_run_until_what_it_lacks_is_there(
-    lab: Lab, tmp_path: Path
-) -> None:
+def test_a_procedure_that_raises_pauses_the_run_until_the_cause_is_fixed(lab: Lab, tmp_path: Path) -> None:
     """The reason has the procedure's traceback; after the fix the search continues normally."""
     experiment = lab.prepared()
     missing = tmp_path / "licence"
@@ -102,7 +100,7 @@ class Mistaken(Halving):
         return [self.nothing] if isinstance(report, Reached) else super().on_report(report)  # type: ignore[attr-defined]
 
 
-def test_a_user_mends_a_procedure_and_the_search_goes_on(lab: Lab) -> None:
+def test_a_user_fixes_a_procedure_and_the_search_continues(lab: Lab) -> None:
     """The fixed class gets all reports again and decides where the first one failed."""
     experiment = lab.prepared()
     fit = lab.spawn(
@@ -123,7 +121,7 @@ def test_a_user_mends_a_procedure_and_the_search_goes_on(lab: Lab) -> None:
     assert run.search.finish == "the best is trained to the end"
 
 
-def test_containers_for_etl_answer_for_searches(pods: Lab) -> None:
+def test_etl_workers_answer_requests_of_searches(pods: Lab) -> None:
     """ETL workers run the procedure and sample by a Gaussian process; training workers are not asked.
 
     The controller has neither SciPy nor torch.

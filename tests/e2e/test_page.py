@@ -262,7 +262,9 @@ def delete(walk: Walk) -> None:
     assert Experiment(NAME, locators=walk.lab.tables(train=4)).state().runs == {}
 
 
-def test_from_the_sign_in_to_the_deletion(lab: Lab, browser: Browser, tmp_path: Path) -> None:
+def test_the_page_controls_an_experiment_from_sign_in_to_deletion(
+    lab: Lab, browser: Browser, tmp_path: Path
+) -> None:
     """All functions of the page in a user's order. Screenshots stay in the test's folder."""
     info = lab.info()
     complaints = Complaints()

@@ -44,7 +44,7 @@ def trained(home: Path, names: Iterator[str], prepared: str, tmp_path_factory: p
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "dark"), (PHONE, "light")], ids=["desktop", "phone"])
-def test_every_page_of_a_real_run(
+def test_every_page_of_a_real_run_is_accessible(
     lab: Lab, trained: str, browser: Browser, size: tuple[int, int], scheme: Scheme, tmp_path: Path
 ) -> None:
     """No serious violation, no overflow, no console message."""

@@ -64,7 +64,7 @@ def weights(result: Any, model: str) -> list[torch.Tensor]:
     return [each.detach() for each in result.model(model).modules()[0].parameters()]
 
 
-def test_sub_epochs_on_two_devices_train_the_weights_of_one(own_lab: MakeLab) -> None:
+def test_sub_epochs_on_two_devices_train_the_weights_of_one_device(own_lab: MakeLab) -> None:
     """By a named technique, and by the next plan after running out of memory.
 
     Each sub-epoch has both devices, the tables say so, and the weights match up to rounding.

@@ -47,7 +47,7 @@ class Tracked(TinyTraining):
         return {"loss": total / dataloader.num_rows}
 
 
-def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
+def test_a_run_with_changed_and_cloned_models_replays_bit_identically(lab: Lab) -> None:
     """During a sub-epoch of m00, m00 is changed, cloned warm and cold, and extended, and a model is added.
 
     The sub-epoch counts with the old values, the warm clone starts from its parent's checkpoint, and each model
@@ -89,7 +89,7 @@ def test_what_users_make_of_a_run_is_replayed_to_the_bit(lab: Lab) -> None:
     assert told.getvalue().count("final state equal to the bit") == 5
 
 
-def test_a_changed_rate_that_user_code_puts_back_fails_its_sub_epoch(lab: Lab) -> None:
+def test_a_changed_rate_that_user_code_resets_fails_its_sub_epoch(lab: Lab) -> None:
     """After a change and in a warm clone, with a plain optimizer; the error names the fix.
 
     With a tracked optimizer the clone trains.

@@ -82,7 +82,7 @@ def pod(lab: Lab, root: Path, worker: str) -> Mapping[str, str]:
 
 
 @pytest.mark.slow
-def test_partitions_that_lie_elsewhere_are_made_again(lab: Lab, tmp_path: Path) -> None:
+def test_a_replay_rebuilds_partitions_of_other_workers(lab: Lab, tmp_path: Path) -> None:
     """In a worker's pod and outside the cluster; checksums prove the result, and no file remains.
 
     Changed or missing objects are reported.

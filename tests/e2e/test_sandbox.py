@@ -45,9 +45,7 @@ class CarelessETL(TinyETL):
         return super().row_preprocessor(row, mode, object_dir)
 
 
-def test_everything_works_in_the_sandbox_and_a_careless_experiment_harms_no_other(
-    own_lab: MakeLab, tmp_path: Path
-) -> None:
+def test_sandboxed_experiments_work_and_cannot_harm_each_other(own_lab: MakeLab, tmp_path: Path) -> None:
     """Two experiments with the same code preprocess, train, test and predict with the weights of a single process.
 
     Then code that deletes the first one's checkpoints fails with a reason, and they still exist.

@@ -56,7 +56,7 @@ def until_asked(lab: Lab, worker: str, task: str) -> None:
     until(lambda: said in lab.home.log(worker).read_text(), f"{worker} says: {said}")
 
 
-def test_a_stopped_and_killed_sub_epoch_goes_on_in_its_middle(lab: Lab, prepared: str) -> None:
+def test_a_stopped_and_killed_sub_epoch_resumes_in_its_middle(lab: Lab, prepared: str) -> None:
     """The model is stopped before the third batch, resumed, and its process killed.
 
     The first two batches and the current one are trained once, and the weights equal a plain training.

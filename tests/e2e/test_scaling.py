@@ -34,7 +34,7 @@ def trained_by(run: Run, worker: str) -> set[int]:
 
 
 @pytest.mark.slow
-def test_a_partition_whose_pod_is_gone_is_made_anew_with_the_same_bits(pods: Lab) -> None:
+def test_the_partition_of_a_removed_pod_is_rebuilt_bit_identically(pods: Lab) -> None:
     """`cerebro scale` removes a pod during a run.
 
     The other pod rebuilds its partition from the same rows, and the weights equal a replay.
@@ -57,7 +57,7 @@ def test_a_partition_whose_pod_is_gone_is_made_anew_with_the_same_bits(pods: Lab
 
 
 @pytest.mark.slow
-def test_a_pod_that_joins_in_a_run_works_in_it(pods: Lab) -> None:
+def test_a_pod_that_joins_during_a_run_trains(pods: Lab) -> None:
     """It gets a replica with the same bits and trains on it."""
     experiment = pods.prepared()
     log = pods.log(experiment)

@@ -52,7 +52,7 @@ def check_complete(run: Run) -> None:
             assert sorted(visited) == sorted(run.fit_rows)
 
 
-def test_a_search_draws_by_tpe_and_survives_its_controller_and_a_worker(own_lab: MakeLab) -> None:
+def test_a_search_by_tpe_survives_a_killed_controller_and_worker(own_lab: MakeLab) -> None:
     """ASHA with TPE.
 
     The controller and a worker are killed: no suggestion is lost or repeated, and every model trains to its resource.
@@ -89,7 +89,7 @@ def test_a_search_draws_by_tpe_and_survives_its_controller_and_a_worker(own_lab:
     assert result.best is not None
 
 
-def test_a_clone_of_a_search_begins_with_its_parents_file(lab: Lab) -> None:
+def test_a_clone_of_a_search_starts_from_its_parents_checkpoint(lab: Lab) -> None:
     """Population-based training: the first sub-epoch of a clone reads its parent's checkpoint and verifies the
     checksum.
     """
@@ -108,7 +108,7 @@ def test_a_clone_of_a_search_begins_with_its_parents_file(lab: Lab) -> None:
         assert clone.hyperparams["lr"] != parent.hyperparams["lr"]
 
 
-def test_of_a_search_the_best_models_have_files_and_no_other(own_lab: MakeLab) -> None:
+def test_a_search_keeps_checkpoints_of_the_best_models_only(own_lab: MakeLab) -> None:
     """ASHA with 12 models, and a controller that is killed midway: the volume has exactly the logged checkpoints of two
     models. One is extended, cloned warm and tested; the others refuse with a reason.
     """

@@ -12,7 +12,7 @@ from tests.waiting import HANG_S
 pytestmark = pytest.mark.slow
 
 
-def test_it_passes_on_a_cluster_that_works_and_leaves_no_data(
+def test_the_selftest_passes_and_leaves_no_data(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ETL, fit and checks: exit status 0, a leaderboard, and an empty folder on the shared volume."""
@@ -26,7 +26,7 @@ def test_it_passes_on_a_cluster_that_works_and_leaves_no_data(
     assert list((home / "volumes" / "shared" / "selftest").iterdir()) == []
 
 
-def test_it_says_what_to_do_when_it_takes_too_long(
+def test_the_selftest_ends_at_its_time_limit(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit ends it at any step with exit status 1, and its data is removed."""

@@ -11,7 +11,7 @@ from tests.e2e.specs import TinyETL, TinyTraining
 pytestmark = pytest.mark.slow
 
 
-def test_another_experiment_goes_on_beside_a_run(lab: Lab, prepared: str) -> None:
+def test_another_experiment_continues_during_a_blocked_run(lab: Lab, prepared: str) -> None:
     """One run's sub-epoch is blocked while another experiment preprocesses on the other worker.
 
     Both end with the results of a run alone.
@@ -31,7 +31,7 @@ def test_another_experiment_goes_on_beside_a_run(lab: Lab, prepared: str) -> Non
         lab.check(experiment)
 
 
-def test_an_earlier_fit_is_tested_while_another_one_trains(lab: Lab, prepared: str) -> None:
+def test_an_earlier_fit_is_tested_while_another_fit_trains(lab: Lab, prepared: str) -> None:
     """From another notebook, with the numbers of a separate test.
 
     Models in training cannot be tested; the fit ends as it would alone.

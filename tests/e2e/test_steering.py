@@ -16,7 +16,7 @@ from tests.e2e.specs import TinyETL, TinyTraining
 pytestmark = pytest.mark.slow
 
 
-def test_a_stopped_model_goes_on_as_if_it_had_not_been(lab: Lab, prepared: str) -> None:
+def test_a_stopped_and_resumed_model_has_the_same_weights(lab: Lab, prepared: str) -> None:
     """The sub-epoch is preempted and the worker trains other models; resumed, the model ends with the weights of a
     plain training.
     """
@@ -44,7 +44,7 @@ def test_a_stopped_model_goes_on_as_if_it_had_not_been(lab: Lab, prepared: str) 
     assert lab.check(experiment).models["m01"].state == "finished"
 
 
-def test_a_stopped_run_goes_on_under_another_scheduler(lab: Lab, prepared: str) -> None:
+def test_a_stopped_run_resumes_under_another_scheduler(lab: Lab, prepared: str) -> None:
     """Each model continues from its last checkpoint; the log names the user of each command."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1)]))
@@ -70,7 +70,7 @@ def test_a_stopped_run_goes_on_under_another_scheduler(lab: Lab, prepared: str) 
     ]
 
 
-def test_a_failed_model_is_retried_once_its_cause_is_gone(lab: Lab, prepared: str, tmp_path: Path) -> None:
+def test_a_failed_model_is_retried_after_its_cause_is_fixed(lab: Lab, prepared: str, tmp_path: Path) -> None:
     """Its run had ended and reopens for this model only."""
     experiment = lab.attach(prepared)
     mended = tmp_path / "mended"

@@ -72,7 +72,7 @@ def stopped(lab: Lab, experiment: Any, fit: Any) -> None:
         lab.result(fit, experiment)
 
 
-def test_what_one_run_has_tried_the_next_one_knows(own_lab: MakeLab) -> None:
+def test_a_fit_reuses_the_trials_of_an_earlier_fit(own_lab: MakeLab) -> None:
     """The ranks verify the two-device plan, and `cerebro trials` shows the result.
 
     The next fit of the same code reuses it from the log without a trial.

@@ -40,7 +40,7 @@ def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
         )
 
 
-def test_a_run_whose_models_all_fail_says_why(lab: Lab, prepared: str) -> None:
+def test_a_run_whose_models_all_fail_shows_the_cause(lab: Lab, prepared: str) -> None:
     """The error has the cause once, with the user's frames; `status` has a line, and the experiment stays usable."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(trouble={"a": "raise", "b": "raise"}), tags="ab")
@@ -95,7 +95,7 @@ def test_requirements_are_installed_for_user_code(lab: Lab, tmp_path: Path) -> N
     assert lab.result(result, experiment).kept_rows == {"train": 8}
 
 
-def test_requirements_that_fail_are_told_in_pips_words(lab: Lab, tmp_path: Path) -> None:
+def test_failed_requirements_are_reported_with_the_output_of_pip(lab: Lab, tmp_path: Path) -> None:
     experiment = lab.experiment(lab.tables(train=8), code=upload(tmp_path / "code", "./nope"))
     result = lab.spawn(lambda: experiment.run_etl(GreetingETL(), progress=False))
     with pytest.raises(RunFailedError, match=r"(?s)requirements\.txt .* pip said:.*nope"):

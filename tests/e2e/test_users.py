@@ -122,7 +122,7 @@ def sign_in(context: BrowserContext, place: Shared, token: str, complaints: Comp
     return page
 
 
-def test_two_people_in_two_browsers(
+def test_two_users_share_a_cluster_with_their_own_rights(
     windows: Windows, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Services with minimal rights preprocess and train Ada's experiment.

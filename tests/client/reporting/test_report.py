@@ -38,7 +38,7 @@ def prose(report: str) -> str:
     return unescape(re.sub(r"<[^>]+>", " ", bare))
 
 
-def test_the_answer_comes_first(report: str, story: Story) -> None:
+def test_the_report_starts_with_the_best_model(report: str, story: Story) -> None:
     """Best model, value, hyperparameters, checkpoint and loading code precede all tables and figures."""
     best = story.run.best_model()
     assert best is not None
@@ -58,7 +58,7 @@ def test_the_answer_comes_first(report: str, story: Story) -> None:
         assert expected in answer
 
 
-def test_what_tests_of_its_models_found_is_in_it() -> None:
+def test_the_report_has_the_results_of_test_runs() -> None:
     """Per test run: each model's metrics and tested epoch.
 
     Means over parts, as in logs of older versions, are marked.
@@ -74,12 +74,12 @@ def test_what_tests_of_its_models_found_is_in_it() -> None:
     assert words.index("Test") < shown.split().index("Models,")
 
 
-def test_the_code_that_loads_is_python(report: str) -> None:
+def test_the_loading_code_is_valid_python(report: str) -> None:
     (code,) = re.findall(r"<pre[^>]*><code>(from cerebro.*?)</code></pre>", report, re.DOTALL)
     compile(unescape(code), "report", "exec")
 
 
-def test_it_says_where_everything_came_from(report: str, story: Story) -> None:
+def test_the_report_names_hashes_locators_and_users(report: str, story: Story) -> None:
     """Hashes, locators, seeds, times, versions, and the user of each request."""
     words = prose(report)
     for expected in (
@@ -95,7 +95,7 @@ def test_it_says_where_everything_came_from(report: str, story: Story) -> None:
     assert "requested fit-1" in words or "fit-1" in words[words.index("Commands") :]
 
 
-def test_nobodys_name_is_markup(report: str) -> None:
+def test_names_are_escaped(report: str) -> None:
     """Metrics, hyperparameters, messages and addresses are escaped."""
     assert NASTY not in report
     assert prose(report).count(NASTY) >= 3
@@ -104,7 +104,7 @@ def test_nobodys_name_is_markup(report: str) -> None:
     assert len(json.loads(data)["drawn"]) == 6
 
 
-def test_nothing_is_loaded_from_elsewhere(report: str) -> None:
+def test_the_report_loads_no_external_resource(report: str) -> None:
     """No attribute has an external address, and the policy would block it."""
     outside = re.sub(r"<script[^>]*>.*?</script>", "", report, flags=re.DOTALL)
     assert not re.findall(r'(?:src|href)="(?!#)[^"]*"', outside)
@@ -114,7 +114,7 @@ def test_nothing_is_loaded_from_elsewhere(report: str) -> None:
     assert "'unsafe-inline'" not in policy.split("style-src")[0]
 
 
-def test_a_run_without_a_best_model_says_why() -> None:
+def test_a_report_without_a_best_model_states_the_reason() -> None:
     """It opens with the failures."""
     story = Story()
     run = story.fit()
@@ -123,7 +123,7 @@ def test_a_run_without_a_best_model_says_why() -> None:
     assert "<script" not in report
 
 
-def test_a_heat_map_takes_the_hyperparameters_that_matter(story: Story) -> None:
+def test_a_heat_map_shows_the_most_important_hyperparameters(story: Story) -> None:
     """A named hyperparameter takes precedence; with fewer than two there is no heat map."""
     drawn = Drawings(state=story.state, run=story.run, now=story.time).heatmap(y="width")
     assert drawn is not None
@@ -145,7 +145,7 @@ def offline(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", SCHEMES)
-def test_the_file_draws_offline_prints_and_has_no_barriers(
+def test_the_file_works_offline_prints_and_is_accessible(
     offline: BrowserContext, story: Story, tmp_path: Path, theme: Scheme
 ) -> None:
     """Six figures, no script error, no alert from user text, no axe-core violation, and a short PDF."""
@@ -170,7 +170,7 @@ def test_the_file_draws_offline_prints_and_has_no_barriers(
 
 
 @pytest.mark.slow
-def test_it_reads_without_scripts(browser: Browser, report: str, tmp_path: Path) -> None:
+def test_without_scripts_each_figure_names_its_table(browser: Browser, report: str, tmp_path: Path) -> None:
     """Each figure names its data table."""
     file = tmp_path / "report.html"
     file.write_text(report, encoding="utf-8")
@@ -180,7 +180,7 @@ def test_it_reads_without_scripts(browser: Browser, report: str, tmp_path: Path)
         assert page.locator(".plot >> text=Its data are in the table below").count() == 6
 
 
-def test_parallel_plans_and_what_is_ruled_out_are_told() -> None:
+def test_parallel_plans_and_ruled_out_plans_are_listed() -> None:
     """Only if a model used another plan than its default; else the table is absent."""
     story = Story(devices=2)
     ddp = ParallelPlan(technique="ddp", size=2)

@@ -54,7 +54,7 @@ def both(made: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50) -> t
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
-def test_all_of_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_compacted_sub_epochs_are_read(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the numbers of the sub-epochs. Without the log the result raises."""
     result, expected = results(seed, monkeypatch)
     pd.testing.assert_frame_equal(sorted_(result.sub_epochs()), sorted_(expected))
@@ -70,7 +70,7 @@ def sorted_(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def test_events_of_one_moment_on_two_pages_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_with_the_same_time_on_two_pages_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last compacted sub-epoch and the event before it have the same time, and a page ends between them."""
     made = archived(0)
     last = next(n for n, event in enumerate(made.log) if event.time == made.run.archived_until)
@@ -97,7 +97,7 @@ class Calm(Undisturbed):
         return False
 
 
-def test_a_sub_epoch_is_there_once_that_was_done_again_from_far_behind(
+def test_a_repeated_sub_epoch_of_an_old_epoch_is_listed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A model lost the checkpoints of three epochs in a long run."""
@@ -132,7 +132,7 @@ def lose(made: History, name: str, *, sub_epochs: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
-def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_of_epochs_or_times_selects_the_same_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By epochs or by time: the same rows. A sub-epoch has its number, or NaN if unknown."""
     result, expected = results(seed, monkeypatch)
     of_epochs = sorted_(result.sub_epochs(epochs=range(2, 4)))
@@ -148,7 +148,7 @@ def test_windows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pd.testing.assert_frame_equal(found.drop(columns="sub_epoch"), inside.drop(columns="sub_epoch"))
 
 
-def test_what_is_broken_before_a_window_is_no_matter_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_events_before_a_time_range_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Earlier pages are read only for start times; missing ones are computed."""
     made = archived(3)
 

@@ -19,7 +19,7 @@ PLOTS = ("plot_curves", "plot_parallel", "plot_scatter", "plot_heatmap", "plot_i
 
 
 @pytest.mark.parametrize("plot", PLOTS)
-def test_a_figure_is_an_object_of_plotly_and_a_file(plot: str, volumes: Volumes, tmp_path: Path) -> None:
+def test_a_figure_is_a_plotly_object_and_a_file(plot: str, volumes: Volumes, tmp_path: Path) -> None:
     """The file needs no network."""
     result = fit_result(reported(), volumes)
     path = tmp_path / "plots" / f"{plot}.html"
@@ -31,7 +31,7 @@ def test_a_figure_is_an_object_of_plotly_and_a_file(plot: str, volumes: Volumes,
     assert not re.findall(r'<script[^>]*src="', written)
 
 
-def test_what_cannot_be_drawn_is_said(volumes: Volumes) -> None:
+def test_an_impossible_figure_is_an_error(volumes: Volumes) -> None:
     """The error names an alternative."""
     result = fit_result(fitted(), volumes)
     with pytest.raises(ValueError, match=r"ends in \.html"):
@@ -51,7 +51,7 @@ def test_the_report_is_a_file(volumes: Volumes, tmp_path: Path) -> None:
         result.report(tmp_path / "report.pdf")
 
 
-def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
+def test_a_notebook_also_keeps_a_figure_as_html(volumes: Volumes) -> None:
     """The HTML uses the script of another output and describes the figure in words."""
     kept = bundle(fit_result(fitted(), volumes).plot_curves())
     assert kept["text/plain"].startswith("Learning curves of loss")
@@ -61,7 +61,7 @@ def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
     assert f'getElementById("{element}")' in kept["text/html"]
 
 
-def test_one_cell_of_a_notebook_carries_the_script() -> None:
+def test_one_cell_of_a_notebook_has_the_script() -> None:
     """Only the first cell that shows a figure, also when it runs again."""
     script_output = ScriptOutput()
     assert [script_output.has_script(cell) for cell in ("a", "b", "a", "b")] == [True, False, True, False]

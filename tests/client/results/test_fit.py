@@ -30,7 +30,7 @@ from tests.state.stories import Story, sub_epoch
         ("max", ["m00", "m02", "m01", "m03"], [5.0, 3.0, 2.0]),
     ],
 )
-def test_the_leaderboard_is_sorted_in_the_metrics_direction(
+def test_the_leaderboard_is_sorted_by_the_mode_of_the_metric(
     volumes: Volumes, mode: Literal["min", "max"], order: list[str], values: list[float]
 ) -> None:
     """Best first, each model at its best epoch; models without a value come last; ranks start at 1."""
@@ -46,7 +46,7 @@ def test_the_leaderboard_is_sorted_in_the_metrics_direction(
     ]
 
 
-def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
+def test_names_of_users_do_not_hide_columns(volumes: Volumes) -> None:
     """A hyperparameter named `model` or like the metric, or a metric named `seconds`, gets its own column."""
     story = Story()
     story.fit(models=1, hyperparams={"m00": {"batch_size": 8, "model": "cnn", "loss": "mse", "epochs": 99}})
@@ -91,8 +91,8 @@ def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> No
     assert set(history["model"]) == {"m00", "m01", "m02"}
 
 
-def test_the_visits_are_the_log_of_sub_epochs(volumes: Volumes) -> None:
-    """In order of completion, which is enough to replay the run."""
+def test_the_table_of_sub_epochs_is_in_order_of_completion(volumes: Volumes) -> None:
+    """Its rows are enough to replay the run."""
     story = Story()
     story.fit()
     story.fail(sub_epoch(1, 1), 1, FailureKind.CRASH)
@@ -140,7 +140,7 @@ def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
     assert repr(result) == "<FitResult one/fit-1: 4 models, 1 failed, running>"
 
 
-def test_a_warm_clone_stands_with_its_own_values(volumes: Volumes) -> None:
+def test_a_warm_clone_is_listed_with_its_own_values(volumes: Volumes) -> None:
     """Also before its first sub-epoch, when all epochs are inherited."""
     story = Story()
     story.fit(models=1)

@@ -32,7 +32,7 @@ from tests.state.test_best import two_fits
 
 
 @pytest.mark.parametrize("validated", [False, True])
-def test_the_best_model_is_told_with_its_checkpoint(volumes: Volumes, validated: bool) -> None:
+def test_the_best_model_has_its_checkpoint(volumes: Volumes, validated: bool) -> None:
     """Id, hyperparameters, epoch, value and file; by the validation metric if the fit has one."""
     best = fit_result(fitted(validated=validated), volumes).best
     assert (best.id, best.epoch, best.metric, best.value) == ("m01", 1, "loss", 10.0 if validated else 1.0)
@@ -56,7 +56,7 @@ def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
     assert state["checkpoint"] == {"n": 1}
 
 
-def test_without_a_name_the_best_model_is_that_of_all_fits(volumes: Volumes) -> None:
+def test_without_a_name_the_best_model_of_all_fits_is_meant(volumes: Volumes) -> None:
     """`register` keeps the same one. A named fit has its own; fits on other data are not compared."""
     for dataset, expected in (("d1", ("fit-1", "m00", 2)), ("d2", ("fit-2", "m00", 1))):
         state = two_fits(dataset=dataset).state
@@ -82,9 +82,7 @@ def test_without_a_name_the_best_model_is_that_of_all_fits(volumes: Volumes) -> 
 
 
 @pytest.mark.parametrize(("named", "weight"), [(None, 0.0), (1, 0.0), (2, 1.0)])
-def test_load_reads_the_best_epoch_unless_another_is_named(
-    volumes: Volumes, named: int | None, weight: float
-) -> None:
+def test_load_reads_the_best_epoch_by_default(volumes: Volumes, named: int | None, weight: float) -> None:
     """The newest epoch is worse. `epoch` names the epoch that was read."""
     story = Story()
     story.fit(models=1, partitions=1, epochs=2)
@@ -215,7 +213,7 @@ def test_each_archive_has_its_own_modules(
     assert after == before
 
 
-def test_a_model_whose_checkpoint_was_removed_is_known_all_the_same(volumes: Volumes) -> None:
+def test_a_model_without_its_checkpoint_keeps_its_metadata(volumes: Volumes) -> None:
     """Only methods that read the checkpoint raise."""
     story = fitted()
     reference = story.model("m00").epoch_checkpoint(2)

@@ -57,7 +57,7 @@ def test_a_test_without_rows_has_no_mean() -> None:
     assert table["accuracy"].isna().all()
 
 
-def test_predictions_are_one_table_keyed_by_row_id(volumes: Volumes) -> None:
+def test_predictions_are_one_table_indexed_by_row_id(volumes: Volumes) -> None:
     """Over all partitions, sorted; with several models keyed by model and id."""
     for models in ({"m00": 1}, {"m00": 1, "m01": 1}):
         story, run = evaluation("predict", models)

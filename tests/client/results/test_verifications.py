@@ -9,7 +9,7 @@ from tests.state.stories import sub_epoch
 from tests.state.test_verifications import Verified
 
 
-def test_the_verifications_have_a_row_for_each_sub_epoch_that_was_done_again(volumes: Volumes) -> None:
+def test_the_verifications_have_a_row_per_repeated_sub_epoch(volumes: Volumes) -> None:
     """With both workers, the outcome and the wrong worker; unverifiable sub-epochs are counted by reason."""
     story = Verified()
     story.trains(sub_epoch(1, 0), 0)

@@ -47,7 +47,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("folder", ODD)
-def test_a_folder_is_the_one_that_is_named(place: Place, folder: str, tmp_path: Path) -> None:
+def test_an_address_selects_exactly_its_folder(place: Place, folder: str, tmp_path: Path) -> None:
     """Although similar names exist."""
     uri = f"{place[0]}/{folder}"
     store = open_store(uri)
@@ -63,7 +63,7 @@ def test_a_folder_is_the_one_that_is_named(place: Place, folder: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["a#1", "a?1", "a%231", "a b", "a+b", "ü", "50%", "a;b"])
-def test_an_object_is_the_one_that_is_named(place: Place, name: str) -> None:
+def test_an_address_selects_exactly_its_object(place: Place, name: str) -> None:
     """A single object's name is neither cut nor decoded."""
     uri, write = place
     for each, content in (("a", b"other"), ("a%20b", b"other"), ("a1", b"other"), (name, b"right")):
@@ -84,7 +84,7 @@ def test_slashes_of_a_key_are_kept() -> None:
             assert open_store(f"s3://{BUCKET}/{root}").read("a") == expected.encode()
 
 
-def test_escapes_of_a_file_address_name_what_is_not_there_otherwise(tmp_path: Path) -> None:
+def test_escapes_in_a_file_address_are_decoded_unless_the_name_exists(tmp_path: Path) -> None:
     """`Path.as_uri` writes escapes; a folder with the escape in its name takes precedence."""
     folder = tmp_path / "run#1 ü%"
     folder.mkdir()
@@ -108,7 +108,7 @@ def test_misc_files_keep_their_names(tmp_path: Path, name: str) -> None:
         parse_locators({"misc": [f"file://{tmp_path}/in/a%20b", f"{tmp_path}/other/a b"]})
 
 
-def test_relative_addresses_are_made_whole_without_being_read(tmp_path: Path) -> None:
+def test_relative_addresses_become_absolute(tmp_path: Path) -> None:
     """A colon makes no scheme, and only a leading tilde means the home."""
     given = parse_locators({"train": {"metadata": "a:b/t#1.csv", "objects": "x?y"}, "valid": "v/~t.csv"})
     whole = absolute(given, tmp_path)
@@ -118,7 +118,7 @@ def test_relative_addresses_are_made_whole_without_being_read(tmp_path: Path) ->
         absolute(parse_locators({"train": "~no-such-user/t.csv"}))
 
 
-def test_a_file_or_folder_of_a_pattern_s_name_comes_before_the_pattern(tmp_path: Path) -> None:
+def test_an_existing_file_precedes_a_pattern_of_its_name(tmp_path: Path) -> None:
     """``part-[1].csv`` and ``day?7`` are names, if such a file exists."""
     for name in ("part-1.csv", "part-[1].csv", "day17", "day?7/t.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -53,13 +53,13 @@ def _breaking(store: Any, breaks: list[int], asked: list[str]) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 10, (1 << 20) + 1, len(CONTENT) + 1])
-def test_the_first_bytes_are_read_alone(most: int) -> None:
+def test_only_the_first_bytes_are_read(most: int) -> None:
     """Up to the limit; a small object completely."""
     store = S3Store(f"s3://{BUCKET}/folder")
     assert store.head("object", most) == CONTENT[:most]
 
 
-def test_errors_tell_nothing_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_contain_no_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session token with a line break cannot be sent, and the client's error contains it."""
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-a-session\n")
     with pytest.raises(ObjectStoreError) as refused:
@@ -68,7 +68,7 @@ def test_errors_tell_nothing_of_headers(monkeypatch: pytest.MonkeyPatch) -> None
     assert "token-of-a-session" not in str(refused.value)
 
 
-def test_a_transfer_that_breaks_off_goes_on_where_it_was() -> None:
+def test_an_interrupted_transfer_resumes() -> None:
     """The client requests only the missing bytes, and the content is complete."""
     store = open_store(f"s3://{BUCKET}/folder")
     asked: list[str] = []
@@ -77,7 +77,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was() -> None:
     assert asked == ["", f"bytes={1 << 20}-", f"bytes={2 << 20}-"]
 
 
-def test_a_transfer_that_keeps_breaking_is_given_up() -> None:
+def test_a_repeatedly_interrupted_transfer_fails() -> None:
     """Retries are bounded; the error is retryable and names the object."""
     store = open_store(f"s3://{BUCKET}/folder")
     asked: list[str] = []
@@ -87,7 +87,7 @@ def test_a_transfer_that_keeps_breaking_is_given_up() -> None:
     assert len(asked) == 5
 
 
-def test_a_store_that_cannot_be_reached_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_store_is_a_retryable_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing answer is not the user's mistake."""
     with socket.socket() as closed:  # bound without listen, so connections are refused immediately
         closed.bind(("127.0.0.1", 0))
@@ -126,7 +126,9 @@ def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("RequestTimeout", 400, ObjectStoreError),
     ],
 )
-def test_answers_are_told_apart(code: str, status: int, kind: type[Exception]) -> None:
+def test_user_errors_and_transient_errors_have_different_types(
+    code: str, status: int, kind: type[Exception]
+) -> None:
     """User errors and transient errors have different types; both have the store's code."""
     from botocore.exceptions import ClientError
 

@@ -69,7 +69,7 @@ def test_objects_are_listed_in_order(store: ObjectStore) -> None:
     assert list(store.list("nothing")) == []
 
 
-def test_existence_is_told(store: ObjectStore) -> None:
+def test_exists_reports_whether_an_object_exists(store: ObjectStore) -> None:
     """An absent object is no error here."""
     assert store.exists("a.txt")
     assert not store.exists("b.txt")

@@ -101,7 +101,7 @@ def _pods(rendered: Rendered) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("values", "touched"), CHANGES.items())
-def test_a_change_restarts_what_it_touches(values: str, touched: set[str]) -> None:
+def test_a_change_restarts_only_affected_pods(values: str, touched: set[str]) -> None:
     """Kubernetes restarts pods with a changed template, so only affected components may change."""
     before = _pods(render_with(KEPT))
     after = _pods(render_each({change: {**KEPT, **yaml.safe_load(change)} for change in CHANGES})[values])

@@ -26,7 +26,7 @@ def restricted(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def test_volumes_of_root_are_refused_where_no_pod_may_begin_as_root(restricted: Cluster) -> None:
+def test_volumes_of_root_are_refused_where_no_pod_may_run_as_root(restricted: Cluster) -> None:
     """The refusal comes before the installation and lists the alternatives; each alternative works."""
     slow = {"storage": {"className": "slow", "podClassName": "slow"}}
     with pytest.raises(HelmError) as refused:

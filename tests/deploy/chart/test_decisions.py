@@ -122,14 +122,14 @@ def test_missing_classes_are_named(conclude: Conclude) -> None:
     )
 
 
-def test_a_claim_stays_what_it_was(conclude: Conclude) -> None:
+def test_an_existing_claim_keeps_its_class_and_mode(conclude: Conclude) -> None:
     """After a second node or a new default class, class and mode stay, since they are immutable."""
     found = {"spec": {"storageClassName": "standard", "accessModes": ["ReadWriteOnce"]}}
     cases = (_case(LOCAL_PATH, nodes=4, found=found), _case(EBS, names=("gp3",), found=found))
     assert _decided(conclude, *cases) == [("standard", "ReadWriteOnce")] * 2
 
 
-def test_what_was_left_to_the_cluster_is_left_to_it(conclude: Conclude) -> None:
+def test_a_claim_keeps_the_class_as_written(conclude: Conclude) -> None:
     """A claim keeps the class as written, which may differ from the class it got."""
     found = {
         "metadata": {"annotations": {"cerebro/class": ""}},
@@ -164,7 +164,7 @@ def _old_set(*owners: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"replicas": 6}}
 
 
-def test_no_manifest_names_the_number_of_workers_but_where_helm_owns_it(conclude: Conclude) -> None:
+def test_manifests_omit_the_number_of_workers_unless_helm_owns_it(conclude: Conclude) -> None:
     """Without the number that an earlier Helm release wrote, Kubernetes would reset it to 1."""
     replicas: dict[str, Any] = {"f:spec": {"f:replicas": {}}}
     helm4 = {"manager": "helm", "operation": "Apply", "fieldsV1": replicas}

@@ -75,7 +75,7 @@ def _told(name: str, values: str) -> Set[str]:
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_every_variable_that_is_set_is_one_that_the_service_reads(values: str) -> None:
+def test_each_service_reads_every_variable_of_its_container(values: str) -> None:
     """The service would ignore a misspelt or outdated variable silently."""
     for name, _ in render(values).services():
         ours = {variable for variable in _told(name, values) if variable.startswith("CEREBRO_")}
@@ -127,7 +127,7 @@ def _environment(container: Object) -> dict[str, str]:
 
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_service_accepts_what_it_is_told(name: str, values: str) -> None:
+def test_every_service_accepts_its_environment(name: str, values: str) -> None:
     """Each service's settings parse its container's environment."""
     environment = _environment(dict(render(values).containers())[name])
     # Access to the API server needs files of a pod; tests/controller/kubernetes covers it.
@@ -136,7 +136,7 @@ def test_every_service_accepts_what_it_is_told(name: str, values: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_services_listen_where_their_ports_and_probes_are(name: str) -> None:
+def test_services_listen_on_the_ports_of_their_probes(name: str) -> None:
     """The bound ports equal the container's ports, on all addresses."""
     container = dict(render("defaults").containers())[name]
     environment = _environment(container)
@@ -160,7 +160,7 @@ THREADS = {
 
 
 @pytest.mark.parametrize(("values", "threads"), THREADS.items())
-def test_workers_compute_with_as_many_threads_as_they_ask_for(values: str, threads: tuple[str, str]) -> None:
+def test_workers_use_as_many_threads_as_requested_cores(values: str, threads: tuple[str, str]) -> None:
     """The node's core count would oversubscribe it if several workers share it."""
     rendered = render_each({each: {"worker": yaml.safe_load(each) or {}} for each in THREADS})[values]
     told = dict(rendered.containers())
@@ -179,7 +179,7 @@ def test_workers_and_controller_agree_on_the_lease() -> None:
     assert leases == {"15"}
 
 
-def test_the_page_knows_the_names_it_is_reached_by() -> None:
+def test_the_page_knows_its_host_names() -> None:
     """The service's name, the Ingress' and the user's; cookies are secure only if the Ingress has TLS."""
     settings = {}
     for values in ("defaults", "ingress"):
@@ -191,7 +191,7 @@ def test_the_page_knows_the_names_it_is_reached_by() -> None:
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_the_page_knows_of_object_stores_where_it_is_told_to_look(values: str) -> None:
+def test_the_page_reads_object_stores_only_if_enabled(values: str) -> None:
     """Region, endpoint and keys are set only together with the option for the object store."""
     container = dict(render(values).containers())["dispatcher/dispatcher"]
     is_told = dispatcher.settings.Settings.from_environment(_environment(container)).has_object_store
@@ -218,7 +218,7 @@ def test_without_dns_services_are_found_by_the_kubelets_variables() -> None:
     assert found == {"CEREBRO_KVS_API_SERVICE_HOST", "CEREBRO_REDIS_SERVICE_HOST"}
 
 
-def test_each_service_has_its_own_token_where_there_are_users() -> None:
+def test_each_service_has_its_own_token_in_users_mode() -> None:
     """Only kvs-api has all tokens, so no other container can act as another service or an admin."""
     found = {
         name: {

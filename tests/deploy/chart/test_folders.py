@@ -17,7 +17,7 @@ NOBODY, OURS = 65534, 1000
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_no_folder_is_left_to_the_kubelet(values: str) -> None:
+def test_pods_create_their_folders_themselves(values: str) -> None:
     """The kubelet would create them as root, unwritable for others.
 
     Each pod that mounts a folder first creates all folders as its own user without privileges, so any pod may be the

@@ -43,7 +43,7 @@ def _dashboard_queries() -> Iterator[str]:
             yield target["expr"]
 
 
-def test_nothing_of_it_is_there_unless_it_is_asked_for() -> None:
+def test_monitoring_objects_exist_only_on_request() -> None:
     """A cluster without the operator lacks these kinds."""
     assert [name for name in VALUES if _kinds(name)] == ["monitoring"]
     assert _kinds("monitoring") == ["ConfigMap", "PrometheusRule", "ServiceMonitor"]
@@ -72,7 +72,7 @@ def _check(query: Query, exposed: dict[str, set[str]]) -> None:
     assert query.grouped <= known | FROM_SCRAPING
 
 
-def test_alerts_and_panels_ask_for_what_is_exposed(exposed: dict[str, set[str]]) -> None:
+def test_alerts_and_panels_query_existing_metrics(exposed: dict[str, set[str]]) -> None:
     """Each query is valid PromQL with existing metrics and labels."""
     queries = [rule["expr"] for rule in _rules()]
     queries += [query.replace("$namespace", "lab") for query in _dashboard_queries()]
@@ -81,7 +81,7 @@ def test_alerts_and_panels_ask_for_what_is_exposed(exposed: dict[str, set[str]])
         _check(parse(text), exposed)
 
 
-def test_every_alert_tells_what_to_do() -> None:
+def test_every_alert_links_to_its_runbook() -> None:
     """Summary, description, severity, and a link to a heading with its name in the document."""
     headings = {
         line.removeprefix("### ").lower() for line in DOCUMENT.splitlines() if line.startswith("### ")
@@ -98,7 +98,7 @@ def test_every_alert_tells_what_to_do() -> None:
             assert re.fullmatch(r"{{ \$(value|labels\.\w+)( \| \w+)? }}", braces), braces
 
 
-def test_alerts_are_of_this_release_alone(exposed: dict[str, set[str]]) -> None:
+def test_alerts_select_only_this_release(exposed: dict[str, set[str]]) -> None:
     """Each selector has the namespace and the services of this release."""
     services = {one["metadata"]["name"] for one in _scraped()}
     for rule in _rules():

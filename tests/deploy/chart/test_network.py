@@ -161,7 +161,7 @@ def test_only_ports_of_services_are_open() -> None:
         ("notebook", True),
     ],
 )
-def test_only_those_who_fetch_data_get_out(source: str, is_free: bool) -> None:
+def test_only_pods_that_fetch_data_have_egress(source: str, is_free: bool) -> None:
     """Controller, workers and notebook, for object stores and package indexes.
 
     Redis and TensorBoard have no egress at all.
@@ -173,7 +173,7 @@ def test_only_those_who_fetch_data_get_out(source: str, is_free: bool) -> None:
     assert can_look_up is (source not in ("redis", "tensorboard"))
 
 
-def test_peers_narrow_who_comes_in_and_where_pods_get_out() -> None:
+def test_peers_limit_ingress_and_egress() -> None:
     """With peers: pages only from the Ingress, TensorBoard only from a viewer, egress only to one network."""
     rendered = render("ingress")
     assert _callers(rendered, "dispatcher") == {"ingress"}
@@ -216,7 +216,7 @@ MINIO = {"endpoint": "http://minio.minio:9000", **KEYS}
         ),
     ],
 )  # fmt: skip
-def test_the_page_gets_out_to_the_object_store_alone(
+def test_the_page_reaches_only_the_object_store(
     store: Object, egress: Object, reached: set[tuple[str, int]]
 ) -> None:
     """Only if configured, at the store's port, and limited by peers."""
@@ -238,7 +238,7 @@ def test_the_page_gets_out_to_the_object_store_alone(
     assert found(rendered["looks"]) == reached
 
 
-def test_every_pod_is_selected_by_a_policy_of_its_own() -> None:
+def test_every_pod_has_its_own_policy() -> None:
     """For both directions, in addition to the policy that denies all traffic."""
     rendered = render("defaults")
     decided = {
@@ -268,7 +268,7 @@ def test_prometheus_reads_metrics_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("values", "is_open"), [("defaults", False), ("many", True)])
-def test_workers_reach_each_other_where_they_train_together(values: str, is_open: bool) -> None:
+def test_workers_that_train_together_reach_each_other(values: str, is_open: bool) -> None:
     """On any port, since torch picks free ones; other pods never reach workers."""
     rendered = render(values)
     for port in (7191, 40_000):

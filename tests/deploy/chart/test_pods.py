@@ -67,7 +67,7 @@ def test_every_container_can_write_to_tmp_and_no_container_fills_a_node(values: 
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_every_container_has_three_probes_on_a_port_it_has(values: str) -> None:
+def test_every_container_has_three_probes_on_its_own_port(values: str) -> None:
     """Startup (every second), readiness and liveness, except for the test pod, which ends by itself."""
     for name, container in render(values).services():
         if name.startswith("test/"):
@@ -85,7 +85,7 @@ def test_every_container_has_three_probes_on_a_port_it_has(values: str) -> None:
         ), name
 
 
-def test_readiness_asks_for_work_and_liveness_does_not() -> None:
+def test_readiness_needs_the_store_and_liveness_does_not() -> None:
     """/health needs the store, /live does not, so an outage of the store restarts no pod."""
     probed = {
         name: (container["readinessProbe"]["httpGet"]["path"], container["livenessProbe"]["httpGet"]["path"])
@@ -97,7 +97,7 @@ def test_readiness_asks_for_work_and_liveness_does_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["kvs-api", "dispatcher"])
-def test_who_serves_is_probed_on_a_port_of_its_own(name: str) -> None:
+def test_servers_are_probed_on_a_separate_port(name: str) -> None:
     """A busy server may have no free thread or connection, which must not restart it."""
     (container,) = render("defaults").pod(name)["spec"]["containers"]
     probed = {
@@ -165,14 +165,14 @@ def test_an_external_redis_replaces_ours() -> None:
 
 
 @pytest.mark.parametrize("name", ["kvs-api", "controller", "dispatcher"])
-def test_upgrades_never_leave_fewer_than_before(name: str) -> None:
+def test_upgrades_never_reduce_the_number_of_ready_pods(name: str) -> None:
     """The new pod is ready before an old one ends."""
     strategy = render("defaults").get("Deployment", name)["spec"]["strategy"]
     assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
 
 
 @pytest.mark.parametrize("values", ["defaults", "many"])
-def test_a_drain_leaves_a_replica_of_kvs_api_and_is_not_blocked(values: str) -> None:
+def test_a_drain_keeps_a_replica_of_kvs_api_and_is_not_blocked(values: str) -> None:
     """The disruption budget selects kvs-api's pods and allows at least one eviction."""
     rendered = render(values)
     budget = rendered.get("PodDisruptionBudget", "kvs-api")["spec"]
@@ -204,7 +204,7 @@ def test_workers_start_together_and_keep_their_volumes() -> None:
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_a_worker_is_given_more_time_to_end_than_it_takes(values: str) -> None:
+def test_the_termination_grace_period_exceeds_the_grace_of_the_worker(values: str) -> None:
     """terminationGracePeriodSeconds exceeds CEREBRO_GRACE_S by the time to save and hand over."""
     spec = render(values).pod("worker")["spec"]
     for container in spec["containers"]:
@@ -220,7 +220,7 @@ def _worker(values: str) -> dict[str, Any]:
     return {one["name"]: one for one in render(values).pod("worker")["spec"]["containers"]}
 
 
-def test_gpus_belong_to_one_container() -> None:
+def test_one_container_gets_all_gpus() -> None:
     """The container `worker` gets all GPUs, `etl` none; other resources of the user stay."""
     containers = _worker("gpus")
     assert containers["worker"]["resources"]["limits"] == {
@@ -234,7 +234,7 @@ def test_gpus_belong_to_one_container() -> None:
     assert render("gpus").pod("worker")["spec"]["runtimeClassName"] == "nvidia"
 
 
-def test_each_container_of_a_worker_registers_under_a_name_of_its_own() -> None:
+def test_each_container_of_a_worker_registers_under_its_own_name() -> None:
     """The training container has the pod's name, the ETL container the name with "-etl"; each with its handlers."""
     containers = _worker("defaults")
     assert plain(containers["worker"])["CEREBRO_WORKER"] == "$(CEREBRO_POD)"
@@ -260,7 +260,7 @@ def test_servers_for_browsers_start_at_their_first_connection(name: str) -> None
     assert ("--host=127.0.0.1" in container["args"]) == (name == "tensorboard")
 
 
-def test_folders_that_belong_to_root_are_handed_over_before_anything_else() -> None:
+def test_volumes_of_root_are_handed_over_first() -> None:
     """On request, an init container with only this right changes the owner of the pod's volumes."""
     rendered = render_with({"storage": {"handOver": "always"}})
     for name, pod in rendered.pods():
@@ -288,7 +288,7 @@ def test_folders_that_belong_to_root_are_handed_over_before_anything_else() -> N
 @pytest.mark.parametrize(
     ("told", "expected"), [({}, "false"), ({"worker": {"podAnnotations": {_EVICT: "true"}}}, "true")]
 )
-def test_autoscalers_leave_workers_alone(told: dict[str, Any], expected: str) -> None:
+def test_autoscalers_do_not_evict_workers(told: dict[str, Any], expected: str) -> None:
     """Eviction would interrupt sub-epochs to save a node; the user can allow it."""
     pods = dict(render_with(told).pods())
     found = {name: pod["metadata"].get("annotations", {}).get(_EVICT) for name, pod in pods.items()}
@@ -297,7 +297,7 @@ def test_autoscalers_leave_workers_alone(told: dict[str, Any], expected: str) ->
     assert pods["worker"]["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
 
 
-def test_users_and_groups_can_be_left_to_the_cluster() -> None:
+def test_the_cluster_may_assign_users_and_groups() -> None:
     """OpenShift's SCC `restricted-v2` assigns its own ids; the other fields do not change."""
     left_out = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
     for name, pod in render_with(left_out).pods():
@@ -312,7 +312,7 @@ def test_users_and_groups_can_be_left_to_the_cluster() -> None:
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_every_listener_takes_both_families(values: str) -> None:
+def test_every_listener_accepts_both_address_families(values: str) -> None:
     """An IPv6-only cluster has no IPv4 addresses, so no server listens only on 0.0.0.0."""
     for name, container in render(values).containers():
         told = str([container.get(each) for each in ("command", "args", "env")])

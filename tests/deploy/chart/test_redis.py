@@ -69,7 +69,7 @@ def _ping(container: Object, port: int, password: str = PASSWORD) -> tuple[int, 
     return done.returncode, done.stderr
 
 
-def test_the_probe_tells_whether_it_serves(container: Object, tmp_path: Path, port: int) -> None:
+def test_the_probe_reports_whether_redis_works(container: Object, tmp_path: Path, port: int) -> None:
     """Zero while the server works; otherwise, or with a wrong password, it fails and prints the reply."""
     assert _ping(container, port)[0] != 0
     with _running(container, tmp_path, port):
@@ -81,7 +81,7 @@ def test_the_probe_tells_whether_it_serves(container: Object, tmp_path: Path, po
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_nothing_is_answered_without_the_password(container: Object, tmp_path: Path, port: int) -> None:
+def test_requests_without_the_password_are_refused(container: Object, tmp_path: Path, port: int) -> None:
     """For reads and writes."""
     with (
         _running(container, tmp_path, port),
@@ -91,7 +91,7 @@ def test_nothing_is_answered_without_the_password(container: Object, tmp_path: P
         client.get("key")
 
 
-def test_what_was_answered_survives_a_kill(container: Object, tmp_path: Path, port: int) -> None:
+def test_an_acknowledged_write_survives_a_kill(container: Object, tmp_path: Path, port: int) -> None:
     """SIGKILL right after the reply, and a restart on the same volume: the record exists."""
     with _running(container, tmp_path, port) as process, redis.Redis(port=port, password=PASSWORD) as client:
         client.set("key", "value")
@@ -102,7 +102,7 @@ def test_what_was_answered_survives_a_kill(container: Object, tmp_path: Path, po
         assert client.config_get("appendfsync") == {"appendfsync": "always"}
 
 
-def test_a_volume_that_cannot_be_written_is_told(container: Object, tmp_path: Path) -> None:
+def test_a_volume_that_cannot_be_written_is_reported(container: Object, tmp_path: Path) -> None:
     """The pod's status has the message with the `chown` command."""
     shell, option, script, name = container["command"]
     absent = tmp_path / "roots"

@@ -129,7 +129,7 @@ def test_every_service_leads_to_a_port_and_every_ingress_to_a_service(values: st
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_every_address_that_a_pod_is_told_is_a_service_of_the_release(values: str) -> None:
+def test_every_address_of_a_pod_is_a_service_of_the_release(values: str) -> None:
     """CEREBRO_SERVER and CEREBRO_REDIS_URL name a service and its port."""
     rendered = render(values)
     services = {
@@ -155,7 +155,7 @@ def test_the_role_is_bound_to_the_account_of_the_controller(values: str) -> None
     assert subject["namespace"] == role["metadata"]["namespace"]
 
 
-def test_volumes_lie_where_the_services_look_for_them() -> None:
+def test_volumes_are_mounted_at_the_paths_of_the_services() -> None:
     """Mounts below /volumes match cerebro.runtime.volumes; logs are a folder of the metrics claim."""
     from cerebro.runtime.volumes import Volumes
 
@@ -190,7 +190,7 @@ WRITABLE = {
 }
 
 
-def test_volumes_are_writable_for_those_who_write() -> None:
+def test_each_container_can_write_only_its_own_volumes() -> None:
     """Each container can write to its own volumes; all others are read-only or not mounted."""
     for name, container in render("defaults").containers():
         writable = {

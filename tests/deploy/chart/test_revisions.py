@@ -34,7 +34,7 @@ BEGINNINGS: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", BEGINNINGS)
-def test_every_revision_can_be_rolled_back_to(cluster: Cluster, first: str) -> None:
+def test_rollback_to_every_revision_is_possible(cluster: Cluster, first: str) -> None:
     """Also after a change of the default class: all revisions have the same immutable fields, so each can follow any
     other.
     """

@@ -19,7 +19,7 @@ def _named(rules: Sequence[Mapping[str, Any]], worker_set: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_the_controller_may_do_what_its_adapter_does_and_nothing_else(values: str) -> None:
+def test_the_controller_has_exactly_the_rules_of_its_adapter(values: str) -> None:
     """The one Role has exactly the rules that controller.kubernetes declares, for this release's worker set."""
     rendered = render(values)
     (role,) = rendered.of("Role")
@@ -36,7 +36,7 @@ def test_nothing_is_granted_in_the_whole_cluster(values: str) -> None:
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_only_the_controller_gets_a_token_of_the_api(values: str) -> None:
+def test_only_the_controller_mounts_an_api_token(values: str) -> None:
     """One account per component without automounted token; only the controller's pod mounts its token."""
     rendered = render(values)
     accounts = {name: pod["spec"]["serviceAccountName"] for name, pod in rendered.pods()}
@@ -49,7 +49,7 @@ def test_only_the_controller_gets_a_token_of_the_api(values: str) -> None:
     assert mounting == {"controller"}
 
 
-def test_object_store_credentials_reach_those_who_read_objects() -> None:
+def test_object_store_credentials_reach_services_that_read_objects() -> None:
     """Annotated accounts and the credentials' Secret: controller, workers and notebook. Redis' password: kvs-api."""
     rendered = render("existing")
     readers = {"controller", "notebook", "worker"}
@@ -82,7 +82,7 @@ COMMON = {"existingSecret": "common", "serviceAccountAnnotations": {"role": "com
         ({}, OWN | ROLE, "reading", "reading"),
     ],
 )
-def test_the_page_gets_credentials_of_its_own_or_the_common_ones(
+def test_the_page_gets_its_own_or_the_common_credentials(
     common: Object, own: Object, secret: str | None, role: str | None
 ) -> None:
     """The page's credentials replace the common ones, since they should grant less."""
@@ -94,7 +94,7 @@ def test_the_page_gets_credentials_of_its_own_or_the_common_ones(
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_secrets_stand_in_secrets_only(values: str) -> None:
+def test_secret_values_are_only_in_secrets(values: str) -> None:
     """No other object contains the Secret's values, plain or encoded, or similar text."""
     rendered = render(values)
     others = json.dumps([one for one in rendered.objects if one["kind"] != "Secret"])

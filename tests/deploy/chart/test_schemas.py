@@ -37,7 +37,7 @@ def test_every_object_passes_the_strict_schema_of_kubernetes(
 @pytest.mark.parametrize(
     "values", [pytest.param(name, marks=[] if name == "many" else [pytest.mark.slow]) for name in VALUES]
 )
-def test_helm_lint_has_nothing_to_say(values: str, tmp_path: Path) -> None:
+def test_helm_lint_passes(values: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(VALUES[values]))
     assert "0 chart(s) failed" in run("lint", "--strict", str(CHART), "--values", str(file))
@@ -68,7 +68,7 @@ def _schema_paths(schema: Any, definitions: Any, at: str = "") -> set[str]:
     }
 
 
-def test_values_and_schema_know_the_same_fields() -> None:
+def test_values_and_schema_have_the_same_fields() -> None:
     """Every field has a default in values.yaml and an entry in the schema."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
