@@ -54,7 +54,7 @@ class ClusterLogContract:
         assert bench.store.cluster_log(2) == told[2:]
         assert all(event.time > 0 for event in told)
 
-    def test_only_who_leads_and_has_read_the_clusters_log_writes_it(self, bench: Bench) -> None:
+    def test_only_an_up_to_date_leader_writes_the_cluster_log(self, bench: Bench) -> None:
         """A repeated request returns the events that are there."""
         with pytest.raises(ConflictError, match="term"):
             tell(bench, JOINED, term=bench.term - 1)
@@ -66,7 +66,7 @@ class ClusterLogContract:
         assert not tell(bench, LOST, after=2)
         assert len(bench.store.cluster_log()) == 1
 
-    def test_each_experiment_reads_the_clusters_events_among_its_own(self, bench: Bench) -> None:
+    def test_the_log_of_each_experiment_includes_cluster_events(self, bench: Bench) -> None:
         """The merged log keeps the order of writes; numbers are dense and times never decrease."""
         tell(bench, JOINED)
         bench.store.append("one", requested("etl-1"))
@@ -91,7 +91,7 @@ class ClusterLogContract:
         told = [event.type for event in bench.store.cluster_log()]
         assert [event.type for event in bench.store.events("two")] == [*told, "RunRequested"]
 
-    def test_a_number_that_was_given_out_stays(self, bench: Bench) -> None:
+    def test_event_numbers_never_change(self, bench: Bench) -> None:
         """Cluster events that were read at the end of a log keep their numbers after the next write."""
         bench.store.append("one", requested("etl-1"))
         tell(bench, JOINED)
@@ -101,7 +101,7 @@ class ClusterLogContract:
         assert bench.log()[:2] == before
         assert [event.seq for event in bench.log()] == [1, 2, 3, 4]
 
-    def test_the_cluster_is_news_to_who_waits_for_an_experiment(self, bench: Bench) -> None:
+    def test_cluster_events_wake_readers_of_experiments(self, bench: Bench) -> None:
         """Every watched experiment gets them, and so does a decision's response."""
         bench.store.append("one", requested("etl-1"))
         tell(bench, JOINED)
@@ -111,7 +111,7 @@ class ClusterLogContract:
         assert bench.store.decide("one", request).events == answer.events["one"]
         assert bench.store.watch({"one": 2}, 0, 0.0).events == {}
 
-    def test_a_task_goes_only_to_a_worker_that_the_clusters_log_says_is_there(self, bench: Bench) -> None:
+    def test_tasks_are_assigned_only_to_workers_in_the_cluster_log(self, bench: Bench) -> None:
         """Incarnations must match. Workers that the log never named are not checked."""
         bench.store.register(worker("a"))
         assert bench.assign(task="etl-1/etl/train/p7") == "done"
@@ -127,7 +127,7 @@ class ClusterLogContract:
         tell(bench, LOST.model_copy(update={"incarnation": "b"}), REMOVED)
         assert bench.assign(task="etl-1/etl/train/p8", incarnation="b") == "refused"
 
-    def test_only_an_experiments_own_news_keeps_its_run_open(self, bench: Bench) -> None:
+    def test_only_own_events_of_an_experiment_keep_its_run_open(self, bench: Bench) -> None:
         """Cluster events do not keep a run from ending."""
         bench.store.append("one", requested("etl-1"))
         tell(bench, JOINED)
@@ -141,7 +141,7 @@ class ClusterLogContract:
             bench.store.append("one", changed)
         assert bench.store.append("one", changed.model_copy(update={"after": 4})) == 5
 
-    def test_a_name_that_is_free_again_begins_with_the_clusters_log(self, bench: Bench) -> None:
+    def test_a_reused_name_starts_with_the_cluster_log(self, bench: Bench) -> None:
         """The deleted experiment's events have no effect."""
         tell(bench, JOINED)
         bench.store.append("one", DeletionRequested(by="ann"))

@@ -32,7 +32,7 @@ class DecisionContract:
         assert (item.experiment, item.task, item.attempt, item.cancel) == ("one", TASK, 1, False)
         assert item.body == body()
 
-    def test_a_question_of_a_search_is_in_the_inbox_and_its_answer_in_the_log(self, bench: Bench) -> None:
+    def test_a_request_of_a_search_is_in_the_inbox_and_its_answer_in_the_log(self, bench: Bench) -> None:
         """The request needs no device, so it runs next to a task that has one."""
         bench.run_until("running")
         question = ActionsRequest(
@@ -74,7 +74,7 @@ class DecisionContract:
         assert (bench.log(), bench.inbox()) == ((), [])
 
     @pytest.mark.parametrize("state", ["commit", "fail", "revoke"])
-    def test_a_task_is_assigned_again_under_the_next_number_only(self, bench: Bench, state: str) -> None:
+    def test_a_task_is_reassigned_only_with_the_next_attempt_number(self, bench: Bench, state: str) -> None:
         """The ended attempt's number and a number with a gap are refused."""
         bench.run_until(state)
         assert bench.assign(1) == "refused"
@@ -83,12 +83,12 @@ class DecisionContract:
         assert bench.inbox()[-1] == (TASK, 2, False)
 
     @pytest.mark.parametrize("state", ["assigned", "running"])
-    def test_an_open_attempt_excludes_another(self, bench: Bench, state: str) -> None:
+    def test_an_open_attempt_excludes_a_second_attempt(self, bench: Bench, state: str) -> None:
         bench.run_until(state)
         assert bench.assign(2) == "refused"
         assert bench.inbox() == [(TASK, 1, False)]
 
-    def test_a_worker_that_registered_anew_gets_nothing_meant_for_its_predecessor(self, bench: Bench) -> None:
+    def test_a_restarted_worker_gets_no_task_of_its_predecessor(self, bench: Bench) -> None:
         """An assignment names the worker's incarnation; unknown workers get nothing either."""
         bench.store.register(worker("b"))
         assert bench.assign(incarnation="a") == "refused"
@@ -121,19 +121,19 @@ class DecisionContract:
         assert bench.inbox() == [(TASK, 1, False), (TASK, 1, True)]
 
     @pytest.mark.parametrize("state", ["commit", "fail"])
-    def test_what_has_ended_is_not_taken_back(self, bench: Bench, state: str) -> None:
+    def test_an_ended_attempt_is_not_revoked(self, bench: Bench, state: str) -> None:
         """A late revocation is refused, with or without `force`."""
         bench.run_until(state)
         assert bench.revoke() == "refused"
         assert bench.revoke(force=True) == "refused"
 
-    def test_only_the_named_attempt_is_taken_back(self, bench: Bench) -> None:
+    def test_only_the_named_attempt_is_revoked(self, bench: Bench) -> None:
         bench.run_until("fail")
         assert bench.assign(2) == "done"
         assert bench.revoke(1) == "refused"
         assert bench.inbox() == [(TASK, 1, False), (TASK, 2, False)]
 
-    def test_steps_are_taken_in_order_and_each_by_itself(self, bench: Bench) -> None:
+    def test_steps_are_applied_in_order_and_independently(self, bench: Bench) -> None:
         """A refused step affects no other step."""
         bench.store.register(worker("a"))
         outcomes = bench.decide(
@@ -146,7 +146,7 @@ class DecisionContract:
         assert bench.types() == ["TaskAssigned", "TaskRevoked", "TaskAssigned"]
         assert bench.inbox() == [(TASK, 1, False), (TASK, 1, True), (OTHER, 1, False)]
 
-    def test_a_decision_made_without_the_newest_event_is_refused(self, bench: Bench) -> None:
+    def test_a_decision_without_the_newest_event_is_refused(self, bench: Bench) -> None:
         """A client's command or another decision may have been written in between."""
         bench.store.register(worker("a"))
         bench.store.append("one", requested("etl-1"))
@@ -157,7 +157,7 @@ class DecisionContract:
         assert bench.decide(other, after=1) == ["refused"], "it was made without the first one"
         assert bench.decide(assign, note(PAUSED), after=1) == ["already", "already"], "a repetition is known"
 
-    def test_reports_of_workers_put_no_decision_out_of_date(self, bench: Bench) -> None:
+    def test_reports_of_workers_invalidate_no_decision(self, bench: Bench) -> None:
         """Reports are too frequent; the store compares each task separately."""
         bench.run_until("running")
         other = api.Assign(task=OTHER, attempt=1, worker="worker-0", incarnation="a", body=body(OTHER))
@@ -209,7 +209,7 @@ class DecisionContract:
         assert bench.log() == ()
         assert bench.decide(note(PAUSED), term=bench.term + 1) == ["done"]
 
-    def test_the_leader_says_what_is_worked_on(self, bench: Bench) -> None:
+    def test_the_leader_publishes_the_runs_in_progress(self, bench: Bench) -> None:
         """The queue includes it, and omitted fields stay.
 
         A new leader's first value is ignored, because its predecessor may have started more.
@@ -224,7 +224,7 @@ class DecisionContract:
         bench.store.lead("controller-1", LONG_S, open_runs=3, attended=api.Attended(devices=1))
         assert bench.store.queued().attended == api.Attended(devices=1)
 
-    def test_a_running_attempt_may_be_asked_for_once(self, bench: Bench) -> None:
+    def test_preemption_of_a_running_attempt_is_requested_once(self, bench: Bench) -> None:
         """Inbox and log change together; the attempt continues until the worker releases or commits it."""
         bench.run_until("running")
         assert [bench.ask(), bench.ask()] == ["done", "already"]
@@ -237,7 +237,7 @@ class DecisionContract:
         assert bench.step("commit") == "done"
 
     @pytest.mark.parametrize("state", ["assigned", "commit", "fail", "revoke"])
-    def test_what_does_not_run_cannot_be_asked_for(self, bench: Bench, state: str) -> None:
+    def test_an_attempt_that_does_not_run_cannot_be_preempted(self, bench: Bench, state: str) -> None:
         """Waiting attempts are revoked instead."""
         bench.run_until(state)
         before = bench.log(), bench.inbox()

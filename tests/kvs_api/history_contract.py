@@ -32,7 +32,7 @@ def told(term: int, after: int, upto: int, *numbers: int, experiment: str = "one
 class HistoryContract:
     """Tests with a new `bench` each."""
 
-    def test_what_events_have_shown_is_counted_once(self, bench: Bench) -> None:
+    def test_each_event_is_counted_once(self, bench: Bench) -> None:
         """The log cursor prevents repeated counts, also by another controller."""
         store, term = bench.store, bench.term
         assert store.count_history(told(term, 0, 5, 1)).is_counted
@@ -43,12 +43,12 @@ class HistoryContract:
         assert store.count_history(told(term, 5, 9, 1)).is_counted
         assert store.history().sub_epochs[key(1)].sub_epochs == 4
 
-    def test_who_does_not_lead_has_nothing_counted(self, bench: Bench) -> None:
+    def test_only_the_leader_counts_events(self, bench: Bench) -> None:
         with pytest.raises(ConflictError, match="term"):
             bench.store.count_history(told(bench.term - 1, 0, 5, 1))
         assert bench.store.history() == History()
 
-    def test_an_experiment_of_the_same_name_is_counted_from_its_beginning(self, bench: Bench) -> None:
+    def test_a_new_experiment_of_the_same_name_is_counted_from_its_start(self, bench: Bench) -> None:
         """The deleted experiment's cursor is dropped and its statistics stay."""
         store, term = bench.store, bench.term
         store.count_history(told(term, 0, 5, 1))
@@ -58,7 +58,7 @@ class HistoryContract:
         assert store.count_history(told(term, 0, 2, 1)).is_counted
         assert store.history().sub_epochs[key(1)].sub_epochs == 4
 
-    def test_what_is_forgotten_is_not_counted_anew(self, bench: Bench) -> None:
+    def test_a_forgotten_history_is_not_counted_again(self, bench: Bench) -> None:
         """Only later events count."""
         store, term = bench.store, bench.term
         store.count_history(told(term, 0, 5, 1, 2))

@@ -21,7 +21,7 @@ class LogContract:
 
     # --- experiments -----------------------------------------------------------------------------
 
-    def test_creating_the_same_experiment_again_finds_it(self, bench: Bench) -> None:
+    def test_creating_an_existing_experiment_returns_it(self, bench: Bench) -> None:
         again = ExperimentRecord(name="one", locators=LOCATORS, author="somebody else")
         assert bench.store.create_experiment(again) == bench.store.experiment("one")
 
@@ -77,7 +77,7 @@ class LogContract:
         assert bench.store.events("one", 3) == log[3:]
         assert bench.store.events("one", 5) == ()
 
-    def test_text_of_any_language_comes_back(self, bench: Bench) -> None:
+    def test_text_of_any_language_is_returned_unchanged(self, bench: Bench) -> None:
         text = 'Žofie said: "日本" 🙂 \\ \n\t\u0001 {}'
         bench.store.append("one", requested("etl-1").model_copy(update={"author": text}))
         event = bench.log()[0]

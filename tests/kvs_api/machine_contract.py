@@ -56,7 +56,7 @@ class MachineContract:
             ("released", "worker-1", "bob"),
         ]
 
-    def test_a_repetition_is_one_and_a_persons_word_replaces_the_rules(self, bench: Bench) -> None:
+    def test_a_repeated_quarantine_counts_once_and_a_user_overrides_a_rule(self, bench: Bench) -> None:
         """A rule never replaces a user's quarantine."""
         term = bench.store.lead("controller-0", LONG_S).term
         crowd(bench, 2)
@@ -71,7 +71,7 @@ class MachineContract:
         assert mark.by == "ada"
         assert [each.by for each in bench.store.workers_health().incidents] == [CONTROLLER, "ada"]
 
-    def test_nobody_quarantines_who_is_not_there(self, bench: Bench) -> None:
+    def test_an_unknown_worker_cannot_be_quarantined(self, bench: Bench) -> None:
         """Release and check are refused too; the message lists the existing workers."""
         crowd(bench, 2)
         with pytest.raises(NotFoundError, match=r"no worker 'worker-7'.*worker-0, worker-1"):
@@ -85,13 +85,13 @@ class MachineContract:
         with pytest.raises(ConflictError, match="worker-0 is not quarantined"):
             bench.store.release_worker("worker-0", ReleaseRequest())
 
-    def test_the_last_worker_stays(self, bench: Bench) -> None:
+    def test_the_last_worker_cannot_be_quarantined(self, bench: Bench) -> None:
         crowd(bench, 2)
         bench.store.quarantine_worker("worker-1", MINE)
         with pytest.raises(ConflictError, match="worker-0 is the last worker that trains"):
             bench.store.quarantine_worker("worker-0", MINE)
 
-    def test_more_than_half_is_refused_with_who_is_affected(self, bench: Bench) -> None:
+    def test_quarantine_of_more_than_half_of_the_workers_is_refused(self, bench: Bench) -> None:
         """The limit is two of four workers."""
         crowd(bench, 4)
         for number in (0, 2):
@@ -99,7 +99,7 @@ class MachineContract:
         with pytest.raises(ConflictError, match=r"worker-0, worker-1, worker-2 would be 3 of 4 workers"):
             bench.store.quarantine_worker("worker-1", MINE)
 
-    def test_who_holds_what_nobody_could_make_stays(self, bench: Bench) -> None:
+    def test_a_worker_with_the_only_replica_cannot_be_quarantined(self, bench: Bench) -> None:
         """The message names the partitions that would be lost; partitions with another replica do not count."""
         crowd(bench, 3, kinds=("train", "valid"))
         with pytest.raises(ConflictError, match="only worker-1 holds partition 1 of d, and no other"):
@@ -113,7 +113,7 @@ class MachineContract:
         bench.store.register(twice)
         bench.store.quarantine_worker("worker-1", MINE)
 
-    def test_a_removed_worker_takes_its_health_with_it(self, bench: Bench) -> None:
+    def test_a_removed_worker_loses_its_health_record(self, bench: Bench) -> None:
         """A later worker of the same name is a new machine, but a restarted process is not."""
         crowd(bench, 2)
         bench.store.quarantine_worker("worker-1", MINE)
@@ -122,7 +122,7 @@ class MachineContract:
         bench.store.remove_worker("worker-1")
         assert bench.store.workers_health().workers == {}
 
-    def test_a_check_is_asked_for_once_and_told(self, bench: Bench) -> None:
+    def test_a_check_is_requested_once_and_its_result_reported(self, bench: Bench) -> None:
         """The check is in the worker's inbox; a second one waits for the result of the first."""
         crowd(bench, 2)
         for _ in range(2):
@@ -145,7 +145,7 @@ class MachineContract:
         bench.store.request_check("worker-1", CheckRequest(reason="once more"))
         assert len(bench.store.inbox("worker-1", "a", 0, wait_s=0)) == 2
 
-    def test_a_controller_that_leads_no_more_is_refused(self, bench: Bench) -> None:
+    def test_a_former_leader_is_refused(self, bench: Bench) -> None:
         crowd(bench, 2)
         old = bench.store.lead("controller-0", 0.0001).term
         bench.pass_a_moment()
@@ -162,7 +162,7 @@ class MachineContract:
                 call()
         assert bench.store.workers_health().incidents == ()
 
-    def test_an_incident_is_told_once_until_another_is(self, bench: Bench) -> None:
+    def test_a_repeated_incident_is_reported_once(self, bench: Bench) -> None:
         term = bench.store.lead("controller-0", LONG_S).term
         crowd(bench, 2)
         spared = IncidentRequest(worker="worker-1", what="not quarantined", evidence="e", term=term)
@@ -174,7 +174,7 @@ class MachineContract:
             ("worker-0", "not quarantined", CONTROLLER),
         ]
 
-    def test_a_slow_worker_is_labelled_until_it_is_well(self, bench: Bench) -> None:
+    def test_a_slow_worker_is_labelled_until_it_recovers(self, bench: Bench) -> None:
         """Users get one notice per change, the latest factor is kept, and unknown workers are ignored."""
         term = bench.store.lead("controller-0", LONG_S).term
         crowd(bench, 2, host="node-a")

@@ -78,7 +78,7 @@ class OccupancyContract:
             i.task: i.body.parallel_plan for i in items if isinstance(i.body, TrainTask)
         } == parallel_plans
 
-    def test_each_device_runs_one_and_has_one_in_its_queue(self, bench: Bench) -> None:
+    def test_each_device_has_a_limited_number_of_tasks(self, bench: Bench) -> None:
         """Each device has its own limit, and tasks without a device have another."""
         bench.store.register(worker("a", devices=2))
         for place, devices in enumerate([(0,), (1,), ()]):
@@ -88,7 +88,7 @@ class OccupancyContract:
         assert bench.assign(task=A, devices=(0, 1)) == "refused"
         assert bench.types() == ["TaskAssigned"] * (3 * QUEUE_DEPTH)
 
-    def test_an_attempt_starts_when_it_is_first_on_all_of_its_devices(self, bench: Bench) -> None:
+    def test_an_attempt_starts_when_it_is_first_in_line_on_all_devices(self, bench: Bench) -> None:
         """Device sets may overlap with those of older attempts."""
         bench.store.register(worker("a", devices=2))
         for task, devices in ((A, (0,)), (B, (1,)), (C, (0, 1)), (D, ())):
@@ -103,7 +103,7 @@ class OccupancyContract:
         assert bench.step("start", task=C) == "done"
 
     @pytest.mark.parametrize("end", ["commit", "fail", "give back", "revoke", "take back"])
-    def test_an_end_makes_room_once(self, bench: Bench, end: str) -> None:
+    def test_an_ended_attempt_frees_its_device_once(self, bench: Bench, end: str) -> None:
         bench.store.register(worker("a", devices=1))
         assert bench.assign(task=A) == bench.assign(task=B) == "done"
         if end not in ("give back", "take back"):
@@ -118,7 +118,7 @@ class OccupancyContract:
         assert bench.step("start", task=C) == "refused"
         assert bench.step("start", task=B) == "done"
 
-    def test_a_new_incarnation_begins_with_all_devices_free(self, bench: Bench) -> None:
+    def test_a_new_incarnation_has_all_devices_free(self, bench: Bench) -> None:
         """The predecessor's attempts occupy no devices, even if revoked later or after a removal."""
         bench.store.register(worker("a", devices=2))
         for task, devices in ((A, (0, 1)), (B, (1,)), (C, ())):
@@ -144,7 +144,7 @@ class OccupancyContract:
         assert bench.step("commit", task=A) == "done"
         assert other.step("start", task=A) == "done"
 
-    def test_a_deletion_frees_what_nobody_will_end(self, bench: Bench) -> None:
+    def test_a_deletion_frees_devices_of_open_tasks(self, bench: Bench) -> None:
         """Tasks of an unreadable experiment may still be open when it is deleted."""
         bench.store.register(worker("a"))
         assert bench.assign(task=A) == bench.assign(task=B) == "done"
@@ -155,7 +155,7 @@ class OccupancyContract:
         assert other.assign(task=A) == other.assign(task=B) == "done"
         assert other.step("start", task=A) == "done"
 
-    def test_only_the_worker_that_has_it_is_named_to_take_a_task_back(self, bench: Bench) -> None:
+    def test_a_revocation_must_name_the_worker_of_the_task(self, bench: Bench) -> None:
         """Otherwise the device would stay occupied, and the log would name the wrong worker."""
         bench.store.register(worker("a"))
         bench.store.register(worker("a", "worker-1"))
@@ -163,7 +163,7 @@ class OccupancyContract:
         assert bench.revoke(task=A, name="worker-1", force=True) == "refused"
         assert bench.revoke(task=A, force=True) == "done"
 
-    def test_a_gang_has_its_attempt_at_all_of_its_workers_or_at_none(self, bench: Bench) -> None:
+    def test_a_gang_is_assigned_to_all_of_its_workers_or_to_none(self, bench: Bench) -> None:
         """If one worker is busy or restarted, all are refused.
 
         The event names all members, and each inbox has its part.
@@ -182,7 +182,7 @@ class OccupancyContract:
             assert (item.task, item.attempt, item.member, item.cancel) == (GANG, 1, number, False)
 
     @pytest.mark.parametrize("end", ["commit", "fail", "revoke"])
-    def test_the_end_of_an_attempt_frees_all_of_its_gang(self, bench: Bench, end: str) -> None:
+    def test_an_ended_attempt_frees_all_members_of_its_gang(self, bench: Bench, end: str) -> None:
         """Until then no member starts another attempt, and each gets the revocation."""
         bench.store.register(worker("a"))
         bench.store.register(worker("b", name="worker-1"))

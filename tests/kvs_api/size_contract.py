@@ -37,7 +37,7 @@ class SizeContract:
         assert bench.report(incarnation="b").current
         assert bench.store.inbox("worker-0", "b", 0, wait_s=0) == ()
 
-    def test_only_the_incarnation_that_is_meant_is_removed(self, bench: Bench) -> None:
+    def test_only_the_named_incarnation_is_removed(self, bench: Bench) -> None:
         """A worker that registered again stays."""
         bench.store.register(worker("b"))
         with pytest.raises(ConflictError, match="'worker-0'"):
@@ -47,7 +47,7 @@ class SizeContract:
         with pytest.raises(NotFoundError, match="'worker-0'"):
             bench.store.remove_worker("worker-0", "b")
 
-    def test_what_a_removed_worker_has_can_be_taken_back(self, bench: Bench) -> None:
+    def test_attempts_of_a_removed_worker_can_be_revoked(self, bench: Bench) -> None:
         """Its lease holds until a revocation with `force`; the event has the kind of loss."""
         bench.run_until("running")
         bench.store.remove_worker("worker-0")
@@ -60,7 +60,7 @@ class SizeContract:
         assert isinstance(event, TaskRevoked)
         assert (event.reason, event.loss) == ("gone", FailureKind.OUT_OF_MEMORY)
 
-    def test_a_worker_is_not_told_what_its_predecessor_is_to_give_back(self, bench: Bench) -> None:
+    def test_a_worker_gets_no_revocation_of_its_predecessors_attempt(self, bench: Bench) -> None:
         """The process never had that attempt; removed workers get nothing either."""
         bench.run_until("running")
         bench.store.register(worker("b"))
@@ -78,7 +78,7 @@ class SizeContract:
         bench.store.withdraw_size_request(4)
         assert bench.store.size_request() is None
 
-    def test_a_size_request_that_was_replaced_is_neither_answered_nor_withdrawn(self, bench: Bench) -> None:
+    def test_a_replaced_size_request_is_neither_answered_nor_withdrawn(self, bench: Bench) -> None:
         """The controller may answer the first request after the second arrived."""
         bench.store.request_size(SizeRequest(workers=4))
         with pytest.raises(ConflictError, match="3"):
@@ -87,7 +87,7 @@ class SizeContract:
             bench.store.request_size(SizeRequest(workers=3, problem="quota"))
         assert bench.store.size_request() == SizeRequest(workers=4)
 
-    def test_a_refused_size_request_says_why(self, bench: Bench) -> None:
+    def test_a_refused_size_request_has_a_reason(self, bench: Bench) -> None:
         """The reason stays until a new request."""
         bench.store.request_size(SizeRequest(workers=4))
         bench.store.request_size(SizeRequest(workers=4, problem="quota"))
@@ -95,7 +95,7 @@ class SizeContract:
         bench.store.request_size(SizeRequest(workers=4))
         assert bench.store.size_request() == SizeRequest(workers=4)
 
-    def test_none_are_asked_for_only_while_no_run_is_open(self, bench: Bench) -> None:
+    def test_zero_workers_can_be_requested_only_while_no_run_is_open(self, bench: Bench) -> None:
         """The error names the open runs and the remedy.
 
         Zero is allowed once no run needs workers, and for the controller, which knows the paused runs.

@@ -80,14 +80,14 @@ class SteeringContract:
             bench.store.append("one", event)
         assert [entry.run for entry in bench.store.queue()] == ["etl-2", "etl-1"]
 
-    def test_an_open_run_keeps_its_place(self, bench: Bench) -> None:
+    def test_a_resumed_open_run_keeps_its_queue_position(self, bench: Bench) -> None:
         """A resumed run stays ahead of later ones."""
         for run in ("etl-1", "etl-2"):
             bench.store.append("one", requested(run))
         bench.store.append("one", RunResumed(run="etl-1"))
         assert [entry.run for entry in bench.store.queue()] == ["etl-1", "etl-2"]
 
-    def test_a_run_does_not_end_over_news(self, bench: Bench) -> None:
+    def test_a_run_does_not_end_before_new_commands_are_read(self, bench: Bench) -> None:
         """The controller must read a user's resume before it ends the run."""
         bench.store.append("one", requested("etl-1"))
         assert bench.decide(note(FINISHED), after=0) == ["refused"]
@@ -98,7 +98,7 @@ class SteeringContract:
         assert bench.decide(note(FINISHED), after=1) == ["already"]
         assert [entry.run for entry in bench.store.queue()] == ["etl-1"]
 
-    def test_a_run_that_is_not_open_is_taken_off_the_queue(self, bench: Bench) -> None:
+    def test_a_run_that_is_not_open_is_dequeued(self, bench: Bench) -> None:
         """The controller must have read the whole log, because a later event may have reopened the run."""
         ended(bench).store.append("one", ModelResumed(run="etl-1", model="nobody"))
         seen = len(bench.log())
@@ -108,7 +108,7 @@ class SteeringContract:
         assert bench.store.queue() == ()
         assert len(bench.log()) == seen
 
-    def test_archiving_is_a_mark_that_can_be_taken_off(self, bench: Bench) -> None:
+    def test_archiving_can_be_undone(self, bench: Bench) -> None:
         """The list of experiments shows it."""
         for is_archived in (True, False):
             bench.store.append("one", ExperimentArchived(is_archived=is_archived, by="ann"))
@@ -116,7 +116,7 @@ class SteeringContract:
 
     # --- locators --------------------------------------------------------------------------------
 
-    def test_other_locators_take_the_place_of_those_that_were(self, bench: Bench) -> None:
+    def test_new_locators_replace_the_old_locators(self, bench: Bench) -> None:
         """The record changes, and the log has the event."""
         before = ended(bench).store.experiment("one")
         moved = relocated(bench)
@@ -128,7 +128,7 @@ class SteeringContract:
         with pytest.raises(ConflictError, match="'one'"):
             bench.store.create_experiment(before)
 
-    def test_other_locators_count_only_for_what_their_sender_has_read(self, bench: Bench) -> None:
+    def test_new_locators_are_refused_if_a_run_is_open_or_newer(self, bench: Bench) -> None:
         """A run that is open or was requested later keeps its locators."""
         early = relocated(bench)
         before = bench.store.experiment("one")
@@ -141,7 +141,7 @@ class SteeringContract:
 
     # --- deletion --------------------------------------------------------------------------------
 
-    def test_nothing_open_is_deleted(self, bench: Bench) -> None:
+    def test_an_experiment_with_open_runs_is_not_deleted(self, bench: Bench) -> None:
         """This covers queued and running runs; other experiments do not matter."""
         bench.store.append("one", requested("etl-1"))
         with pytest.raises(ConflictError, match="'one'"):
@@ -150,7 +150,7 @@ class SteeringContract:
         bench.store.create_experiment(ExperimentRecord(name="one-b", locators=LOCATORS))
         assert bench.store.append("one-b", DeletionRequested(by="ann")) == 1
 
-    def test_nothing_is_requested_of_what_is_to_be_deleted(self, bench: Bench) -> None:
+    def test_an_experiment_in_deletion_accepts_no_request(self, bench: Bench) -> None:
         """Runs are not reopened, the name stays reserved, and a second command changes nothing."""
         seq = ended(bench).store.append("one", DeletionRequested(by="ann"))
         for event in (requested("etl-2"), relocated(bench), *REOPENING):
@@ -204,7 +204,7 @@ class SteeringContract:
         assert bench.store.experiment("one").name == "one"
         assert bench.store.audit() == ()
 
-    def test_data_sets_that_nobody_uses_are_reclaimed(self, bench: Bench) -> None:
+    def test_unused_data_sets_are_reclaimed(self, bench: Bench) -> None:
         """Data sets in another experiment's runs stay; workers are notified of the new list."""
         bench.store.create_experiment(ExperimentRecord(name="two", locators=LOCATORS))
         bench.store.register(worker("a"))
@@ -232,7 +232,7 @@ class SteeringContract:
 
     # --- usage -----------------------------------------------------------------------------------
 
-    def test_usage_is_the_newest_and_a_history(self, bench: Bench) -> None:
+    def test_usage_has_the_newest_sample_and_a_history(self, bench: Bench) -> None:
         """The history keeps a sample per half minute; a restarted worker continues it, and a removal deletes it."""
         with pytest.raises(NotFoundError, match="'worker-0'"):
             bench.store.usage("worker-0")

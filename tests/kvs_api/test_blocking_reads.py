@@ -63,9 +63,7 @@ def test_a_blocking_read_returns_when_an_event_arrives(kvs: KvsClient, service: 
     assert reader.result().events == {}
 
 
-def test_a_replaced_worker_that_waits_reads_nothing_meant_for_its_successor(
-    kvs: KvsClient, service: Service
-) -> None:
+def test_a_replaced_worker_reads_no_item_of_its_successor(kvs: KvsClient, service: Service) -> None:
     bench = Bench(store=kvs, pass_a_moment=lambda: None)
     kvs.register(worker("a"))
     reader = Reader(lambda: kvs.inbox("worker-0", "a", 0, wait_s=MAX_WAIT_S))

@@ -76,7 +76,7 @@ def test_the_clock_outlives_the_database(tmp_path: Path, monkeypatch: pytest.Mon
         machines.close()
 
 
-def test_times_of_an_experiment_never_go_back(machines: Machines) -> None:
+def test_times_of_an_experiment_never_decrease(machines: Machines) -> None:
     """Log times are sortable. They equal the wall clock unless it is set back."""
     machines.begin()
     machines.go_on(5.0)
@@ -90,7 +90,7 @@ def test_times_of_an_experiment_never_go_back(machines: Machines) -> None:
     assert [time - times[0] for time in times] == [0, 0, 5, 5, 5, 6]
 
 
-def test_times_never_go_back_among_the_clusters_events(machines: Machines) -> None:
+def test_times_of_cluster_events_never_decrease(machines: Machines) -> None:
     """Cluster events are merged into experiment logs, so their times must not decrease either."""
     machines.begin()
     machines.go_on(5.0)

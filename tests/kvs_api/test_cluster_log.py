@@ -83,7 +83,7 @@ def cut(kvs: KvsClient, term: int, what: str, keep: int = 1) -> None:
     ahead=0,
     writes=["cluster, twice", "one", "one", "cut cluster", "cut one", "read", "two", "cut two"],
 )
-def test_any_writes_are_read_in_their_order_page_by_page(
+def test_pages_return_all_events_in_the_order_of_their_writes(
     service: Service, page: int, ahead: int, writes: list[Write]
 ) -> None:
     """Each experiment's log includes the cluster's events, for any page size, cursor and read between writes."""
@@ -155,7 +155,7 @@ class Disturbed(Store):
     before=st.integers(0, 6),
 )
 @example(writes=["one", "one", "cut one", "one", "cut one", "cluster", "one"], before=2)
-def test_what_is_written_while_a_log_is_read_takes_no_number_that_was_told(
+def test_events_written_during_a_read_get_new_numbers(
     service: Service, writes: list[str], before: int
 ) -> None:
     """Any writer may write between any two steps of the read."""
@@ -190,7 +190,7 @@ def cluster_log_length(order: list[str]) -> int:
 # --- waiting ----------------------------------------------------------------------------------------------
 
 
-def test_who_waits_for_an_experiment_is_woken_by_the_cluster(bench: Bench, service: Service) -> None:
+def test_cluster_events_wake_a_blocked_reader_of_an_experiment(bench: Bench, service: Service) -> None:
     """This includes experiments without events."""
     with contextlib.closing(service.client()) as other:
         reader = Reader(lambda: other.events("one", wait_s=20.0))

@@ -18,7 +18,7 @@ from tests.waiting import HANG_S
 LIMIT_S = HANG_S
 
 
-def test_a_blocked_reader_is_answered_and_goes_on_with_the_successor(replica: Replica) -> None:
+def test_a_blocked_reader_is_answered_and_continues_with_the_successor(replica: Replica) -> None:
     """The empty response makes the client read again from the successor."""
     process = replica.start()
     client = replica.client()

@@ -56,7 +56,7 @@ def test_a_new_experiment_of_the_name_keeps_its_tasks(
     assert bench.step("start") == "done"
 
 
-def test_nothing_goes_once_the_name_is_free(
+def test_a_late_deletion_of_a_freed_name_does_nothing(
     bench: Bench, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = late(service, monkeypatch, lambda: bench.store.delete_experiment("one", bench.term))
@@ -65,7 +65,7 @@ def test_nothing_goes_once_the_name_is_free(
     assert len(bench.store.audit()) == 1
 
 
-def test_who_no_longer_leads_erases_no_task(
+def test_a_former_leader_erases_no_task(
     bench: Bench, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next leader erases them."""

@@ -63,7 +63,7 @@ def test_a_late_write_of_an_earlier_controller_is_refused(bench: Bench, service:
     assert _state(leads) == before
 
 
-def test_a_late_decision_is_refused_whatever_term_it_claims(bench: Bench, service: Service) -> None:
+def test_a_late_decision_is_refused_for_any_claimed_term(bench: Bench, service: Service) -> None:
     """Both the header and the body must name the current term."""
     late = KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))
     request = api.DecideRequest(term=bench.term + 1, after=0, steps=(note(PAUSED),))
@@ -72,7 +72,7 @@ def test_a_late_decision_is_refused_whatever_term_it_claims(bench: Bench, servic
     assert bench.log() == ()
 
 
-def test_an_earlier_controller_may_ask_to_lead_again(bench: Bench, service: Service) -> None:
+def test_a_former_leader_may_request_leadership(bench: Bench, service: Service) -> None:
     """The fence does not apply to the leadership call."""
     with contextlib.closing(
         KvsClient(service.address, TOKEN, write_headers=lambda: fence(bench.term))

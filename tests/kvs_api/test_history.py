@@ -25,7 +25,7 @@ def bench(kvs: KvsClient) -> Bench:
     return Bench(store=kvs, pass_a_moment=lambda: None)
 
 
-def test_a_table_keeps_the_rows_that_were_changed_last(
+def test_a_table_keeps_the_most_recently_changed_rows(
     kvs: KvsClient, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_part, "MOST_ROWS", 3)
@@ -34,9 +34,7 @@ def test_a_table_keeps_the_rows_that_were_changed_last(
     assert set(kvs.history().sub_epochs) == {key(1), key(4), key(5)}
 
 
-def test_a_row_that_cannot_be_read_is_left_out_and_counted(
-    kvs: KvsClient, bench: Bench, service: Service
-) -> None:
+def test_an_unreadable_row_is_omitted_and_counted(kvs: KvsClient, bench: Bench, service: Service) -> None:
     """The next event replaces the damaged row."""
     kvs.count_history(told(bench.term, 0, 5, 1))
     with redis.Redis.from_url(service.database.url) as database:
@@ -53,7 +51,7 @@ def test_a_row_that_cannot_be_read_is_left_out_and_counted(
         assert (set(found.sub_epochs), found.unreadable) == ({key(number) for number in range(1, 6)}, 2)
 
 
-def test_keys_say_nothing_of_what_they_are_made_of() -> None:
+def test_keys_reveal_none_of_their_inputs() -> None:
     """Keys are hashes that do not depend on the order of hyperparameters."""
 
     def made(
@@ -70,7 +68,7 @@ def test_keys_say_nothing_of_what_they_are_made_of() -> None:
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=FADES), st.integers(0, 99))
-def test_rows_put_together_are_what_all_their_sub_epochs_are(rates: list[float], cut: int) -> None:
+def test_merged_rows_equal_the_statistics_of_all_sub_epochs(rates: list[float], cut: int) -> None:
     """Mean and variance do not depend on the split into requests, before any decay."""
     rows = [
         SubEpochHistory(sub_epochs=1, log_rate=rate, fixed_s=abs(rate), peak_bytes=int(abs(rate)))

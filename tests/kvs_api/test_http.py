@@ -56,7 +56,7 @@ OPEN = {"GET /health", "GET /live"}
     "given",
     ["", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"bearer {TOKEN}", TOKEN, f"Basic {TOKEN}", "Bearer ü"],
 )
-def test_every_route_asks_for_the_token(service: Service, given: str) -> None:
+def test_every_route_requires_the_token(service: Service, given: str) -> None:
     """The response is 401 with a reason, before any other check."""
     headers = {"Authorization": given} if given else {}
     for route in STORE.keys() - OPEN:
@@ -72,7 +72,7 @@ def test_health_needs_no_token(service: Service) -> None:
     assert (status, health.status, health.schema_version) == (200, "ok", SCHEMA_VERSION)
 
 
-def test_a_wrong_token_is_told_to_the_caller(service: Service) -> None:
+def test_the_client_raises_an_error_for_a_wrong_token(service: Service) -> None:
     """The client raises at once, and the error says where the token is stored."""
     client = service.client("wrong")
     with pytest.raises(UnauthorizedError, match="token"):
@@ -102,7 +102,7 @@ def test_a_malformed_body_is_refused_with_a_reason(service: Service, body: bytes
 
 
 @pytest.mark.parametrize("name", ["Upper", "under_score", "-dash", "a" * 51, "%00", "a%0ab", "ü", "a%2e"])
-def test_names_that_are_no_names_are_refused(service: Service, name: str) -> None:
+def test_invalid_names_are_refused(service: Service, name: str) -> None:
     """Names must be valid as folders and keys, so they are checked before the lookup."""
     for path in (f"GET /v1/experiments/{name}", f"GET /v1/workers/{name}/inbox"):
         assert send(service, path)[0] in (400, 404)
@@ -139,7 +139,7 @@ def test_a_cursor_out_of_range_is_refused(kvs: KvsClient, service: Service, quer
         ("PUT /v1/workers/two", worker("a", "one").model_dump_json()),
     ],
 )
-def test_path_and_body_must_name_the_same(service: Service, route: str, body: str) -> None:
+def test_path_and_body_must_name_the_same_object(service: Service, route: str, body: str) -> None:
     """The error has both names."""
     status, content = send(service, route, body=body.encode())
     assert status == 400
@@ -165,7 +165,7 @@ def test_path_and_body_must_name_the_same(service: Service, route: str, body: st
         ("GET /v1/archives/{sha256}", None),
     ],
 )
-def test_what_does_not_exist_is_404(service: Service, route: str, body: str | None) -> None:
+def test_a_missing_object_is_404(service: Service, route: str, body: str | None) -> None:
     """The error names the missing object."""
     status, content = send(service, route, body=body.encode() if body else None)
     assert status == 404

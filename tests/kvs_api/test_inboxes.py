@@ -47,7 +47,7 @@ def held(database: redis.Redis) -> int:
     return found
 
 
-def test_what_was_read_is_removed(bench: Bench, database: redis.Redis) -> None:
+def test_read_items_are_removed(bench: Bench, database: redis.Redis) -> None:
     """The inbox of an active worker stays small, and a lost response can be read again."""
     cursor, read = 0, []
     for number in range(120):
@@ -60,7 +60,7 @@ def test_what_was_read_is_removed(bench: Bench, database: redis.Redis) -> None:
     assert read == [f"etl-1/etl/train/p{number}" for number in range(120)]
 
 
-def test_what_was_not_read_stays(bench: Bench, database: redis.Redis) -> None:
+def test_unread_items_stay(bench: Bench, database: redis.Redis) -> None:
     """A read confirms the items of the previous read only."""
     assign(bench, 60)
     first = bench.store.inbox("worker-0", "a", 0, wait_s=0)
@@ -70,7 +70,7 @@ def test_what_was_not_read_stays(bench: Bench, database: redis.Redis) -> None:
     assert held(database) == 20
 
 
-def test_what_was_read_is_removed_after_the_database_was_emptied(bench: Bench, database: redis.Redis) -> None:
+def test_read_items_are_removed_after_the_database_was_emptied(bench: Bench, database: redis.Redis) -> None:
     """kvs_api caches no state of the previous database."""
     assign(bench, 40)
     bench.store.inbox("worker-0", "a", 0, wait_s=0)
@@ -83,7 +83,7 @@ def test_what_was_read_is_removed_after_the_database_was_emptied(bench: Bench, d
     assert held(database) == 20
 
 
-def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.Redis) -> None:
+def test_a_removed_worker_leaves_no_inbox(bench: Bench, database: redis.Redis) -> None:
     """This holds even if its attempts are revoked later."""
     assign(bench, 40)
     cursor = bench.store.inbox("worker-0", "a", 0, wait_s=0)[-1].seq

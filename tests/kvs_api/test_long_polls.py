@@ -44,7 +44,7 @@ def test_a_reader_that_leaves_is_forgotten_at_once(service: Service) -> None:
         until(lambda: not made.connections and not made.waiting, "nobody waits")
 
 
-def test_nobody_waits_at_the_end(service: Service) -> None:
+def test_waiting_requests_are_answered_at_the_end(service: Service) -> None:
     """Waiting requests are answered at once, and so are later ones."""
     with limited(service, 20) as made, connect(made, READ) as before:
         until(lambda: made.waiting == 1, "one waits")
@@ -55,7 +55,7 @@ def test_nobody_waits_at_the_end(service: Service) -> None:
 
 
 @pytest.mark.parametrize("readers", [15, 16, 19, 20, 30])
-def test_readers_that_wait_leave_connections_for_others(service: Service, readers: int) -> None:
+def test_waiting_readers_do_not_use_up_the_connections(service: Service, readers: int) -> None:
     """At most 15 of 20 connections may wait, for any number of readers.
 
     Other callers are served, even if they connect first and send later.

@@ -147,7 +147,7 @@ def test_a_message_wakes_and_clears_the_connection(caplog: pytest.LogCaptureFixt
     assert lines(caplog) == []
 
 
-def test_where_messages_are_refused_looks_go_on(
+def test_without_permission_for_messages_sweeps_continue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After a minute of sweeps it subscribes again; one log line names the missing permission."""
@@ -197,7 +197,7 @@ def tell(store: Store, after: int) -> None:
     assert len(reader.result()) == 1
 
 
-def test_a_user_without_the_channel_writes_and_gets_its_news(
+def test_a_database_user_without_channel_access_still_gets_events(
     service: Service,
     stores: Callable[[str], Store],
     monkeypatch: pytest.MonkeyPatch,
@@ -229,7 +229,7 @@ def test_a_user_without_the_channel_writes_and_gets_its_news(
         until(lambda: listeners(client) > before, "the store listens")
 
 
-def test_what_cannot_be_understood_stops_no_news(
+def test_an_invalid_message_stops_no_later_message(
     service: Service,
     stores: Callable[[str], Store],
     monkeypatch: pytest.MonkeyPatch,

@@ -76,7 +76,7 @@ def test_all_readers_are_answered_at_the_end(replica: Replica) -> None:
     assert process.wait(LIMIT_S) == 0
 
 
-def test_a_reader_that_takes_nothing_delays_nobody(replica: Replica) -> None:
+def test_a_slow_reader_delays_no_other_reader(replica: Replica) -> None:
     """One reader does not read its response and another has closed its connection."""
     replica.start(CEREBRO_THREADS="1")
     client = replica.client()
@@ -90,7 +90,7 @@ def test_a_reader_that_takes_nothing_delays_nobody(replica: Replica) -> None:
         assert b"RunRequested" in answer(slow)
 
 
-def test_readers_are_told_when_the_database_is_away(replica: Replica) -> None:
+def test_blocked_readers_get_503_when_the_database_fails(replica: Replica) -> None:
     """They get 503 within seconds, and continue once the database is back."""
     replica.start()
     client = replica.client()
@@ -106,7 +106,7 @@ def test_readers_are_told_when_the_database_is_away(replica: Replica) -> None:
 
 
 @pytest.mark.slow
-def test_news_that_nobody_published_are_found(
+def test_unpublished_events_are_found(
     kvs: KvsClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lost message only delays readers."""

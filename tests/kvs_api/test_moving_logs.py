@@ -91,7 +91,7 @@ def sub_epochs(bench: Bench, count: int) -> None:
         assert bench.step("commit", task=task) == "done"
 
 
-def test_a_log_is_read_as_before_and_takes_no_room_in_the_database(
+def test_moved_events_are_readable_and_not_in_the_database(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
     """Segments have any size and start where the previous one ended; the newest entry stays."""
@@ -110,7 +110,7 @@ def test_a_log_is_read_as_before_and_takes_no_room_in_the_database(
     assert kvs.experiments()[0].last_seq == len(before)
 
 
-def test_what_has_gone_is_in_the_databases_file_no_more(
+def test_the_append_only_file_is_rewritten_without_moved_events(
     bench: Bench, kvs: KvsClient, database: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis loads the whole append-only file at startup, so it is rewritten when most entries are obsolete."""
@@ -132,7 +132,7 @@ def _file_size(database: redis.Redis) -> int:
     return int(database.info("persistence")["aof_current_size"])
 
 
-def test_tasks_that_ended_are_forgotten_and_may_be_done_again(
+def test_ended_tasks_are_forgotten_and_can_be_repeated(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
     """Attempt numbers continue from the log. Steps of old attempts are refused as before."""
@@ -149,7 +149,7 @@ def test_tasks_that_ended_are_forgotten_and_may_be_done_again(
     assert bench.assign(3) == "refused"
 
 
-def test_a_task_that_was_done_again_is_not_forgotten_for_its_first_attempt(
+def test_a_repeated_task_is_not_forgotten_with_its_first_attempt(
     bench: Bench, kvs: KvsClient, database: redis.Redis
 ) -> None:
     """Its second attempt is open or ended later."""
@@ -170,7 +170,7 @@ def test_notes_that_were_read_are_forgotten(bench: Bench, kvs: KvsClient, databa
     assert bench.decide(note(RunFinished(run="etl-1", outcome="finished")), after=seen) == ["already"]
 
 
-def test_live_points_go_by_time(bench: Bench, kvs: KvsClient) -> None:
+def test_live_points_are_removed_by_time(bench: Bench, kvs: KvsClient) -> None:
     """Points before a given time are removed, and none without a time."""
     bench.assign()
     bench.step("start")
@@ -202,7 +202,7 @@ def test_the_clusters_log_is_moved_too(bench: Bench, kvs: KvsClient, database: r
     assert whole(kvs) == before
 
 
-def test_one_of_two_who_cut_at_once_is_too_late(bench: Bench, kvs: KvsClient) -> None:
+def test_of_two_concurrent_moves_one_is_refused(bench: Bench, kvs: KvsClient) -> None:
     """Nothing is moved twice or lost."""
     sub_epochs(bench, 5)
     before = whole(kvs)
@@ -221,7 +221,7 @@ def test_one_of_two_who_cut_at_once_is_too_late(bench: Bench, kvs: KvsClient) ->
 
 
 @pytest.mark.parametrize("harm", ["gone", "torn", "another", "bit"])
-def test_a_file_that_is_gone_or_damaged_is_named_and_later_events_are_read(
+def test_a_missing_or_damaged_segment_file_is_named(
     bench: Bench, kvs: KvsClient, service: Service, harm: str
 ) -> None:
     """A file of another log counts as damaged too; the original is accepted again after a restore."""
@@ -251,7 +251,7 @@ def _harm(path: Path, harm: str) -> None:
     path.write_bytes({"torn": bytes(content[:-9]), "another": b"something else", "bit": bytes(content)}[harm])
 
 
-def test_who_has_no_volume_moves_nothing_and_says_whose_fault_it_is(
+def test_a_process_without_a_volume_moves_nothing_and_names_the_cause(
     bench: Bench, kvs: KvsClient, service: Service
 ) -> None:
     """The error also appears when a client reads events that another process moved."""
@@ -265,7 +265,7 @@ def test_who_has_no_volume_moves_nothing_and_says_whose_fault_it_is(
             poor.events("one")
 
 
-def test_a_snapshot_is_kept_by_its_format(bench: Bench, kvs: KvsClient, service: Service) -> None:
+def test_one_snapshot_is_kept_per_format(bench: Bench, kvs: KvsClient, service: Service) -> None:
     """The newest snapshot of each format is kept, and one of older formats. A damaged one is ignored."""
     sub_epochs(bench, 1)
     assert kvs.snapshot("one", "a") is None
@@ -301,9 +301,7 @@ def test_a_full_volume_moves_nothing(bench: Bench, kvs: KvsClient, monkeypatch: 
     assert kvs.cut("one", request(bench)).moved is not None
 
 
-def test_what_was_meant_for_an_experiment_before_hits_no_other_of_its_name(
-    bench: Bench, kvs: KvsClient
-) -> None:
+def test_late_calls_do_not_affect_a_recreated_experiment(bench: Bench, kvs: KvsClient) -> None:
     """A process may store a snapshot while a user deletes and recreates the experiment."""
     sub_epochs(bench, 2)
     late, created = request(bench), bench.created()
@@ -322,7 +320,7 @@ def test_what_was_meant_for_an_experiment_before_hits_no_other_of_its_name(
     assert kvs.segments("one").segments == ()
 
 
-def test_a_call_that_comes_late_does_nothing_twice(bench: Bench, kvs: KvsClient) -> None:
+def test_a_delayed_duplicate_call_is_refused(bench: Bench, kvs: KvsClient) -> None:
     """A delayed duplicate has an old cursor, so it is refused."""
     bench.decide(note(started()))
     sub_epochs(bench, 1)

@@ -240,7 +240,7 @@ def check(made: Callable[[], Deciders], **options: Any) -> None:
     )
 
 
-def test_no_interleaving_gives_a_device_twice() -> None:
+def test_no_interleaving_assigns_a_device_twice() -> None:
     """Tests the simulated store, whose results the real one must match."""
     now = [1000.0]
 
@@ -251,7 +251,7 @@ def test_no_interleaving_gives_a_device_twice() -> None:
 
 
 @pytest.mark.slow
-def test_no_interleaving_gives_a_device_twice_in_the_real_store(service: Service) -> None:
+def test_no_interleaving_assigns_a_device_twice_in_the_real_store(service: Service) -> None:
     """Compares every result, and checks that no device runs two attempts or stays occupied."""
     with contextlib.closing(service.client()) as client:
 

@@ -36,7 +36,7 @@ def own(database: Database) -> Iterator[Service]:
 
 
 @pytest.mark.processes
-def test_a_store_that_is_away_is_503(own: Service, database: Database) -> None:
+def test_an_unavailable_database_is_503(own: Service, database: Database) -> None:
     """All kinds of routes, including health, respond with a `Problem`."""
     database.kill()
     with urllib3.PoolManager(retries=False) as http:
@@ -57,9 +57,7 @@ def test_a_store_that_is_away_is_503(own: Service, database: Database) -> None:
 
 
 @pytest.mark.processes
-def test_a_call_is_retried_for_so_long_and_the_error_says_where_to_look(
-    own: Service, database: Database
-) -> None:
+def test_a_call_is_retried_for_a_limited_time(own: Service, database: Database) -> None:
     """After `retry_for_s` the client raises a retryable error."""
     database.kill()
     client = own.client(retry_for_s=0.2)
@@ -68,7 +66,7 @@ def test_a_call_is_retried_for_so_long_and_the_error_says_where_to_look(
 
 
 @pytest.mark.processes
-def test_a_client_waits_for_the_store_and_goes_on(own: Service, database: Database) -> None:
+def test_a_client_waits_for_the_store(own: Service, database: Database) -> None:
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
     database.kill()
     answers: list[int] = []
@@ -229,7 +227,7 @@ def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
 
 
 @pytest.mark.processes
-def test_a_killed_store_still_knows_what_is_to_be_deleted(own: Service, database: Database) -> None:
+def test_pending_deletions_survive_a_kill_of_the_store(own: Service, database: Database) -> None:
     """Commands, lists and the audit entry are durable; the deletion continues after a restart."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
     bench.decide(note(started()))
@@ -246,7 +244,7 @@ def test_a_killed_store_still_knows_what_is_to_be_deleted(own: Service, database
         assert not [key for key in client.scan_iter("*exp:one*") if b":calls:" not in key]
 
 
-def test_who_knows_why_nothing_answers_is_asked_at_the_end() -> None:
+def test_the_error_explains_a_stopped_local_cluster() -> None:
     """A local cluster that was stopped explains it; otherwise the error has the address and the last problem."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # the port is free after this block
@@ -260,7 +258,7 @@ def test_who_knows_why_nothing_answers_is_asked_at_the_end() -> None:
         client.close()
 
 
-def test_another_schema_is_refused_by_name() -> None:
+def test_another_schema_version_is_refused() -> None:
     body = api.Health(status="ok", schema_version=99, version="9").model_dump_json().encode()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

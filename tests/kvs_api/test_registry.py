@@ -46,7 +46,7 @@ def ready(kvs: KvsClient, name: str = "digits") -> ModelVersion:
     return kvs.settle_version(name, VersionOutcome(version=number, checkpoint=COPY))
 
 
-def test_versions_are_numbered_from_1_and_keep_what_they_are(one: KvsClient) -> None:
+def test_versions_are_numbered_from_1_and_do_not_change(one: KvsClient) -> None:
     """Each name has its own numbers, and versions keep the experiment's record of that time."""
     made = [one.register_model(name, ASKED) for name in ("digits", "digits", "other")]
     assert [(each.name, each.version, each.state) for each in made] == [
@@ -58,7 +58,7 @@ def test_versions_are_numbered_from_1_and_keep_what_they_are(one: KvsClient) -> 
     assert one.registered_model("digits").versions == (made[0], made[1])
 
 
-def test_a_call_that_is_sent_twice_makes_one_version(one: KvsClient) -> None:
+def test_a_repeated_call_creates_one_version(one: KvsClient) -> None:
     """The request's id identifies it."""
     content = ASKED.model_dump_json().encode()
     answers = [
@@ -70,15 +70,13 @@ def test_a_call_that_is_sent_twice_makes_one_version(one: KvsClient) -> None:
     assert [answer.version for answer in answers] == [1, 1, 2]
 
 
-def test_versions_that_are_asked_for_at_once_have_numbers_of_their_own(
-    service: Service, one: KvsClient
-) -> None:
+def test_concurrent_registrations_get_different_numbers(service: Service, one: KvsClient) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: one.register_model("digits", ASKED).version, range(24)))
     assert sorted(made) == list(range(1, 25))
 
 
-def test_copying_ends_once(one: KvsClient) -> None:
+def test_only_the_first_outcome_of_a_copy_counts(one: KvsClient) -> None:
     """A later outcome changes nothing."""
     assert ready(one).checkpoint == COPY
     again = one.settle_version("digits", VersionOutcome(version=1, error="gone"))
@@ -86,7 +84,7 @@ def test_copying_ends_once(one: KvsClient) -> None:
     assert one.registry(copying=True) == ()
 
 
-def test_an_alias_moves_and_goes(one: KvsClient) -> None:
+def test_an_alias_can_be_moved_and_deleted(one: KvsClient) -> None:
     """It may only point to a version that is ready."""
     ready(one)
     ready(one)
@@ -99,7 +97,7 @@ def test_an_alias_moves_and_goes(one: KvsClient) -> None:
         one.move_alias("digits", AliasRequest(alias="champion", version=None))
 
 
-def test_an_alias_of_what_is_not_there_or_not_ready_is_refused(one: KvsClient) -> None:
+def test_an_alias_of_a_missing_or_unready_version_is_refused(one: KvsClient) -> None:
     """The error lists the existing versions."""
     with pytest.raises(NotFoundError, match=r"no model is registered as 'digits'; registered are: none yet"):
         one.move_alias("digits", AliasRequest(alias="champion", version=1))
@@ -116,7 +114,7 @@ def test_an_alias_of_what_is_not_there_or_not_ready_is_refused(one: KvsClient) -
 
 
 @pytest.mark.parametrize("name", ["Digits", "a/b", "-a", "a" * 51])
-def test_a_name_that_is_none_is_refused(one: KvsClient, name: str) -> None:
+def test_an_invalid_name_is_refused(one: KvsClient, name: str) -> None:
     """The name becomes a folder."""
     with pytest.raises((BadRequestError, NotFoundError)):
         one.register_model(name, ASKED)
@@ -160,6 +158,6 @@ def test_a_version_that_cannot_be_read_is_named_and_hides_no_other(
     assert any(line.startswith("digits/2 ") for line in told)
 
 
-def test_a_store_without_a_registry_has_none(kvs: KvsClient) -> None:
+def test_a_store_without_a_registry_lists_no_models(kvs: KvsClient) -> None:
     """Applies to stores of older versions."""
     assert kvs.registry() == kvs.registry(copying=True) == ()

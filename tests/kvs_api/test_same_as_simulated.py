@@ -284,7 +284,7 @@ def facts(bench: Bench) -> dict[str, object]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(sequence=st.lists(likely, min_size=1, max_size=40))
-def test_both_stores_answer_alike(service: Service, sequence: list[Named]) -> None:
+def test_both_stores_give_the_same_answers(service: Service, sequence: list[Named]) -> None:
     """Compares each result, and afterwards the logs, queue and inboxes."""
     service.database.empty()
     client = service.client()

@@ -29,7 +29,7 @@ def test_every_answer_is_documented(service: Service) -> None:
     assert not wrong, "\n\n".join(wrong)
 
 
-def test_what_is_not_documented_is_found(service: Service) -> None:
+def test_an_undocumented_status_is_found(service: Service) -> None:
     """Removes a status from the document to show that the check can fail."""
     whole = json.loads(openapi_document(package_version()))
     path = "/v1/experiments/{name}"

@@ -30,7 +30,7 @@ ENTRIES = st.lists(
 
 
 @given(steps=ENTRIES)
-def test_what_is_encoded_comes_back(steps: list[tuple[int, int, int | None, bytes]]) -> None:
+def test_decoding_restores_the_encoded_entries(steps: list[tuple[int, int, int | None, bytes]]) -> None:
     """Covers gaps in the numbers, equal times and events that are not JSON."""
     number, time, entries = 0, 1_764_000_000_000, []
     for step, later, cluster, event in steps:
@@ -51,7 +51,7 @@ def test_a_damaged_segment_is_noticed_or_the_same(at: int, byte: int) -> None:
         pass
 
 
-def test_a_sub_epoch_takes_less_than_eighty_bytes() -> None:
+def test_a_sub_epoch_needs_less_than_eighty_bytes() -> None:
     """A sub-epoch has three events with five random numbers and a checksum."""
     random = Random(1)
     entries: list[Entry] = []

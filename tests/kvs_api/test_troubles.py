@@ -22,7 +22,7 @@ from tests.kvs_api.real import Service
         ([], Troubles()),
     ],
 )
-def test_damaged_troubles_count_as_none(
+def test_damaged_troubles_count_as_missing(
     stored: object, read: Troubles, kvs: KvsClient, service: Service
 ) -> None:
     """The controller writes them again, so no repair is needed."""

@@ -29,7 +29,7 @@ class WorkerContract:
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def test_a_worker_takes_an_attempt_through_its_life(self, bench: Bench) -> None:
+    def test_a_worker_starts_renews_and_commits_an_attempt(self, bench: Bench) -> None:
         """Renewals write no event."""
         bench.run_until("running")
         assert bench.step("renew") == "done"
@@ -83,7 +83,7 @@ class WorkerContract:
         assert bench.log() == before
 
     @pytest.mark.parametrize("op", ["start", "renew", "save2", "commit", "fail"])
-    def test_another_attempt_is_refused(self, bench: Bench, op: str) -> None:
+    def test_another_attempt_number_is_refused(self, bench: Bench, op: str) -> None:
         """Both earlier and later attempt numbers are refused."""
         bench.run_until("fail")
         assert bench.assign(2) == "done"
@@ -93,7 +93,7 @@ class WorkerContract:
             assert bench.step(op, attempt) == "refused"
         assert bench.log() == before
 
-    def test_a_savepoint_is_told_once_and_renews_the_lease(self, bench: Bench) -> None:
+    def test_a_savepoint_is_reported_once_and_renews_the_lease(self, bench: Bench) -> None:
         """The event has the file and position; repeated and older savepoints are "already"."""
         bench.run_until("assigned")
         assert bench.step("start", lease_s=SHORT_S) == "done"
@@ -111,14 +111,14 @@ class WorkerContract:
         assert {(event.task, event.attempt, event.worker) for event in saved} == {(TASK, 1, "worker-0")}
 
     @pytest.mark.parametrize("state", ["assigned", "commit", "fail", "revoke"])
-    def test_only_what_runs_can_be_saved(self, bench: Bench, state: str) -> None:
+    def test_only_a_running_attempt_can_have_savepoints(self, bench: Bench, state: str) -> None:
         """A worker that lost its attempt must not set the resume position."""
         bench.run_until(state)
         before = bench.log()
         assert bench.step("save2") == "refused"
         assert bench.log() == before
 
-    def test_the_next_attempt_saves_anew(self, bench: Bench) -> None:
+    def test_the_next_attempt_starts_its_savepoints_from_the_beginning(self, bench: Bench) -> None:
         """Its batches restart, so an earlier batch than the previous attempt's is accepted."""
         bench.run_until("running")
         assert bench.step("save5") == "done"
@@ -127,13 +127,13 @@ class WorkerContract:
         assert bench.step("start", 2) == "done"
         assert (bench.step("save2", 1), bench.step("save2", 2)) == ("refused", "done")
 
-    def test_a_task_nobody_assigned_is_refused(self, bench: Bench) -> None:
+    def test_an_unassigned_task_is_refused(self, bench: Bench) -> None:
         bench.store.register(worker("a"))
         for op in ("start", "renew", "save2", "commit", "fail"):
             assert bench.step(op) == "refused"
         assert bench.log() == ()
 
-    def test_registering_anew_fences_the_previous_process(self, bench: Bench) -> None:
+    def test_registering_again_fences_the_previous_process(self, bench: Bench) -> None:
         """Its reports are refused, its inbox is empty, and the successor does not inherit its lease."""
         bench.run_until("running")
         bench.store.register(worker("b"))
@@ -165,7 +165,7 @@ class WorkerContract:
         assert (second.checkpoint_free_bytes, second.running) == (1 << 50, "one/etl-1/etl/train/p0")
         assert 0 <= first.silent_s < 60
 
-    def test_a_report_may_tell_of_new_replicas(self, bench: Bench) -> None:
+    def test_a_report_may_list_new_replicas(self, bench: Bench) -> None:
         """They replace the registered ones; reports of fenced or unknown processes are ignored."""
         bench.store.register(worker("a"))
         made = (Replica(dataset="d", partition=3),)
@@ -177,7 +177,7 @@ class WorkerContract:
         assert not bench.store.report("worker-0", request).current
         assert [status.record for status in bench.store.workers()] == [worker("b")]
 
-    def test_a_worker_that_leaves_says_so_until_it_is_back(self, bench: Bench) -> None:
+    def test_a_leaving_worker_is_marked_until_it_returns(self, bench: Bench) -> None:
         """Later reports do not change this, and it may finish its attempts. Its next process clears it."""
         bench.run_until("running")
         leaving = api.ReportRequest(incarnation="a", lease_s=LONG_S, leaving="SIGTERM")

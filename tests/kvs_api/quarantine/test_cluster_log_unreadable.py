@@ -17,7 +17,7 @@ TWICE = '{"type":"WorkerLost","worker":"worker-9","incarnation":"a","reason":"no
 
 
 @pytest.mark.parametrize("event", [NEWER, CUT])
-def test_a_client_is_told_that_it_is_the_clusters_log(store: Store, tmp_path: Path, event: str) -> None:
+def test_the_error_names_the_cluster_log(store: Store, tmp_path: Path, event: str) -> None:
     """The error and remedy are the same for each experiment and for the log itself."""
     store.begin("one", tmp_path)
     store.write_cluster_log(event)
@@ -32,7 +32,7 @@ def test_a_client_is_told_that_it_is_the_clusters_log(store: Store, tmp_path: Pa
 
 
 @pytest.mark.parametrize("event", [NEWER, TWICE])
-def test_the_controller_stands_by(
+def test_the_controller_waits_until_the_cluster_log_is_readable(
     store: Store,
     tmp_path: Path,
     controlled: Work,

@@ -19,7 +19,7 @@ UNREADABLE = [NEWER, CUT, OTHER_FIELD]
 
 
 @pytest.mark.parametrize("event", UNREADABLE)
-def test_what_comes_before_can_be_read(store: Store, tmp_path: Path, event: str) -> None:
+def test_events_before_the_unreadable_event_are_returned(store: Store, tmp_path: Path, event: str) -> None:
     """After the readable events the client names the unreadable one and the remedy."""
     store.begin("one", tmp_path)
     seq = store.write("one", event)
@@ -34,7 +34,7 @@ def test_what_comes_before_can_be_read(store: Store, tmp_path: Path, event: str)
 
 
 @pytest.mark.parametrize("event", [*UNREADABLE, ILLEGAL, NO_TASK])
-def test_other_experiments_go_on(store: Store, tmp_path: Path, event: str, controlled: Work) -> None:
+def test_other_experiments_continue(store: Store, tmp_path: Path, event: str, controlled: Work) -> None:
     """Its run leaves the queue with the reason, and the next run starts."""
     store.begin("bad", tmp_path)
     seq = store.write("bad", event)
@@ -48,7 +48,7 @@ def test_other_experiments_go_on(store: Store, tmp_path: Path, event: str, contr
     assert store.mark("good") is None
 
 
-def test_an_event_that_comes_during_the_run_quarantines_it_too(
+def test_an_unreadable_event_during_a_run_quarantines_the_experiment(
     store: Store, tmp_path: Path, controlled: Work
 ) -> None:
     """Without workers the run stays queued while the controller reads its new events."""
@@ -65,7 +65,9 @@ def test_an_event_that_comes_during_the_run_quarantines_it_too(
     assert store.kvs.queue() == ()
 
 
-def test_its_workers_are_given_back(store: Store, tmp_path: Path, controlled: Work) -> None:
+def test_the_workers_of_a_quarantined_experiment_are_released(
+    store: Store, tmp_path: Path, controlled: Work
+) -> None:
     """Its attempts are revoked at once, so the next run gets the workers."""
     (tmp_path / "none.csv").write_text("id\nr1\n")
     store.begin("bad", tmp_path)
@@ -82,7 +84,7 @@ def test_its_workers_are_given_back(store: Store, tmp_path: Path, controlled: Wo
     assert [(item.task, item.cancel) for item in found] == [(task, False), (task, True)]
 
 
-def test_nothing_is_asked_of_it_until_it_is_restored(store: Store, tmp_path: Path) -> None:
+def test_a_quarantined_experiment_accepts_only_its_deletion(store: Store, tmp_path: Path) -> None:
     """Only deletion is allowed. After the restore its run is last in the queue."""
     store.begin("bad", tmp_path)
     seq = store.write("bad", NEWER)

@@ -32,7 +32,7 @@ def session(store: Store) -> Session:
     return Session(cast(Any, SimpleNamespace(kvs=store.kvs)), store.kvs.experiment("bad"))
 
 
-def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
+def test_a_notebook_shows_the_error_and_may_delete_the_experiment(bad: Store) -> None:
     """`status` shows earlier events and the error; other commands raise it."""
     found = session(bad)
     assert "etl-1: queued" in found.status()
@@ -48,7 +48,7 @@ def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path, is_first: bool) -> None:
+def test_a_queued_unreadable_experiment_can_be_deleted(store: Store, tmp_path: Path, is_first: bool) -> None:
     """No controller has read it yet, so its run cannot be stopped.
 
     The first run in the queue is refused: the controller quarantines it soon.
@@ -66,7 +66,7 @@ def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path
         assert store.kvs.deleting() == ("bad",)
 
 
-def test_one_of_several_that_are_worked_on_is_not_deleted_unread(store: Store, tmp_path: Path) -> None:
+def test_an_experiment_in_progress_cannot_be_deleted_unread(store: Store, tmp_path: Path) -> None:
     """The leader publishes the number of open runs; the first runs in the queue belong to the controller."""
     store.kvs.lead("controller", 60.0, open_runs=2)
     for name in ("good", "bad", "worse"):
@@ -79,7 +79,7 @@ def test_one_of_several_that_are_worked_on_is_not_deleted_unread(store: Store, t
     assert [entry.experiment for entry in store.kvs.queue()] == ["good", "bad"]
 
 
-def test_a_notebook_may_restore_it(bad: Store) -> None:
+def test_a_notebook_may_restore_the_experiment(bad: Store) -> None:
     """Its run is queued again."""
     commands = CommandsMixin()
     commands._session = session(bad)
@@ -116,7 +116,7 @@ def test_the_command_line_deletes_and_restores(
 
 
 @pytest.mark.parametrize("is_record", [False, True])
-def test_the_page_says_it_and_deletes_it(bad: Store, is_record: bool) -> None:
+def test_the_page_shows_the_error_and_deletes_the_experiment(bad: Store, is_record: bool) -> None:
     """Both the list and the experiment's page show it, with deletion and restore."""
     if is_record:
         bad.damage("bad")

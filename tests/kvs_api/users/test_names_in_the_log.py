@@ -35,13 +35,13 @@ def ada(place: Place) -> str:
     return secret
 
 
-def test_an_experiment_says_whose_it_is(place: Place, ada: str) -> None:
+def test_an_experiment_has_its_owner(place: Place, ada: str) -> None:
     """The token decides the owner, and the owner's only project is the default."""
     record = place.store.experiment("one")
     assert (record.author, record.owner, record.project) == ("ada", "ada", "vision")
 
 
-def test_every_event_says_who_sent_it(place: Place, ada: str) -> None:
+def test_every_event_names_its_sender(place: Place, ada: str) -> None:
     """A run's project is its experiment's, for any project in the request."""
     asked = RunRequested(
         run="etl-1", request=EtlRequest(code="a" * 64, code_fingerprint="a" * 64), author=LIE, project="rich"
@@ -63,7 +63,7 @@ def test_every_event_says_who_sent_it(place: Place, ada: str) -> None:
         LocatorsChanged(locators=LOCATORS, after=0, by=LIE),
     ],
 )
-def test_who_is_not_in_the_project_steers_nothing(
+def test_commands_of_users_outside_the_project_are_refused(
     place: Place,
     ada: str,
     event: RunStopRequested | ExperimentArchived | DeletionRequested | LocatorsChanged,
@@ -91,7 +91,7 @@ def test_all_client_events_are_stamped(kind: type[BaseModel]) -> None:
     assert getattr(stamped_event(event, None, None), field) == LIE
 
 
-def test_what_else_has_a_name_in_it_is_known_here() -> None:
+def test_operations_with_names_are_listed_here() -> None:
     """Each view of these operations stamps the names itself; extend the set with any new one."""
     found = {
         operation.name
@@ -106,7 +106,7 @@ def test_what_else_has_a_name_in_it_is_known_here() -> None:
     }
 
 
-def test_an_experiment_in_no_project_is_its_owners(place: Place) -> None:
+def test_an_experiment_without_a_project_belongs_to_its_owner(place: Place) -> None:
     """Such experiments are readable by others."""
     ada, bob = place.person("ada"), place.person("bob")
     assert place.create(ada).status_code == 200
@@ -119,14 +119,14 @@ def test_an_experiment_in_no_project_is_its_owners(place: Place) -> None:
     ("project", "status", "why"),
     [("vision", 200, ""), ("secret", 403, "ada is not in project 'secret'"), ("", 400, "vision, text")],
 )
-def test_a_project_is_one_that_its_owner_is_in(place: Place, project: str, status: int, why: str) -> None:
+def test_the_owner_must_be_in_the_project(place: Place, project: str, status: int, why: str) -> None:
     """With several projects the request must name one."""
     answer = place.create(place.person("ada", Role.MEMBER, "vision", "text"), project=project)
     assert answer.status_code == status
     assert why in answer.text
 
 
-def test_the_dispatcher_acts_as_who_has_signed_in(place: Place, ada: str) -> None:
+def test_the_dispatcher_acts_as_the_signed_in_user(place: Place, ada: str) -> None:
     """The dispatcher has the signed-in user's rights and name, and none itself."""
     place.append(ada, requested("etl-1"))
     secret = SERVICES[Role.DISPATCHER]
@@ -138,7 +138,7 @@ def test_the_dispatcher_acts_as_who_has_signed_in(place: Place, ada: str) -> Non
     assert place.events()[-1]["by"] == "grace"
 
 
-def test_sizes_and_code_say_who_sent_them(place: Place, ada: str) -> None:
+def test_size_requests_and_code_name_their_sender(place: Place, ada: str) -> None:
     """The controller's response to a size request keeps its author."""
     assert place.ask(OPERATOR, "PUT /v1/cluster/size", SizeRequest(workers=3, by=LIE)).json["by"] == "admin"
     answered = SizeRequest(workers=3, by="admin", problem="no room")

@@ -55,7 +55,7 @@ def test_open_runs_are_counted_over_all_experiments_of_a_project(place: Place) -
     assert place.append(ada, requested("etl-1"), "three").status_code == 200
 
 
-def test_models_are_counted_over_what_is_added_to_a_run(place: Place) -> None:
+def test_the_quota_of_models_includes_added_models(place: Place) -> None:
     """The quota applies per run."""
     ada = place.person("ada", Role.MEMBER, "vision")
     limit(place, "vision", models=5)
@@ -128,7 +128,7 @@ def test_quotas_are_audited(place: Place) -> None:
     assert told.quota == Quota(open_runs=2)
 
 
-def test_bytes_are_counted_by_project_and_refuse_what_begins(place: Place) -> None:
+def test_bytes_are_counted_by_project_and_block_new_runs(place: Place) -> None:
     """The controller measures all experiments of a project; the response is 409 with usage and quota.
 
     A new measurement or deletion replaces old values, and other projects do not count.
@@ -187,7 +187,7 @@ def test_without_users_no_bytes_are_counted(service: Service) -> None:
     assert service.client().note_bytes({"one": 9}) is None
 
 
-def test_what_is_used_is_told_without_looking_through_the_store(service: Service, place: Place) -> None:
+def test_usage_is_listed_without_a_scan_of_the_store(service: Service, place: Place) -> None:
     """A set lists the accounts, and drops those with only expired hours."""
     with redis.Redis.from_url(service.database.url) as client:
         today = str(int(time.time() // 86400))
@@ -203,7 +203,7 @@ def test_what_is_used_is_told_without_looking_through_the_store(service: Service
         assert client.smembers("cerebro:2:accounts") == {b"project:vision"}
 
 
-def test_a_search_without_a_limit_is_refused_where_models_are_limited(place: Place) -> None:
+def test_a_search_without_a_limit_is_refused_under_a_quota_of_models(place: Place) -> None:
     """A search with `samples` counts those."""
     ada = place.person("ada", Role.MEMBER, "vision")
     place.create(ada)

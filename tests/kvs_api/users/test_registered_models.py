@@ -8,7 +8,7 @@ from tests.kvs_api.test_registry import ASKED, COPY
 from tests.kvs_api.users.people import SERVICES, Place
 
 
-def test_who_registered_is_written_by_the_store(place: Place) -> None:
+def test_the_store_sets_the_author_of_a_version(place: Place) -> None:
     """The audit list has it too."""
     ada = place.person("ada", Role.MEMBER, "vision")
     place.create(ada)
@@ -18,7 +18,7 @@ def test_who_registered_is_written_by_the_store(place: Place) -> None:
     assert (newest.by, newest.what) == ("ada", "registered m03 of fit-1 of one as digits/1")
 
 
-def test_nobody_else_registers_under_a_name_or_moves_its_aliases(place: Place) -> None:
+def test_only_the_owner_registers_under_a_name_or_moves_its_aliases(place: Place) -> None:
     """This covers other projects and other people's experiments; admins may."""
     ada, bob, eve = (
         place.person(name, role, project)

@@ -150,13 +150,13 @@ def test_a_token_may_have_fewer_scopes_than_its_role(place: Place) -> None:
         "operator " + "0" * 64,
     ],
 )
-def test_the_dispatcher_acts_for_people_alone(place: Place, somebody: Any) -> None:
+def test_the_dispatcher_acts_only_for_people(place: Place, somebody: Any) -> None:
     """It cannot act for services, or for a person with a token that it does not name."""
     answer = place.ask(SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=somebody)
     assert answer.status_code in (401, 403)
 
 
-def test_nobody_but_the_dispatcher_acts_for_somebody(place: Place) -> None:
+def test_only_the_dispatcher_acts_for_users(place: Place) -> None:
     """Other roles get 403 for the header."""
     eve = Principal(name="eve", role=Role.ADMIN)
     for role, secret in secrets(place).items():
@@ -168,7 +168,7 @@ def test_nobody_but_the_dispatcher_acts_for_somebody(place: Place) -> None:
     assert (told.json["name"], told.json["role"]) == ("ada", "viewer")
 
 
-def test_without_users_the_one_token_does_everything(service: Service) -> None:
+def test_without_users_the_single_token_has_all_rights(service: Service) -> None:
     """The single token may do everything under any name, and other tokens are invalid."""
     store = Store(service.database.url)
     place = Place(app=App(users(service.database.url, has_users=False), store, InThisThread()), store=store)

@@ -34,7 +34,7 @@ from tests.kvs_api.real import Service
 from tests.kvs_api.users.people import LOCATORS, OPERATOR, SERVICES, Place, timed, users
 
 
-def test_a_token_is_shown_once_and_its_secret_is_nowhere(service: Service, place: Place) -> None:
+def test_a_token_is_shown_once_and_its_secret_is_not_stored(service: Service, place: Place) -> None:
     """Neither lists nor the database contain it."""
     made = place.made(name="ada", label="laptop")
     found = TOKEN.fullmatch(made.token)
@@ -50,7 +50,7 @@ def test_a_token_is_shown_once_and_its_secret_is_nowhere(service: Service, place
     assert place.audited() == [("admin", f"made token {made.record.id} for ada: member, 90 days")]
 
 
-def test_who_has_a_token_is_its_owner(place: Place) -> None:
+def test_a_token_identifies_its_owner(place: Place) -> None:
     """The token gives its role and projects."""
     answer = place.ask(place.person("ada", Role.MEMBER, "vision"), "GET /v1/whoami").json
     assert answer is not None
@@ -62,7 +62,7 @@ def test_who_has_a_token_is_its_owner(place: Place) -> None:
 @pytest.mark.parametrize(
     "given", ["", "ck_", "ck_0123456789abcdef_" + "a" * 43, "x" * 5000, "ck_0123456789abcdef_ü", "Bearer"]
 )
-def test_an_unknown_token_is_told_to_be_unknown(place: Place, given: str) -> None:
+def test_an_unknown_token_is_refused(place: Place, given: str) -> None:
     """The response is 401 with the remedy, and does not reveal which names exist."""
     place.person("ada")
     answer = place.ask(given, "GET /v1/whoami")
@@ -72,7 +72,7 @@ def test_an_unknown_token_is_told_to_be_unknown(place: Place, given: str) -> Non
     assert "token" in answer.json["message"]
 
 
-def test_a_wrong_secret_is_told_as_no_token_is(place: Place) -> None:
+def test_a_wrong_secret_is_refused_like_an_unknown_token(place: Place) -> None:
     """An id from a list gives no access."""
     made = place.made(name="ada")
     wrong = f"ck_{made.record.id}_{'a' * 43}"
@@ -80,7 +80,7 @@ def test_a_wrong_secret_is_told_as_no_token_is(place: Place) -> None:
     assert place.ask(wrong, "GET /v1/whoami").text == place.ask(unknown, "GET /v1/whoami").text
 
 
-def test_an_expired_token_says_since_when(service: Service, place: Place) -> None:
+def test_the_error_about_an_expired_token_has_the_date(service: Service, place: Place) -> None:
     """Only a caller with the right secret gets this message."""
     made, at = place.made(name="ada", days=1), timed(place, service.database.url)
     at.clock.now = made.record.expires - 1
@@ -104,7 +104,7 @@ def test_a_revoked_token_ends_within_seconds_everywhere(service: Service, place:
     assert FRESH_S < 5
 
 
-def test_one_sees_and_revokes_ones_own_tokens_alone(place: Place) -> None:
+def test_users_see_and_revoke_only_their_tokens(place: Place) -> None:
     """Other people's tokens give 404, not 403; an admin sees all."""
     ada, bob = place.made(name="ada"), place.made(name="bob")
     mine = place.ask(ada.token, "GET /v1/tokens").json
@@ -117,7 +117,7 @@ def test_one_sees_and_revokes_ones_own_tokens_alone(place: Place) -> None:
     assert place.ask(ada.token, f"DELETE /v1/tokens/{ada.record.id}").status_code == 204
 
 
-def test_what_is_made_with_a_token_ends_with_it(place: Place) -> None:
+def test_tokens_made_with_a_token_end_with_it(place: Place) -> None:
     """A stolen short-lived token cannot make longer-lived ones, and its revocation revokes them."""
     first = place.made(name="ada", days=1)
     second = place.made(first.token, days=365)
@@ -127,7 +127,7 @@ def test_what_is_made_with_a_token_ends_with_it(place: Place) -> None:
     assert place.ask(OPERATOR, "GET /v1/tokens").json == {"tokens": []}
 
 
-def test_what_an_admin_makes_for_others_outlives_the_admins_token(place: Place) -> None:
+def test_tokens_that_an_admin_makes_for_others_outlive_the_admins_token(place: Place) -> None:
     """Otherwise a lost laptop would end everyone's work."""
     root = place.made(name="root", role=Role.ADMIN, days=1)
     ada = place.made(root.token, name="ada")
@@ -145,7 +145,7 @@ def test_what_an_admin_makes_for_others_outlives_the_admins_token(place: Place) 
         ({"scopes": ["control"]}, "needs the scope 'control'"),
     ],
 )
-def test_nobody_gives_what_one_has_not(place: Place, asked: dict[str, Any], why: str) -> None:
+def test_users_cannot_grant_rights_that_they_lack(place: Place, asked: dict[str, Any], why: str) -> None:
     """The response is 403 with the excess right."""
     ada = place.person("ada", Role.MEMBER, "vision")
     answer = place.ask(ada, "POST /v1/tokens", asked)
@@ -153,7 +153,7 @@ def test_nobody_gives_what_one_has_not(place: Place, asked: dict[str, Any], why:
     assert why in answer.text
 
 
-def test_one_has_so_many_tokens_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_tokens_per_user_is_limited(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The response is 409 with the current number; ended tokens do not count."""
     monkeypatch.setattr("kvs_api.accounts.tokens.MAX_TOKENS", 2)
     place.person("ada")
@@ -164,7 +164,7 @@ def test_one_has_so_many_tokens_at_most(place: Place, monkeypatch: pytest.Monkey
     place.person("ada")
 
 
-def test_the_audit_list_is_bounded_and_read_from_its_end(
+def test_the_audit_list_is_bounded_and_read_from_the_newest_entry(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each entry is also in the service's log, which may be kept longer."""
@@ -182,7 +182,7 @@ def test_the_audit_list_is_bounded_and_read_from_its_end(
     assert place.ask(OPERATOR, "GET /v1/audit?last=x").status_code == 400
 
 
-def test_a_token_that_cannot_be_read_opens_nothing(service: Service, place: Place) -> None:
+def test_an_unreadable_token_gives_no_access(service: Service, place: Place) -> None:
     """Other tokens stay usable."""
     made, other = place.made(name="ada"), place.made(name="bob")
     with redis.Redis.from_url(service.database.url) as client:
@@ -252,9 +252,7 @@ def test_a_service_makes_no_tokens(asked: TokenRequest, role: Role) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"projects": []}, {"projects": [], "scopes": ["create"]}])
-def test_a_token_in_no_project_does_not_escape_the_quota_of_ones_project(
-    place: Place, asked: dict[str, Any]
-) -> None:
+def test_a_token_without_a_project_does_not_escape_quotas(place: Place, asked: dict[str, Any]) -> None:
     """No quota would count its experiments. Tokens without the scope `create` may be in no project."""
     ada = place.person("ada", Role.MEMBER, "vision")
     answer = place.ask(ada, "POST /v1/tokens", asked)
@@ -306,7 +304,7 @@ LOOK_ALIKES = [
 
 
 @pytest.mark.parametrize("name", [*RESERVED, *LOOK_ALIKES, "oidc:" + "0" * 32])
-def test_nobody_is_called_as_the_platform_is(place: Place, name: str) -> None:
+def test_reserved_names_are_refused(place: Place, name: str) -> None:
     """Look-alike spellings are refused for each role, because logs use the names for operator and services."""
     for role in RANK:
         answer = place.ask(OPERATOR, "POST /v1/tokens", {"name": name, "role": role})
@@ -318,7 +316,7 @@ def test_nobody_is_called_as_the_platform_is(place: Place, name: str) -> None:
     assert answer.status_code == 403
 
 
-def test_two_people_have_no_name_that_differs_in_spelling_alone(place: Place) -> None:
+def test_names_that_differ_only_in_spelling_are_refused(place: Place) -> None:
     """The response is 409 with the existing name."""
     place.person("Zo\u00eb")
     for other in ("zo\u00eb", "Zoe\u0308"):
@@ -327,7 +325,7 @@ def test_two_people_have_no_name_that_differs_in_spelling_alone(place: Place) ->
     place.person("Zo\u00eb")
 
 
-def test_what_belongs_to_somebody_does_not_belong_to_who_has_the_same_name(place: Place) -> None:
+def test_a_person_with_the_same_name_owns_nothing_of_another_person(place: Place) -> None:
     """For people from an identity provider the id counts, not the name."""
     dispatcher = SERVICES[Role.DISPATCHER]
 
@@ -356,7 +354,7 @@ def test_what_belongs_to_somebody_does_not_belong_to_who_has_the_same_name(place
 @pytest.mark.parametrize(
     "identity", ["operator", "ada", "oidc:", "oidc:" + "g" * 32, "oidc:" + "0" * 32 + "\n"]
 )
-def test_the_dispatcher_makes_up_no_ids(place: Place, identity: str) -> None:
+def test_ids_made_up_by_the_dispatcher_are_refused(place: Place, identity: str) -> None:
     """Malformed ids and the operator's id are refused."""
     somebody = {"name": "eve", "role": "member", "kind": "person", "id": identity}
     answer = place.ask(SERVICES[Role.DISPATCHER], "GET /v1/whoami", acts_for=json.dumps(somebody))

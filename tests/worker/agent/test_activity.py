@@ -25,7 +25,7 @@ def process(
     (folder / "wchan").write_text("0" if state != "D" else "nfs_wait")
 
 
-def test_a_group_and_all_below_it_are_seen(tmp_path: Path) -> None:
+def test_a_process_group_and_its_descendants_are_found(tmp_path: Path) -> None:
     """Child processes with another process group are included, and other processes are not."""
     process(tmp_path, 10, parent=1, group=10)
     process(tmp_path, 11, parent=10, group=10, state="D", ticks=200)

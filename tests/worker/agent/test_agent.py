@@ -16,7 +16,7 @@ from tests.kvs_api.real import TOKEN, Service
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 
 
-def test_every_end_of_user_code_is_told_and_the_next_task_runs(agents: Agents, tmp_path: Path) -> None:
+def test_every_end_of_user_code_is_reported_and_the_next_task_runs(agents: Agents, tmp_path: Path) -> None:
     """User code returns, raises, gives non-finite values, exits, is killed, or hangs; each end has its kind."""
     agents.start()
     key = agents.give(0, "work")
@@ -56,7 +56,7 @@ def test_the_start_of_a_process_is_reported(agents: Agents) -> None:
     assert [point.start_s for point in agents.bench.store.live("one")] == [first.result.timings.start_s]
 
 
-def test_the_log_tells_start_and_end_of_each_attempt(agents: Agents, tmp_path: Path) -> None:
+def test_the_log_has_start_and_end_of_each_attempt(agents: Agents, tmp_path: Path) -> None:
     """They are structured records with context fields, without the output of user code."""
     agents.start(CEREBRO_LOG_FORMAT="json")
     agents.end_of(agents.give(0, "work"))
@@ -77,7 +77,7 @@ def test_the_log_tells_start_and_end_of_each_attempt(agents: Agents, tmp_path: P
     assert "work attempt 1" not in (tmp_path / "agent.log").read_text()
 
 
-def test_a_long_task_keeps_its_lease_and_can_be_taken_back(agents: Agents) -> None:
+def test_a_long_task_keeps_its_lease_and_can_be_revoked(agents: Agents) -> None:
     """Its lease is renewed far beyond its length, progress continues, and a revocation ends it."""
     lease_s = 0.5
     agents.start(lease_s=lease_s)
@@ -97,7 +97,7 @@ def test_a_long_task_keeps_its_lease_and_can_be_taken_back(agents: Agents) -> No
     assert isinstance(agents.end_of(agents.give(1, "work")), TaskCommitted)
 
 
-def test_a_task_that_is_taken_back_ends_and_the_next_one_runs(agents: Agents) -> None:
+def test_a_revoked_task_ends_and_the_next_task_runs(agents: Agents) -> None:
     """Its process ends without a commit."""
     agents.start()
     key = agents.give(0, "wait")
@@ -109,7 +109,7 @@ def test_a_task_that_is_taken_back_ends_and_the_next_one_runs(agents: Agents) ->
     assert not [e for e in agents.bench.log() if isinstance(e, TaskCommitted) and e.task == key]
 
 
-def test_a_worker_that_is_asked_to_end_gives_its_work_back(agents: Agents) -> None:
+def test_a_terminated_worker_releases_its_tasks(agents: Agents) -> None:
     """Running and queued attempts are preempted, not failed, and no process remains."""
     process = agents.start(grace_s=1.0)
     running, queued = agents.give(0, "wait"), agents.give(1, "work")
@@ -137,7 +137,7 @@ def test_the_child_of_a_killed_worker_ends_and_its_successor_works(agents: Agent
     assert isinstance(agents.end_of(key, 2), TaskCommitted)
 
 
-def test_a_superseded_worker_ends_by_itself(agents: Agents) -> None:
+def test_a_replaced_worker_ends_by_itself(agents: Agents) -> None:
     """After a newer process of its name registers, it commits nothing and leaves no process."""
     old = agents.start(lease_s=1.0)
     key = agents.give(0, "wait")
@@ -166,7 +166,7 @@ def test_a_worker_outlives_the_stores_restart(agents: Agents, service: Service) 
 
 
 @pytest.mark.parametrize("do", ["preempt", "lie"])
-def test_user_code_cannot_say_that_the_worker_ends(agents: Agents, tmp_path: Path, do: str) -> None:
+def test_user_code_cannot_fake_a_preemption(agents: Agents, tmp_path: Path, do: str) -> None:
     """A preemption without a request is the user's error."""
     agents.start()
     key = agents.give(0, do)

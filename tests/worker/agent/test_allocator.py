@@ -41,7 +41,9 @@ def environment_of_child(root: Path) -> bytes:
 
 
 @pytest.mark.commands
-def test_a_child_is_started_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_process_starts_with_the_allocator_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An empty GLIBC_TUNABLES disables the setting."""
     for name in allocator.DECIDED_BY_USER:
         monkeypatch.delenv(name, raising=False)

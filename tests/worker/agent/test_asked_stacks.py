@@ -13,7 +13,7 @@ from tests.kvs_api.bench import TASK, Bench, worker
 from tests.worker.agent.agents import Agents, until
 
 
-def test_a_running_sub_epoch_tells_its_stacks_and_goes_on(agents: Agents, kvs: KvsClient) -> None:
+def test_a_running_sub_epoch_reports_its_stacks_and_continues(agents: Agents, kvs: KvsClient) -> None:
     """Its log has the text too. Ended attempts are refused."""
     agents.start()
     key = agents.give(1, "wait")
@@ -53,7 +53,7 @@ def test_a_worker_that_does_not_answer_is_named(kvs: KvsClient) -> None:
     assert now[0] >= 15
 
 
-def test_a_question_counts_once_and_is_answered_once(kvs: KvsClient) -> None:
+def test_a_request_for_stacks_counts_once_and_is_answered_once(kvs: KvsClient) -> None:
     """A repeated request is the same one; answers without a request are dropped; an empty answer counts."""
     running(kvs)
     question = api.StacksRequest(task=TASK, question="0" * 32)

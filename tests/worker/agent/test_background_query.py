@@ -48,7 +48,7 @@ def made(store: Any, look: Any) -> Reports:
     return Reports(store, settings, resources, lambda: [Lease()], Drain())
 
 
-def test_a_new_partition_is_told_with_its_commit_and_once() -> None:
+def test_a_new_partition_is_reported_once_with_its_commit() -> None:
     """After an outage the next report has it."""
     store = Store()
     told = made(store, lambda: HELD)
@@ -100,7 +100,7 @@ def renewal(task: str) -> api.Renew:
 
 
 @pytest.mark.parametrize("third", ["c", "away"])
-def test_what_several_devices_tell_meanwhile_goes_into_one_report(third: str) -> None:
+def test_concurrent_steps_of_devices_share_one_report(third: str) -> None:
     """Each caller gets the outcomes of its own steps; an outage is raised to all."""
     store = Blocking()
     told = made(store, lambda: HELD)

@@ -97,7 +97,7 @@ def test_a_line_without_end_is_dropped_and_not_kept(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_flood_leaves_the_reader_time_for_other_things(
+def test_a_flood_of_messages_does_not_block_the_reader(
     pair: tuple[Channel[FromChild], socket.socket],
 ) -> None:
     """Each call reads a limited amount."""
@@ -124,7 +124,7 @@ def test_a_flood_leaves_the_reader_time_for_other_things(
     read=st.integers(0, 7),
     half=st.integers(0, 30),
 )
-def test_another_reader_goes_on_where_the_first_one_stopped(texts: list[str], read: int, half: int) -> None:
+def test_a_second_reader_continues_where_the_first_stopped(texts: list[str], read: int, half: int) -> None:
     """It gets the handed-over message, the buffered ones and the start of an incomplete one."""
     messages = [Rendezvous(address=text) for text in texts]
     stream = b"".join(encode(message) + b"\n" for message in messages)

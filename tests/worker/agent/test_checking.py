@@ -73,7 +73,7 @@ time.sleep(3600)
 
 
 @pytest.mark.processes
-def test_a_store_that_is_away_says_nothing_of_the_machine(tmp_path: Path) -> None:
+def test_an_unavailable_store_is_no_fault_of_the_machine(tmp_path: Path) -> None:
     """The outage affects all workers."""
     found = checker(tmp_path, "", store=Store(StoreUnavailableError("away"))).check()
     assert found.verdict == ""
@@ -129,14 +129,14 @@ class Nvml:
         (Nvml(slow=0x40), [], ["H200 is slowed down by heat"]),
     ],
 )
-def test_what_the_driver_tells(nvml: Nvml, broken: list[str], told: list[str]) -> None:
+def test_driver_events_are_classified(nvml: Nvml, broken: list[str], told: list[str]) -> None:
     """Covers broken devices and mere notices."""
     found = Gpus(library=nvml).troubles(1)
     assert [each.text for each in found if each.is_broken] == broken
     assert [each.text for each in found if not each.is_broken] == told
 
 
-def test_a_gpu_that_the_driver_has_lost() -> None:
+def test_a_gpu_lost_by_the_driver_is_found() -> None:
     """The GPU may be lost before or after the worker's start."""
     nvml = Nvml()
     gpus = Gpus(library=nvml)
@@ -148,7 +148,7 @@ def test_a_gpu_that_the_driver_has_lost() -> None:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_a_real_worker_checks_its_machine_when_it_is_asked(agents: Agents, kvs: KvsClient) -> None:
+def test_a_real_worker_checks_its_machine_on_request(agents: Agents, kvs: KvsClient) -> None:
     """The request arrives through the inbox; a second request during a check starts no other."""
     agents.start()
     for _ in range(2):

@@ -41,7 +41,7 @@ AcceleratorError.__module__ = "torch"
         DeviceError("this worker registered a GPU, but torch finds none any more"),
     ],
 )
-def test_what_only_a_broken_machine_raises(error: Exception) -> None:
+def test_errors_of_a_broken_machine_are_device_failures(error: Exception) -> None:
     """The task's devices do not matter."""
     assert blame(error, has_gpu=False) is Blame.DEVICE
     assert failure_of(error).kind is FailureKind.DEVICE
@@ -57,7 +57,7 @@ def test_what_only_a_broken_machine_raises(error: Exception) -> None:
         "CUDA driver version is insufficient for CUDA runtime version",
     ],
 )
-def test_a_gpu_that_is_not_there_is_missed_only_where_one_was_given(message: str) -> None:
+def test_a_missing_gpu_is_a_device_failure_only_if_one_was_assigned(message: str) -> None:
     """Without an assigned GPU the error is the user's."""
     assert failure_of(RuntimeError(message), has_gpu=True).kind is FailureKind.DEVICE
     assert failure_of(RuntimeError(message)).kind is FailureKind.USER_ERROR
@@ -76,13 +76,13 @@ def test_a_gpu_that_is_not_there_is_missed_only_where_one_was_given(message: str
         AcceleratorError("CUDA error: words of a newer runtime", 700),
     ],
 )
-def test_what_a_mistake_raises_as_well(error: Exception) -> None:
+def test_ambiguous_errors_may_be_device_failures(error: Exception) -> None:
     """It stays the user's error, with a note that the device may be broken."""
     found = failure_of(error, has_gpu=True)
     assert (found.kind, found.may_be_device) == (FailureKind.USER_ERROR, True)
 
 
-def test_the_cause_counts_and_what_was_merely_handled_does_not() -> None:
+def test_the_cause_counts_and_handled_errors_do_not() -> None:
     """User code may wrap the error, or fail for another reason after it handled one."""
     ecc = RuntimeError("CUDA error: uncorrectable ECC error encountered")
     wrapped = ValueError("cannot train")

@@ -38,7 +38,7 @@ def test_a_failure_names_the_machine_as_its_cause(
 
 
 @pytest.mark.parametrize("do", ["ecc", "illegal"])
-def test_a_process_that_met_a_broken_device_is_used_no_more(agents: Agents, do: str) -> None:
+def test_a_process_that_used_a_broken_device_is_not_reused(agents: Agents, do: str) -> None:
     """Later calls in it would fail too. Other errors keep the process."""
     agents.start()
     pids = []
@@ -68,7 +68,7 @@ def test_a_sub_epochs_failure_is_judged_by_the_clusters_rules_before_its_runs(ag
     assert isinstance(agents.end_of(agents.give(2, "work", rules=own)), TaskCommitted)
 
 
-def test_what_fails_of_preprocessing_is_judged_too(agents: Agents) -> None:
+def test_the_rules_apply_to_preprocessing_too(agents: Agents) -> None:
     """The cluster's rules, which may blame the machine, come before the run's."""
     agents.start(
         handler="etl_worker",

@@ -16,7 +16,7 @@ from cerebro.worker.child.task_loop import failure_of
 MIB = 1 << 20
 
 
-def test_what_an_attempt_takes_counts_and_no_more() -> None:
+def test_only_memory_of_the_attempt_counts() -> None:
     """The peak counts, without memory from before the attempt."""
     before = np.ones(128 * MIB, np.uint8)
     counted = DeviceMemory(64 * MIB)

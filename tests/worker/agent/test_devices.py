@@ -69,7 +69,7 @@ def test_devices_are_a_number_from_1(text: str) -> None:
     ("given", "threads", "told"),
     [(None, 2, "2"), ("8", 2, "2"), ("1", 2, "1"), ("all", 2, "2"), ("8", 4, "8")],
 )
-def test_a_process_sees_what_is_its_own(
+def test_a_process_sees_only_its_devices_and_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: int, told: str
 ) -> None:
     """It has the GPUs of its devices and its share of threads, or fewer if the user set that.
@@ -105,9 +105,7 @@ SETS = st.sets(st.integers(0, 3), max_size=3).map(lambda numbers: tuple(sorted(n
 
 
 @given(given=st.lists(SETS, max_size=12), choices=st.lists(st.integers(0, 10**6), max_size=80))
-def test_tasks_begin_in_order_on_each_device_and_always_go_on(
-    given: list[tuple[int, ...]], choices: list[int]
-) -> None:
+def test_tasks_start_in_order_on_each_device(given: list[tuple[int, ...]], choices: list[int]) -> None:
     """No device has two tasks, its tasks start in order of arrival, and an idle worker starts one."""
     freed: list[tuple[int, ...]] = []
     queues = DeviceQueues(freed.append)
@@ -158,7 +156,7 @@ def test_tasks_begin_in_order_on_each_device_and_always_go_on(
         box.close()
 
 
-def test_the_next_task_of_the_same_devices_may_begin_in_the_step_that_ends_the_one_before() -> None:
+def test_the_next_task_may_start_in_the_step_that_ends_the_previous_task() -> None:
     """An older task that waits for one of the devices has priority."""
     queues = DeviceQueues(lambda devices: None)
     one, pair = Mailbox(queues), Mailbox(queues)

@@ -40,7 +40,7 @@ def name(sub_epoch: int, attempt: int = 1) -> str:
     )
 
 
-def test_what_is_named_and_what_is_newer_stays(tmp_path: Path) -> None:
+def test_named_and_newer_checkpoints_stay(tmp_path: Path) -> None:
     """Earlier sub-epochs and their temporary files are removed; this and later sub-epochs and other files stay."""
     names = [name(sub_epoch) for sub_epoch in range(5)]
     for file in (*names, f".{names[0]}.1-2.aside", f".{names[4]}.1-2.aside", "notes.txt", "useful.pt"):
@@ -50,14 +50,14 @@ def test_what_is_named_and_what_is_newer_stays(tmp_path: Path) -> None:
 
 
 @given(sub_epoch=st.integers(0, 10**9), epoch=st.integers(1, 10**6), attempt=st.integers(1, 10**6))
-def test_a_name_tells_its_sub_epoch(sub_epoch: int, epoch: int, attempt: int) -> None:
+def test_a_file_name_has_its_sub_epoch(sub_epoch: int, epoch: int, attempt: int) -> None:
     """Temporary names are covered too."""
     file = checkpoint_file(sub_epoch=sub_epoch, epoch=epoch, partition=0, attempt=attempt)
     assert sub_epoch_of(file) == sub_epoch_of(f".{file}.7-1a2b.aside") == sub_epoch
 
 
 @pytest.mark.parametrize(("found", "goes"), [((), True), (("state",), False), (None, False)])
-def test_a_verification_that_found_nothing_removes_what_it_alone_needed(
+def test_a_successful_verification_removes_the_files_only_it_needed(
     tmp_path: Path, found: tuple[str, ...] | None, goes: bool
 ) -> None:
     """Files are removed by name only.
@@ -97,7 +97,7 @@ def test_a_verification_that_found_nothing_removes_what_it_alone_needed(
     "make",
     [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(".")],
 )
-def test_what_is_no_plain_file_names_no_base(tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_entries_that_are_no_files_reference_no_base(tmp_path: Path, make: Callable[[Path], object]) -> None:
     """It neither blocks the removal nor prevents it."""
     base = f"frozen-{'0' * 16}-5-{'0' * 8}"
     for file in (name(1), base):
@@ -145,7 +145,7 @@ def item(sub_epoch: int, keep: tuple[str, ...] = ()) -> InboxItem:
         ("done", False, {name(2), name(3), name(4), name(4, 2), name(5)}),
     ],
 )
-def test_only_an_accepted_commit_removes_and_only_what_was_there_before(
+def test_only_an_accepted_commit_removes_and_only_older_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, ends_well: bool, left: set[str]
 ) -> None:
     """The previous sub-epoch is repeated elsewhere during the commit; its new file stays with any outcome."""

@@ -25,7 +25,7 @@ def terminate(process: Forked | subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("do", ["batches", "careful", "greedy", "confused"])
-def test_the_running_task_is_left_at_its_next_batch(agents: Agents, do: str) -> None:
+def test_the_running_task_is_preempted_at_its_next_batch(agents: Agents, do: str) -> None:
     """This holds even if user code catches the preemption, or returns or raises something else."""
     process = agents.start(grace_s=LONG_S)
     key = agents.give(0, do)
@@ -39,7 +39,7 @@ def test_the_running_task_is_left_at_its_next_batch(agents: Agents, do: str) -> 
     assert not [event for event in agents.bench.log() if isinstance(event, TaskCommitted)]
 
 
-def test_what_waits_is_given_back_at_once_and_a_task_that_ends_in_time_counts(agents: Agents) -> None:
+def test_queued_tasks_are_released_and_a_task_that_ends_in_time_is_committed(agents: Agents) -> None:
     """The running task keeps its lease beyond the lease time, and its result is committed."""
     process = agents.start(lease_s=0.5, grace_s=LONG_S)
     running, queued = agents.give(0, "wait"), agents.give(1, "work")
@@ -59,7 +59,7 @@ def test_what_waits_is_given_back_at_once_and_a_task_that_ends_in_time_counts(ag
     assert process.wait(LIMIT_S) == 0
 
 
-def test_a_batch_that_never_ends_is_ended_after_the_grace(agents: Agents, tmp_path: Path) -> None:
+def test_a_batch_that_never_ends_is_killed_after_the_grace_period(agents: Agents, tmp_path: Path) -> None:
     """Its temporary checkpoint is removed, and other files stay."""
     process = agents.start(grace_s=SHORT_S)
     key = agents.give(0, "wait")

@@ -42,7 +42,7 @@ def has_begun(agents: Agents, partition: int) -> bool:
     return path.exists() and path.read_text() != ""
 
 
-def test_the_next_sub_epoch_trains_while_the_store_is_asked(
+def test_the_next_sub_epoch_trains_before_the_store_has_answered(
     agents: Agents, before_grant: list[Before]
 ) -> None:
     """The store answers only after the process has started; the sub-epoch is committed once."""
@@ -62,7 +62,7 @@ def test_the_next_sub_epoch_trains_while_the_store_is_asked(
 @pytest.mark.parametrize(
     "parallel_plan", [None, ParallelPlan(technique="ddp", size=2)], ids=["alone", "ranks"]
 )
-def test_a_refused_sub_epoch_that_had_begun_leaves_nothing(
+def test_a_refused_speculative_start_leaves_nothing(
     agents: Agents, before_grant: list[Before], tmp_path: Path, parallel_plan: ParallelPlan | None
 ) -> None:
     """It is revoked during the request: its processes end, its log is removed, and the next attempt runs."""
@@ -98,7 +98,7 @@ def test_a_refused_sub_epoch_that_had_begun_leaves_nothing(
     assert attempts == [2]
 
 
-def test_a_sub_epoch_that_crashed_before_its_grant_is_told_as_a_crash(
+def test_a_crash_before_the_answer_of_the_store_is_reported_as_a_crash(
     agents: Agents, before_grant: list[Before]
 ) -> None:
     """It is not repeated without a failed attempt in the log."""

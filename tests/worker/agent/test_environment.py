@@ -58,7 +58,7 @@ def test_workers_of_a_machine_install_once(
     assert found == [str(installed[0] / "bin" / "python")] * 3
 
 
-def test_what_a_killed_installer_left_is_made_anew(
+def test_an_incomplete_environment_is_installed_again(
     workers: list[Volumes], installed: list[Path], tmp_path: Path
 ) -> None:
     folder = _archive(tmp_path, "scikit-learn")

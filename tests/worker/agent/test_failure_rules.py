@@ -45,7 +45,7 @@ def test_the_first_rule_that_matches_counts(log: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_path: Path) -> None:
+def test_a_slow_pattern_times_out_and_the_others_are_tried(tmp_path: Path) -> None:
     """The failure names the slow pattern, and has the label of the next matching rule."""
     path = tmp_path / "a.log"
     path.write_text("a" * 64 + "b\n")
@@ -56,7 +56,7 @@ def test_a_pattern_that_takes_for_ever_is_cut_off_and_the_others_are_tried(tmp_p
 
 
 @pytest.mark.processes
-def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -> None:
+def test_the_search_ends_after_three_slow_patterns(tmp_path: Path) -> None:
     """After three slow patterns the search ends."""
     path = tmp_path / "a.log"
     path.write_text("a" * 64 + "b\n")
@@ -67,7 +67,7 @@ def test_patterns_that_take_for_ever_cost_a_few_limits_at_most(tmp_path: Path) -
 
 
 @pytest.mark.processes
-def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> None:
+def test_a_quarantine_rule_blames_the_machine(log: Path) -> None:
     """The controller decides about the quarantine."""
     found = apply_rules(BOOM, log, (FailureRule(name="solver", pattern="cusolver", action="quarantine"),))
     assert found.kind is FailureKind.DEVICE
@@ -83,7 +83,7 @@ def test_a_rule_that_quarantines_makes_it_the_machines_failure(log: Path) -> Non
         FailureKind.MEMBER_LOST,
     ],
 )
-def test_what_is_no_failure_of_the_task_falls_under_no_rule(log: Path, kind: FailureKind) -> None:
+def test_preemptions_and_revocations_match_no_rule(log: Path, kind: FailureKind) -> None:
     """A revoked sub-epoch's output must not prevent its retry."""
     failure = Failure(kind=kind, message="taken back")
     assert apply_rules(failure, log, (FailureRule(name="all", pattern=".", action="no_retry"),)) == failure
@@ -115,7 +115,7 @@ def test_common_causes_are_labelled(tmp_path: Path, line: str, label: str) -> No
 
 
 @pytest.mark.processes
-def test_a_long_line_is_cut_and_a_hostile_one_is_made_harmless(tmp_path: Path) -> None:
+def test_long_lines_are_truncated_and_control_characters_removed(tmp_path: Path) -> None:
     """The line is shown in the experiment's log, on pages and in terminals."""
     path = tmp_path / "x.log"
     path.write_bytes(b"\x1b[31mmark \xff" + b"y" * 100_000 + b"\n")
@@ -131,7 +131,7 @@ def test_a_long_line_is_cut_and_a_hostile_one_is_made_harmless(tmp_path: Path) -
 ENVIRONMENT = {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w"}
 
 
-def test_the_cluster_gives_rules_in_the_environment() -> None:
+def test_rules_of_the_cluster_come_from_the_environment() -> None:
     """The Helm chart sets them; only these may quarantine."""
     text = (
         '[{"name": "ib", "pattern": "ibv_post_send", "action": "quarantine"}, {"name": "x", "pattern": "x"}]'
@@ -154,7 +154,7 @@ def test_the_cluster_gives_rules_in_the_environment() -> None:
         ('[{"name": "x", "pattern": "a", "why": "b"}]', r"has why, expected only name, pattern and action"),
     ],
 )
-def test_rules_of_the_cluster_that_cannot_be_are_refused_at_the_start(text: str, told: str) -> None:
+def test_invalid_rules_of_the_cluster_are_refused_at_startup(text: str, told: str) -> None:
     """The error has the rule's number and the position in its pattern."""
     with pytest.raises(ClusterError, match=told):
         Settings.from_environment({**ENVIRONMENT, FAILURE_RULES: text})

@@ -21,7 +21,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=200)
 
 
 @given(ANY_TEXT, st.integers(60, 300))
-def test_any_text_becomes_one_that_can_be_stored_and_shown(text: str, limit: int) -> None:
+def test_any_text_can_be_cleaned_for_storage_and_display(text: str, limit: int) -> None:
     """Control characters are removed within the length limit, and a second pass changes nothing."""
     found = cleaned(text, limit)
     assert len(found) <= limit
@@ -31,7 +31,7 @@ def test_any_text_becomes_one_that_can_be_stored_and_shown(text: str, limit: int
 
 
 @given(ANY_TEXT, ANY_TEXT)
-def test_a_failure_takes_any_text_and_travels(message: str, traceback: str) -> None:
+def test_a_failure_with_any_text_survives_json(message: str, traceback: str) -> None:
     """JSON round-trips unchanged, also for failures of older logs."""
     failure = Failure(kind=FailureKind.USER_ERROR, message=message, traceback=traceback)
     assert Failure.model_validate_json(failure.model_dump_json()) == failure
@@ -55,7 +55,7 @@ def caught(call: Callable[[], object]) -> Failure:
     return failure_of(error.value)
 
 
-def test_frames_of_the_platform_are_left_out() -> None:
+def test_frames_of_the_platform_are_omitted() -> None:
     """User code calls the data loader, which calls user code: only user frames are shown, and the error once."""
 
     def items() -> list[float]:
@@ -128,7 +128,7 @@ def test_an_error_of_the_platform_keeps_all_its_frames() -> None:
     assert failure.message.startswith("TypeError: ")
 
 
-def test_groups_and_notes_are_told() -> None:
+def test_exception_groups_and_notes_are_included() -> None:
     """Each exception of a group and all notes are included."""
     first, second = ValueError("one"), KeyError("two")
     first.add_note("seen in the kitchen")

@@ -60,14 +60,14 @@ def test_a_process_whose_parent_died_as_it_was_forked_does_nothing() -> None:
     ("has_failed", "ranks", "expected"),
     [(False, 1, ["Ended", "Done"]), (True, 1, ["Ended", "Failed"]), (False, 2, ["Ended", "Done"])],
 )
-def test_what_was_measured_is_told_when_its_process_has_ended(
+def test_measurements_are_sent_after_their_process_has_ended(
     has_failed: bool, ranks: int, expected: list[str], tmp_path: Path
 ) -> None:
     """The next forked process sends it, so the device is free by then."""
     assert _said(tmp_path, has_failed=has_failed, ranks=ranks) == expected
 
 
-def test_a_rank_tells_of_its_failure_before_it_ends(tmp_path: Path) -> None:
+def test_a_rank_reports_its_failure_before_it_ends(tmp_path: Path) -> None:
     """Otherwise the others' lost connections would be reported first."""
     assert _said(tmp_path, has_failed=True, ranks=2) == ["Failed", "Ended"]
 

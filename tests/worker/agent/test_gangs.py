@@ -57,7 +57,7 @@ def heard(end: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("endpoint", HOSTS, indirect=True)
 @pytest.mark.parametrize("comes_first", [True, False])
-def test_what_is_said_before_a_worker_comes_reaches_it(
+def test_early_messages_reach_a_late_member(
     endpoint: GangEndpoint, rank: RemoteRank, comes_first: bool
 ) -> None:
     """The member may connect before the leader knows the attempt, or after the leader's first message."""
@@ -75,7 +75,7 @@ def test_what_is_said_before_a_worker_comes_reaches_it(
     assert rank.reap().kind is FailureKind.MEMBER_LOST
 
 
-def test_who_does_not_know_the_token_is_not_let_in(endpoint: GangEndpoint, rank: RemoteRank) -> None:
+def test_a_member_with_a_wrong_token_is_refused(endpoint: GangEndpoint, rank: RemoteRank) -> None:
     """Wrong proofs and other protocols are rejected, and a valid member can still connect."""
     endpoint.expect(ATTEMPT, {1: rank})
     stranger = GangEndpoint("127.0.0.1", 0, "of another cluster")
@@ -96,7 +96,7 @@ def test_who_does_not_know_the_token_is_not_let_in(endpoint: GangEndpoint, rank:
         assert b'"Rendezvous"' in heard(end)
 
 
-def test_one_who_knows_no_token_cannot_play_the_leader(endpoint: GangEndpoint) -> None:
+def test_a_leader_without_the_token_is_refused(endpoint: GangEndpoint) -> None:
     """Authentication is mutual."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -114,7 +114,7 @@ def test_one_who_knows_no_token_cannot_play_the_leader(endpoint: GangEndpoint) -
         thread.join()
 
 
-def test_a_worker_that_does_not_come_is_told_as_lost() -> None:
+def test_a_member_that_does_not_connect_counts_as_lost() -> None:
     """The error after the timeout names the worker."""
     rank = RemoteRank("worker-1, device 0", join_s=0.01)
     assert rank.channel.receive() is None
@@ -125,7 +125,7 @@ def test_a_worker_that_does_not_come_is_told_as_lost() -> None:
     )
 
 
-def test_an_address_that_is_not_this_machines_is_said_at_once() -> None:
+def test_a_foreign_address_is_an_error_at_startup() -> None:
     """The error names the setting to change."""
     with pytest.raises(ClusterError, match="CEREBRO_ADDRESS"):
         GangEndpoint("192.0.2.1", 0, TOKEN)
@@ -137,7 +137,7 @@ def is_sent_away(end: socket.socket) -> bool:
     return not end.recv(1)
 
 
-def test_nobody_waits_for_an_attempt_that_is_over(endpoint: GangEndpoint, rank: RemoteRank) -> None:
+def test_connections_for_an_ended_attempt_are_closed(endpoint: GangEndpoint, rank: RemoteRank) -> None:
     """Connections are closed for early and late members, and for a rank that is gone."""
     with endpoint.connect(endpoint.address, ATTEMPT, 1) as early:
         endpoint.forget(ATTEMPT)
@@ -151,7 +151,7 @@ def test_nobody_waits_for_an_attempt_that_is_over(endpoint: GangEndpoint, rank: 
         assert is_sent_away(end)
 
 
-def test_nobody_waits_for_an_attempt_that_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_for_an_attempt_that_never_starts_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The member's connection is closed after a timeout."""
     monkeypatch.setattr("cerebro.worker.agent.gangs.endpoint._LOOK_S", 0.01)
     endpoint = GangEndpoint("127.0.0.1", 0, TOKEN)
@@ -161,7 +161,7 @@ def test_nobody_waits_for_an_attempt_that_does_not_begin(monkeypatch: pytest.Mon
     endpoint.close()
 
 
-def test_a_worker_that_ends_says_so_to_the_one_that_leads(endpoint: GangEndpoint, rank: RemoteRank) -> None:
+def test_a_terminated_member_notifies_the_leader(endpoint: GangEndpoint, rank: RemoteRank) -> None:
     """Its gang stops at once, and the attempt does not count as a failure."""
     endpoint.expect(ATTEMPT, {1: rank})
     gang = Gang(
@@ -184,7 +184,7 @@ def test_a_worker_that_ends_says_so_to_the_one_that_leads(endpoint: GangEndpoint
     assert not thread.is_alive()
 
 
-def test_each_rank_has_a_member_and_each_member_its_ranks() -> None:
+def test_ranks_follow_members_and_their_devices() -> None:
     """Ranks follow the order of members and their devices."""
     members = tuple(
         Member(worker=f"worker-{n}", partition=n, devices=tuple(range(count)))

@@ -34,7 +34,7 @@ class Rank:
         return self.is_running
 
 
-def test_a_death_that_is_noticed_late_explains_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_detected_late_explains_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine takes seconds to end a process. The other rank reports its lost connection before."""
     now, dying = 0.0, Rank()
 

@@ -37,7 +37,7 @@ def done(agents: Agents, key: str, *partitions: int) -> None:
     assert isinstance(agents.end_of(key), TaskCommitted)
 
 
-def test_each_device_has_a_rank_and_its_child_stays_for_what_comes(agents: Agents) -> None:
+def test_each_device_has_a_rank_and_its_child_process_is_reused(agents: Agents) -> None:
     """Children of single-device sub-epochs become ranks, and run single-device sub-epochs again afterwards."""
     agents.start(devices=2)
     alone = [agents.give(number, "wait", devices=(number,)) for number in BOTH]
@@ -54,7 +54,7 @@ def test_each_device_has_a_rank_and_its_child_stays_for_what_comes(agents: Agent
         done(agents, after[number], 3 + number)
 
 
-def test_the_next_sub_epoch_of_a_group_begins_while_the_store_is_asked(agents: Agents) -> None:
+def test_the_next_sub_epoch_of_a_group_starts_before_the_store_has_answered(agents: Agents) -> None:
     """The same children run it."""
     agents.start(devices=2)
     first = give(agents, 0, "wait")
@@ -123,9 +123,7 @@ def _folders(root: Path) -> set[str]:
     return {name for _, names, _ in os.walk(root) for name in names}
 
 
-def test_where_ranks_met_is_cleared_by_the_next_process_of_their_worker(
-    agents: Agents, tmp_path: Path
-) -> None:
+def test_the_next_process_of_a_worker_clears_its_rendezvous_folder(agents: Agents, tmp_path: Path) -> None:
     """A killed worker leaves the rendezvous folder on its own volume only."""
     process = agents.start(devices=2)
     give(agents, 0, "wait")
@@ -152,7 +150,7 @@ def test_the_death_of_a_rank_ends_the_attempt(agents: Agents, rank: int) -> None
     assert not any(map(is_running, pids))
 
 
-def test_ranks_leave_at_one_batch_and_stay(agents: Agents) -> None:
+def test_ranks_stop_at_the_same_batch_and_are_reused(agents: Agents) -> None:
     """This covers preemption and worker shutdown, and no rank waits for a peer that has left."""
     process = agents.start(devices=2)
     key = give(agents, 0, "batches")
@@ -169,7 +167,7 @@ def test_ranks_leave_at_one_batch_and_stay(agents: Agents) -> None:
     assert not any(map(is_running, pids))
 
 
-def test_a_group_that_is_taken_back_ends_at_once(agents: Agents) -> None:
+def test_a_revoked_group_ends_immediately(agents: Agents) -> None:
     """All its processes end, and its devices run the next task."""
     agents.start(devices=2)
     key = give(agents, 0, "wait")
@@ -180,7 +178,7 @@ def test_a_group_that_is_taken_back_ends_at_once(agents: Agents) -> None:
     done(agents, agents.give(1, "work", devices=(1,)))
 
 
-def test_ranks_that_have_no_room_to_meet_say_which_volume_is_full(agents: Agents, tmp_path: Path) -> None:
+def test_a_full_rendezvous_volume_is_named(agents: Agents, tmp_path: Path) -> None:
     """The run pauses, as for a checkpoint without space, and works again once there is space."""
     with small_volume(volumes_in(tmp_path).shards, "64k") as volume:
         process = agents.start(devices=2)
@@ -197,7 +195,7 @@ def test_ranks_that_have_no_room_to_meet_say_which_volume_is_full(agents: Agents
         process.wait(LIMIT_S)
 
 
-def test_a_rank_whose_process_cannot_be_started_may_be_for_the_parallel_plan(
+def test_a_rank_that_cannot_start_may_be_the_fault_of_the_parallel_plan(
     agents: Agents, tmp_path: Path
 ) -> None:
     """Ranks need more processes than one device, so another parallel plan may work."""
@@ -218,7 +216,7 @@ def test_a_rank_whose_process_cannot_be_started_may_be_for_the_parallel_plan(
     assert process.poll() is None
 
 
-def test_a_parallel_plan_that_does_not_go_with_its_devices_is_refused(agents: Agents) -> None:
+def test_a_parallel_plan_with_a_wrong_number_of_devices_is_refused(agents: Agents) -> None:
     """Otherwise a process would wait for missing ranks."""
     agents.start(devices=2)
     failure = failure_of(agents, agents.give(0, "work", devices=(0,), parallel_plan=PARALLEL_PLAN))

@@ -75,7 +75,7 @@ def test_a_limit_is_the_run_s_at_most(cap_s: float, batches: list[float], phase:
 
 
 @given(SECONDS, SECONDS, st.floats(0, 8), st.floats(0, 1), st.floats(0, 1))
-def test_longer_and_idler_is_never_sooner(
+def test_a_hang_verdict_stays_with_longer_silence(
     quiet_s: float, cap_s: float, cores: float, gpu: float, runnable: float
 ) -> None:
     """A busy attempt may take three times the limit of an idle one, and at least the run's limit."""
@@ -102,7 +102,7 @@ def test_an_idle_attempt_is_found_at_its_limit(seconds: float, limit: float) -> 
     assert attempt.now - began == pytest.approx(limit)
 
 
-def test_one_that_stops_computing_is_found_soon_after() -> None:
+def test_an_attempt_that_stops_computing_is_found_soon() -> None:
     """It was busy beyond its limit and then became idle."""
     attempt = Attempt()
     attempt.train(10, 1.0)
@@ -112,7 +112,7 @@ def test_one_that_stops_computing_is_found_soon_after() -> None:
     assert attempt.now - stopped <= 45
 
 
-def test_one_that_computes_for_ever_is_ended() -> None:
+def test_an_attempt_that_computes_for_ever_is_ended() -> None:
     """It ends after three times the limit, and not before the run's limit."""
     for trained, latest in ((0, 1800.0), (10, 600.0)):
         attempt = Attempt()
@@ -122,7 +122,7 @@ def test_one_that_computes_for_ever_is_ended() -> None:
         assert latest <= attempt.now - began <= latest + 5
 
 
-def test_what_is_limited_as_a_whole_is_ended_then() -> None:
+def test_an_attempt_with_an_overall_limit_ends_at_the_limit() -> None:
     """Trials have one overall limit without activity checks."""
     attempt = Attempt(30.0, is_for_all=True)
     assert attempt.quiet(29, cores=1.0) == "goes on"

@@ -33,7 +33,7 @@ def test_an_idle_process_is_dumped_and_ended_within_10_s_of_its_limit(agents: Ag
     assert event.failure.is_idle
 
 
-def test_a_process_that_computes_goes_on_beyond_its_limit(agents: Agents) -> None:
+def test_a_busy_process_continues_beyond_its_limit(agents: Agents) -> None:
     """It may finish; at three times the limit it fails as busy."""
     agents.start()
     key = agents.give(1, "spin", hang_timeout_s=LIMIT_S)
@@ -47,7 +47,7 @@ def test_a_process_that_computes_goes_on_beyond_its_limit(agents: Agents) -> Non
     assert "though its processes compute" in message
 
 
-def test_a_process_that_waits_in_the_kernel_is_the_volumes_fault(agents: Agents) -> None:
+def test_a_process_blocked_in_the_kernel_is_a_volume_failure(agents: Agents) -> None:
     """Its stack cannot be dumped because no signal reaches it. The sub-epoch is retried elsewhere."""
     agents.start()
     kind, message = agents.failure(agents.give(1, "kernel", hang_timeout_s=3.0))

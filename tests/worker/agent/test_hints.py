@@ -33,7 +33,7 @@ KNOWN: dict[str, Any] = {
         ),
     ],
 )
-def test_the_hint_goes_by_the_kind_of_task(body: Any, message: str) -> None:
+def test_the_hint_depends_on_the_kind_of_task(body: Any, message: str) -> None:
     """`hang_timeout_s` is an argument of `run_fit` only."""
     item: Any = SimpleNamespace(body=body)
     child: Any = SimpleNamespace(stacks=lambda: "", describe_hang=lambda: ("it", None), kill=lambda: None)

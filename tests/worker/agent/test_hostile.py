@@ -38,7 +38,7 @@ def warm(agents: Agents) -> Agents:
 
 
 @pytest.mark.slow
-def test_every_hostile_end_is_told_by_its_cause(warm: Agents) -> None:
+def test_every_hostile_end_is_reported_with_its_cause(warm: Agents) -> None:
     """The process survives, and the messages can be stored and printed."""
     incarnation = warm.incarnation()
     for number, (do, cause) in enumerate(CAUSES.items(), 1):
@@ -56,7 +56,7 @@ def test_every_hostile_end_is_told_by_its_cause(warm: Agents) -> None:
     assert warm.incarnation() == incarnation
 
 
-def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Agents) -> None:
+def test_the_log_of_an_attempt_truncates_long_messages(warm: Agents) -> None:
     """A message of 100 MB is truncated; the next task prints although the streams were closed."""
     for number, do in enumerate(("huge", "closed", "raise"), 1):
         warm.end_of(warm.give(number, do))
@@ -67,7 +67,7 @@ def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Agents) -> None:
     assert "boom" in logs[2]
 
 
-def test_a_task_that_babbles_without_end_counts_as_hung(warm: Agents) -> None:
+def test_a_task_that_floods_the_connection_counts_as_hung(warm: Agents) -> None:
     """Noise is no progress; the failure mentions it."""
     kind, message = warm.failure(warm.give(1, "flood", hang_timeout_s=0.5))
     assert kind is FailureKind.HANG

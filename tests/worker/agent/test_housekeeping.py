@@ -106,9 +106,7 @@ def test_models_are_expected_when_training_data_appears(datasets: list[set[str]]
 
 @pytest.mark.parametrize("what", ["measure", "sweep", "act"])
 @pytest.mark.parametrize("problem", [StoreUnavailableError("away"), OSError("stale"), ValueError("odd")])
-def test_whatever_fails_is_tried_again(
-    what: str, problem: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_duties_are_retried(what: str, problem: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """The error is logged, and other duties continue."""
     beside = Beside()
     beside.problems[what] = (problem,)

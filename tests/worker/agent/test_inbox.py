@@ -75,18 +75,18 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     return Reader(tmp_path, monkeypatch)
 
 
-def test_a_read_that_waited_is_followed_by_the_next(reader: Reader) -> None:
+def test_a_blocking_read_is_followed_by_the_next_read(reader: Reader) -> None:
     """The read itself already waited."""
     assert reader.read(20.0, 20.0, 11.0) == []
     assert reader.waits == [20.0] * 3
 
 
-def test_a_read_that_was_answered_early_with_nothing_is_followed_by_a_pause(reader: Reader) -> None:
+def test_an_early_empty_answer_is_followed_by_a_pause(reader: Reader) -> None:
     """The store has too many waiting readers; repeated requests at once would overload it."""
     assert reader.read(0.0, 20.0, 1.0) == [1.0, 1.0]
 
 
-def test_a_store_that_is_away_is_asked_again(reader: Reader) -> None:
+def test_an_unavailable_store_is_retried_after_a_pause(reader: Reader) -> None:
     """The pause prevents a busy loop on immediate errors."""
     assert reader.read(StoreUnavailableError("away"), 20.0) == [1.0]
     assert len(reader.waits) == 2

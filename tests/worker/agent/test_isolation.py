@@ -266,7 +266,7 @@ def worker(agents: Agents, tmp_path: Path) -> Worker:
 
 
 @pytest.mark.slow
-def test_no_model_meets_what_another_one_did_to_its_process(worker: Worker) -> None:
+def test_changes_of_a_model_to_its_process_do_not_affect_other_models(worker: Worker) -> None:
     """A sub-epoch queued behind a misbehaving model has the same results as in a new process."""
     wanted, met = worker.computed(worker.train()), []
     for misdeed in MISDEEDS:
@@ -277,7 +277,7 @@ def test_no_model_meets_what_another_one_did_to_its_process(worker: Worker) -> N
 
 
 @pytest.mark.slow
-def test_no_evaluation_meets_what_another_one_did_to_its_process(worker: Worker) -> None:
+def test_changes_of_a_task_to_its_process_do_not_affect_evaluations(worker: Worker) -> None:
     """Covers evaluations after evaluations and after sub-epochs."""
     trained = worker.trained()
     wanted = worker.result(worker.evaluate(trained)).metrics
@@ -292,7 +292,7 @@ def test_no_evaluation_meets_what_another_one_did_to_its_process(worker: Worker)
     ("kind", "devices"),
     [("valid", 1), ("predict", 1), ("trial", 1), ("inspect", 1), ("fitting", 1), ("etl", 1), ("etl", 2)],
 )
-def test_no_task_of_any_kind_meets_what_another_one_did_to_its_process(
+def test_changes_of_a_task_to_its_process_do_not_affect_other_tasks(
     agents: Agents, tmp_path: Path, kind: str, devices: int
 ) -> None:
     """Rows of a partition do not depend on earlier partitions either, in one process or several."""

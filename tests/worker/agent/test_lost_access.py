@@ -38,7 +38,7 @@ def test_the_mode_of_a_file_is_restored(checkpoint: Path, tmp_path: Path, mode: 
     assert restore(denied(checkpoint), [tmp_path / "checkpoints"]) == ""
 
 
-def test_other_files_stay_as_they_are(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_mode_of_other_files_is_not_changed(checkpoint: Path, tmp_path: Path) -> None:
     """Files outside the volumes, read-only files and link targets keep their mode."""
     other = tmp_path / "other"
     other.write_text("x")

@@ -106,7 +106,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started
 
 
 @pytest.mark.processes
-def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
+def test_a_death_with_a_kill_counted_is_lack_of_memory(started: Started) -> None:
     """The message has the limit and the remedy."""
     os.killpg(started.child.pid, 9)
     write(started.files, v2(3))
@@ -117,7 +117,7 @@ def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
 
 
 @pytest.mark.processes
-def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) -> None:
+def test_an_error_after_a_killed_helper_process_is_explained(started: Started) -> None:
     """The kernel kills helper processes of ETL and data loaders first. Errors with a cause keep it."""
     assert started.child.explained(CRASH) == CRASH
     write(started.files, v2(3))
@@ -129,7 +129,7 @@ def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) 
 
 
 @pytest.mark.processes
-def test_a_rank_that_the_kernel_killed_is_told_as_lack_of_memory(started: Started) -> None:
+def test_a_rank_killed_by_the_kernel_is_reported_as_lack_of_memory(started: Started) -> None:
     """The other rank reports its lost connection first."""
     other = started.made(1)
     ranks = ChildGroup([started.child, other], started.files / "ranks")
@@ -180,7 +180,7 @@ def test_a_kill_explains_the_end_of_one_attempt(counted: Counted) -> None:
     assert not counted.kills.claim(other, was_killed=False)
 
 
-def test_each_of_several_kills_explains_one_end(counted: Counted) -> None:
+def test_each_kill_explains_one_end(counted: Counted) -> None:
     """Earlier and already explained kills explain nothing."""
     counted.kill()
     first = counted.kills.count()
@@ -194,7 +194,7 @@ def test_each_of_several_kills_explains_one_end(counted: Counted) -> None:
     assert not counted.kills.claim(first, was_killed=False)
 
 
-def test_an_error_waits_a_moment_for_the_end_that_the_kill_explains(
+def test_an_error_waits_briefly_for_the_end_that_the_kill_explains(
     counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel increments the counter before the process ends and the agent notices."""
@@ -209,7 +209,7 @@ def test_an_error_waits_a_moment_for_the_end_that_the_kill_explains(
     assert found == [False]
 
 
-def test_a_peak_of_memory_is_that_of_its_attempt(agents: Agents) -> None:
+def test_each_attempt_reports_its_own_peak_of_memory(agents: Agents) -> None:
     """One process runs all tasks; each reports its own peak. Older versions can read results without one."""
     agents.start()
     results = []
@@ -257,9 +257,7 @@ def hungry_child(root: Path, group: MemoryGroup) -> Failure:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_what_runs_out_of_memory_on_one_device_is_told_so_and_what_runs_beside_goes_on(
-    small_group: Path, agents: Agents
-) -> None:
+def test_lack_of_memory_on_one_device_spares_tasks_on_others(small_group: Path, agents: Agents) -> None:
     """Uses real memory.
 
     A process on the other device that is killed for another reason shortly afterwards is not misreported.
@@ -281,7 +279,7 @@ def test_what_runs_out_of_memory_on_one_device_is_told_so_and_what_runs_beside_g
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_the_kernel_kills_the_child_and_the_agent_tells(small_group: Path, tmp_path: Path) -> None:
+def test_the_agent_reports_a_child_killed_by_the_kernel(small_group: Path, tmp_path: Path) -> None:
     """Uses real memory; the parent survives and reports the reason."""
 
     told = run_in(small_group, _HUNGRY, ROOT, tmp_path)

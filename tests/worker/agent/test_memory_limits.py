@@ -29,7 +29,7 @@ def execution(*, pod: PodRef | None, devices: tuple[int, ...] = (0,)) -> Executi
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("4096", 4096), ("max", 0)])
-def test_the_limit_of_a_container_is_told_and_the_memory_of_a_machine_is_not(
+def test_only_the_memory_limit_of_a_container_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, expected: int
 ) -> None:
     """Without a container limit other processes share the memory."""

@@ -38,7 +38,7 @@ def mailbox_of(queues: DeviceQueues | None = None) -> Mailbox:
     return Mailbox(queues or DeviceQueues(lambda devices: None))
 
 
-def test_items_are_taken_in_order() -> None:
+def test_items_are_processed_in_order() -> None:
     """`peek` removes nothing. The next item is taken once the first one left, or in the same step."""
     queues = DeviceQueues(lambda devices: None)
     mailbox = mailbox_of(queues)
@@ -63,7 +63,7 @@ def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
     assert [mailbox.next(), *mailbox.take_all()] == [item("a", 2), item("b", 1)]
 
 
-def test_a_notification_stays_until_it_is_taken_off() -> None:
+def test_a_notification_stays_until_it_is_drained() -> None:
     """A selector sees both items and wake-ups, once for any number."""
     mailbox = mailbox_of()
     assert not is_ringing(mailbox)
@@ -201,7 +201,7 @@ def slot_of(agent: Agent, monkeypatch: pytest.MonkeyPatch, devices: tuple[int, .
     return agent._slot(devices)
 
 
-def test_a_task_taken_back_at_once_leaves_the_child_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_revoked_immediately_keeps_the_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake-up without an item must not end the child, because a new one would import torch again."""
     agent = agent_of()
     slot = slot_of(agent, monkeypatch)
@@ -224,7 +224,7 @@ def test_a_task_taken_back_at_once_leaves_the_child_warm(monkeypatch: pytest.Mon
         (errors.ArchiveError("x"), FailureKind.DATA),
     ],
 )
-def test_a_task_that_the_worker_cannot_handle_fails_alone(
+def test_an_internal_error_of_the_agent_fails_only_its_attempt(
     monkeypatch: pytest.MonkeyPatch, problem: Exception, kind: FailureKind
 ) -> None:
     """An internal error of the agent fails the attempt with its cause, and the child ends."""

@@ -51,7 +51,7 @@ print("score", score.returncode)
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux'")
-def test_a_hidden_process_is_closed_to_its_own_user_and_its_children_are_not() -> None:
+def test_a_hardened_process_is_unreadable_and_its_children_are_readable() -> None:
     """The environment becomes unreadable for other processes of the user; the agent itself still works."""
     done = subprocess.run(
         [sys.executable, "-c", _AGENT, str(NOBODY)],

@@ -210,7 +210,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
         torch.testing.assert_close(left, right, rtol=0.0, atol=0.0)
 
 
-def test_a_chain_of_sub_epochs_by_all_kinds_of_parallel_plans(training: Training) -> None:
+def test_sub_epochs_by_all_kinds_of_parallel_plans_continue_each_other(training: Training) -> None:
     """Each sub-epoch continues from the previous checkpoint with one result for all rows, in new rank processes."""
     checkpoint, processes = None, set[int]()
     parallel_plans = (
@@ -243,7 +243,7 @@ def test_a_chain_of_sub_epochs_by_all_kinds_of_parallel_plans(training: Training
     assert training.volumes.checkpoint(checkpoint.name).exists()
 
 
-def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training) -> None:
+def test_errors_before_the_start_of_all_ranks_end_no_process(training: Training) -> None:
     """Covers a technique that refuses the model or is unknown, and a damaged checkpoint."""
     first = training.result(training.give("first"))
     for attempt, (parallel_plan, says) in enumerate(
@@ -267,7 +267,7 @@ def test_what_keeps_all_ranks_from_beginning_costs_no_process(training: Training
 
 
 @pytest.mark.parametrize("rank", BOTH)
-def test_a_rank_that_is_killed_in_any_batch(training: Training, rank: int) -> None:
+def test_a_rank_killed_in_any_batch_changes_no_weight(training: Training, rank: int) -> None:
     """The retry's weights equal an undisturbed training's.
 
     `benchmarks techniques` measures the detection time.
@@ -293,7 +293,7 @@ def test_a_rank_that_is_killed_in_any_batch(training: Training, rank: int) -> No
         ("exit", FailureKind.CRASH, "exit status 3"),
     ],
 )
-def test_what_befalls_one_rank_is_told_of_it(
+def test_the_failure_names_the_rank_that_caused_it(
     training: Training, what: str, kind: FailureKind, says: str
 ) -> None:
     """The other rank's lost connection is not reported."""
@@ -305,7 +305,7 @@ def test_what_befalls_one_rank_is_told_of_it(
     assert (failure.place == "host") == (what == "memory")
 
 
-def test_a_rank_that_stands_still_is_named(training: Training) -> None:
+def test_a_stopped_rank_is_named(training: Training) -> None:
     """The other rank waits for it in a collective operation."""
     key = training.give("still", pause_s=2.0, hang_timeout_s=6.0)
     pids = training.pids("still")
@@ -351,7 +351,7 @@ def test_a_worker_that_ends_saves_the_group_first(training: Training, parallel_p
     assert (other.resumed_rows, other.rows) == (0, 61)
 
 
-def test_savepoints_by_the_clock_are_of_all_ranks(agents: Agents, tmp_path: Path) -> None:
+def test_timed_savepoints_include_all_ranks(agents: Agents, tmp_path: Path) -> None:
     """Rank 0 sets the time.
 
     After a rank is killed, the next attempt resumes bit-identically; a damaged savepoint costs only itself.

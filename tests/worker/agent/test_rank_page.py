@@ -26,7 +26,7 @@ def pages(folder: Path, size: int) -> Iterator[list[RankPage]]:
         page.close()
 
 
-def test_nobody_stops_unasked(tmp_path: Path) -> None:
+def test_ranks_stop_only_on_request(tmp_path: Path) -> None:
     """The agent sees each rank's batch, and `clear` resets the page."""
     with pages(tmp_path, 2) as (one, other):
         one.reach(0, 5)
@@ -39,7 +39,7 @@ def test_nobody_stops_unasked(tmp_path: Path) -> None:
         assert other.announced(6) == Action(0)
 
 
-def test_a_rank_waits_for_the_confirmation_and_goes_on_where_another_was_past(tmp_path: Path) -> None:
+def test_a_rank_waits_for_the_confirmation_of_a_stop(tmp_path: Path) -> None:
     """A changed announcement stops no rank, and an unconfirmed one raises an error."""
     with pages(tmp_path, 2) as (one, other):
         one.reach(0, 1)

@@ -58,7 +58,7 @@ def shelf(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path)
 
 
-def test_what_nobody_uses_goes_and_the_rest_stays(shelf: Shelf) -> None:
+def test_unused_data_sets_are_removed_and_others_stay(shelf: Shelf) -> None:
     """Partitions and downloads are removed, replicas are reported again, and the trash is empty."""
     shelf.reclaim = Reclaim(seq=1, datasets=("old",))
     assert shelf.act()
@@ -66,7 +66,7 @@ def test_what_nobody_uses_goes_and_the_rest_stays(shelf: Shelf) -> None:
     assert not shelf.trash().exists()
 
 
-def test_the_list_is_asked_for_when_it_has_changed(shelf: Shelf) -> None:
+def test_the_list_is_read_only_when_it_has_changed(shelf: Shelf) -> None:
     """Reports arrive every two seconds, so an unchanged list is not read again."""
     assert not shelf.act()
     assert shelf.asked == 0
@@ -74,7 +74,7 @@ def test_the_list_is_asked_for_when_it_has_changed(shelf: Shelf) -> None:
     assert [shelf.act(), shelf.act(), shelf.asked] == [True, False, 1]
 
 
-def test_a_data_set_is_kept_for_a_task_that_has_come_since(shelf: Shelf) -> None:
+def test_a_data_set_is_kept_for_a_newer_task(shelf: Shelf) -> None:
     """The list may be older than the task, so it is read again."""
     shelf.reclaim = Reclaim(seq=1, datasets=("old",))
     shelf.on_asked = lambda: shelf.reclaimer.touch("old")
@@ -97,9 +97,7 @@ def test_a_volume_that_does_not_answer_is_no_error(shelf: Shelf, monkeypatch: py
     shelf.reclaimer.sweep()
 
 
-def test_a_volume_that_cannot_be_written_is_tried_again(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_volume_that_cannot_be_written_is_retried(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker continues to run."""
 
     def refuse(*_: object) -> None:

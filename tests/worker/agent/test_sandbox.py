@@ -58,7 +58,7 @@ def rights(scope: Scope) -> Rights:
 
 
 @given(scopes, scopes)
-def test_everybody_writes_what_is_theirs_and_nothing_that_is_not(mine: Scope, other: Scope) -> None:
+def test_each_scope_writes_only_its_own_files(mine: Scope, other: Scope) -> None:
     """Each scope writes its own files only.
 
     Reading is limited in the same way, except for a model's training data.
@@ -75,7 +75,7 @@ def test_everybody_writes_what_is_theirs_and_nothing_that_is_not(mine: Scope, ot
 
 
 @given(scopes)
-def test_common_things_are_there_for_all(scope: Scope) -> None:
+def test_common_folders_are_available_to_all_scopes(scope: Scope) -> None:
     """Readable: programs, code, environments, metadata of the own data set, registered models.
 
     Writable: temporary folders. Code and metrics are read-only.
@@ -99,7 +99,7 @@ def test_common_things_are_there_for_all(scope: Scope) -> None:
 
 
 @given(st.sets(paths, min_size=1, max_size=5), st.sets(paths, max_size=12))
-def test_what_is_allowed_beside_closed_folders_is_all_but_these(closed: set[Path], more: set[Path]) -> None:
+def test_all_paths_except_closed_folders_are_allowed(closed: set[Path], more: set[Path]) -> None:
     """For any tree, no allowed path contains a closed folder, and each other file is allowed."""
     tree = {parent for path in (*closed, *more) for parent in (path, *path.parents)}
     found = list(
@@ -125,7 +125,7 @@ def test_no_common_folder_opens_a_volume(tmp_path: Path) -> None:
     assert not any((tmp_path / "home/.cache/v/shards").resolve().is_relative_to(path) for path in found)
 
 
-def test_settings_that_are_wrong_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_wrong_settings_are_refused_before_the_start(tmp_path: Path) -> None:
     """`cerebro up` checks them too; a sandboxed worker refuses a folder that contains a volume."""
     for bad in ({"CEREBRO_SANDBOX": "yes"}, {"CEREBRO_SANDBOX_WRITABLE": "/a:b"}):
         with pytest.raises(ClusterError, match=r"expected .* of the chart"):
@@ -136,7 +136,7 @@ def test_settings_that_are_wrong_are_refused_before_anything_starts(tmp_path: Pa
 
 @needs_landlock
 @pytest.mark.processes
-def test_a_worker_whose_sandbox_would_hold_nothing_does_not_start(
+def test_a_worker_with_an_ineffective_sandbox_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names world-writable volumes, a folder that contains a volume, or a kernel without Landlock."""
@@ -154,7 +154,7 @@ def test_a_worker_whose_sandbox_would_hold_nothing_does_not_start(
         sandbox.check(volumes, ())
 
 
-def test_without_it_nothing_is_refused_and_every_task_is_admitted(tmp_path: Path) -> None:
+def test_without_a_sandbox_no_task_is_refused(tmp_path: Path) -> None:
     held = Sandbox(VOLUMES, is_on=False)
     body = sub_epoch_body("fit-1/train/m00/e1/p0", None)
     bodies = [body.model_copy(update={"experiment": name}) for name in "ab"]
@@ -174,7 +174,7 @@ def started(agents: Agents, tmp_path: Path) -> Agents:
 
 
 @needs_landlock
-def test_user_code_cannot_write_or_read_what_is_anothers(started: Agents, tmp_path: Path) -> None:
+def test_user_code_cannot_read_or_write_foreign_files(started: Agents, tmp_path: Path) -> None:
     """Its own checkpoints and temporary files are writable.
 
     Other experiments' folders and system files give an error with the path, the sandbox and the setting.
@@ -201,9 +201,7 @@ def test_user_code_cannot_write_or_read_what_is_anothers(started: Agents, tmp_pa
 
 @needs_landlock
 @pytest.mark.skipif(bool(metadata_guard.why_unavailable()), reason="seccomp has no listeners here")
-def test_user_code_cannot_change_the_mode_or_attributes_of_what_is_anothers(
-    started: Agents, tmp_path: Path
-) -> None:
+def test_user_code_cannot_change_metadata_of_foreign_files(started: Agents, tmp_path: Path) -> None:
     """Landlock does not cover these calls.
 
     The error has the path, the sandbox and the setting; own files can be changed, also by a later process for
@@ -243,7 +241,7 @@ def test_user_code_does_not_read_the_token_of_a_local_cluster(agents: Agents, tm
 
 
 @needs_landlock
-def test_no_process_serves_two_data_sets_or_a_folder_made_anew(started: Agents, tmp_path: Path) -> None:
+def test_a_process_serves_one_data_set_and_one_folder(started: Agents, tmp_path: Path) -> None:
     """The code is decoded again for another data set or a recreated folder. The agent does not send it twice."""
     code = started.learn(SubEpochSpec())
 

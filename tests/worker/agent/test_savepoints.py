@@ -22,14 +22,14 @@ def batches(agents: Agents) -> list[int]:
     return [event.savepoint.batch for event in agents.bench.log() if isinstance(event, SubEpochSaved)]
 
 
-def test_a_savepoint_is_told_at_once(agents: Agents) -> None:
+def test_a_savepoint_is_reported_immediately(agents: Agents) -> None:
     """The next regular report would be twenty seconds later."""
     agents.start(lease_s=100.0)
     agents.give(0, "saves")
     until(lambda: batches(agents) == [2], "the savepoint is in the log")
 
 
-def test_a_worker_that_ends_tells_where_its_sub_epoch_goes_on(agents: Agents) -> None:
+def test_a_terminated_worker_reports_the_savepoint_of_its_sub_epoch(agents: Agents) -> None:
     """In the log the savepoint precedes the end of the attempt."""
     process = agents.start(lease_s=100.0)
     key = agents.give(0, "saves")
@@ -45,7 +45,7 @@ def test_a_worker_that_ends_tells_where_its_sub_epoch_goes_on(agents: Agents) ->
 
 
 @pytest.mark.parametrize("do", ["saves", "batches"])
-def test_an_attempt_that_is_asked_for_is_given_back_alone(agents: Agents, do: str) -> None:
+def test_a_preempted_attempt_is_released_alone(agents: Agents, do: str) -> None:
     """It stops at the next batch, with a savepoint if possible. The same child runs the next task."""
     agents.start()
     key = agents.give(0, do)
@@ -62,7 +62,7 @@ def test_an_attempt_that_is_asked_for_is_given_back_alone(agents: Agents, do: st
     assert isinstance(agents.end_of(other), TaskCommitted)
 
 
-def test_a_savepoint_of_another_attempt_is_noise(agents: Agents) -> None:
+def test_a_savepoint_of_another_attempt_is_ignored(agents: Agents) -> None:
     """User code can write to the connection, so foreign savepoints are ignored."""
     agents.start()
     key = agents.give(0, "forges")

@@ -72,7 +72,7 @@ def asked(code: str, *reports: Report) -> ActionsRequest:
     )
 
 
-def test_a_worker_answers_for_searches(agents: Agents) -> None:
+def test_a_worker_answers_requests_of_searches(agents: Agents) -> None:
     """Each request restarts the procedure, and a broken one gives its error."""
     agents.start(handler="cerebro.worker.searches")
     drawn = Suggested(number=0, hyperparams={"lr": 0.1, "batch_size": 1})

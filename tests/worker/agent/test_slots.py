@@ -22,7 +22,7 @@ def starts(agents: Agents) -> list[str]:
     return [event.task for event in agents.bench.log() if isinstance(event, TaskStarted)]
 
 
-def test_each_device_has_a_task_of_its_own(agents: Agents) -> None:
+def test_each_device_runs_its_own_task(agents: Agents) -> None:
     """Processes run in parallel, share the worker's cores, and are all reported."""
     agents.start(devices=2)
     (status,) = agents.bench.store.workers()
@@ -42,7 +42,7 @@ def test_each_device_has_a_task_of_its_own(agents: Agents) -> None:
         assert "threads 2 2" in agents.log(number)
 
 
-def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
+def test_the_end_of_an_attempt_does_not_affect_other_devices(agents: Agents) -> None:
     """The other process keeps its lease and commits its first attempt, and the device takes its next task."""
     agents.start(lease_s=1.0, devices=2)
     spared = agents.give(0, "wait", devices=(0,))
@@ -63,7 +63,7 @@ def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
     assert starts(agents).count(spared) == 1
 
 
-def test_a_task_of_two_devices_waits_for_both_and_keeps_both(agents: Agents) -> None:
+def test_a_task_on_two_devices_waits_for_both_and_occupies_both(agents: Agents) -> None:
     """It starts after older tasks and before younger ones of either device."""
     agents.start(devices=2)
     one, other = agents.give(0, "wait", devices=(0,)), agents.give(1, "wait", devices=(1,))
@@ -86,7 +86,7 @@ def test_a_task_of_two_devices_waits_for_both_and_keeps_both(agents: Agents) -> 
     assert [key for key in starts(agents) if key != probe] == [one, other, both, after]
 
 
-def test_a_worker_that_ends_leaves_all_tasks_at_their_next_batch(agents: Agents) -> None:
+def test_a_terminated_worker_preempts_all_tasks_at_their_next_batch(agents: Agents) -> None:
     """Queued tasks on all devices are released."""
     process = agents.start(grace_s=LONG_S, devices=2)
     running = [agents.give(0, "batches", devices=(0,)), agents.give(1, "batches", devices=())]
@@ -103,7 +103,7 @@ def test_a_worker_that_ends_leaves_all_tasks_at_their_next_batch(agents: Agents)
     assert not any(map(is_running, pids))
 
 
-def test_a_task_that_is_not_done_in_time_costs_no_other_its_end(agents: Agents) -> None:
+def test_a_task_without_a_batch_boundary_does_not_delay_others(agents: Agents) -> None:
     """One task reaches no batch boundary; the other is preempted at its own."""
     process = agents.start(grace_s=SHORT_S, devices=2)
     stuck, fair = agents.give(0, "wait", devices=(0,)), agents.give(1, "batches", devices=(1,))

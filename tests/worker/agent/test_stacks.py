@@ -41,7 +41,9 @@ class Clock:
         self.signals.append((self.now, process))
 
 
-def test_all_are_asked_at_once_and_none_is_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacks_of_all_processes_are_dumped_in_parallel_and_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A silent process does not delay others, and a short pause does not end a dump."""
     clock = Clock(tmp_path)
     monkeypatch.setattr(stacks, "time", clock)

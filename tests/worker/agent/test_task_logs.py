@@ -23,7 +23,7 @@ def lines(first: int, last: int) -> bytes:
 
 
 @given(st.integers(0, 3000), st.integers(0, 3000))
-def test_the_beginning_and_the_end_stay(before: int, after: int) -> None:
+def test_a_long_log_keeps_its_beginning_and_end(before: int, after: int) -> None:
     """Whole lines are kept, with a note about the missing size between them; later output follows.
 
     Short logs are unchanged.
@@ -83,7 +83,7 @@ def test_a_line_read_in_pieces_is_the_same_line(printed: list[str], size: int) -
 
 
 @pytest.mark.parametrize("piece", [b"\r%01000d" % 7, b"x" * 1000], ids=["states", "one state"])
-def test_a_line_without_an_end_takes_little_memory(piece: bytes, tmp_path: Path) -> None:
+def test_a_line_without_an_end_needs_little_memory(piece: bytes, tmp_path: Path) -> None:
     """Covers 8 MiB of carriage returns, and of a single line."""
     path, size = tmp_path / "log", 1 << 23
     path.write_bytes(piece * (size // len(piece)))

@@ -122,9 +122,7 @@ class Marking(Trained):
         return super().create_models(hyperparams)
 
 
-def test_a_trial_meets_nothing_that_another_one_left_and_waits_for_no_imports(
-    agents: Agents, tmp_path: Path
-) -> None:
+def test_trials_run_in_fresh_forks_with_imports_done(agents: Agents, tmp_path: Path) -> None:
     """Each trial forks from a process with the imports done."""
     agents.start(handler="trial_runner")
     write_split(volumes_in(tmp_path), "train", 1)
@@ -144,7 +142,7 @@ def test_a_trial_meets_nothing_that_another_one_left_and_waits_for_no_imports(
     assert set(marks) == {"False"}
 
 
-def test_ranks_that_fail_are_gone_when_the_next_trial_begins(agents: Agents, tmp_path: Path) -> None:
+def test_failed_ranks_have_ended_before_the_next_trial(agents: Agents, tmp_path: Path) -> None:
     """Each rank reports that the technique does not apply; later trials fork from new processes."""
     agents.start(devices=2, handler="trial_runner")
     write_split(volumes_in(tmp_path), "train", 1)

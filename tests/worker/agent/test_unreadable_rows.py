@@ -48,7 +48,7 @@ def _crash(signal: str) -> Failure:
         (errno.EIO, "SIGSEGV", FailureKind.CRASH),
     ],
 )
-def test_rows_that_cannot_be_read_are_their_volumes_failure(
+def test_unreadable_rows_are_a_volume_failure(
     number: int, signal: str, kind: FailureKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The failure names the shard, so the run pauses. A bus error with readable rows stays a crash."""
@@ -87,7 +87,7 @@ def test_a_damaged_partition_is_withdrawn(tmp_path: Path, is_damaged: bool) -> N
 
 
 @pytest.mark.processes
-def test_a_shard_that_became_shorter_while_it_was_read_is_named(agents: Agents, tmp_path: Path) -> None:
+def test_a_shard_truncated_during_a_read_is_named(agents: Agents, tmp_path: Path) -> None:
     """The kernel ends the process; the failure is the volume's, so the run uses another replica or pauses."""
     folder = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}).partition("d", "train", 0)
     shard = folder / write_partition(folder, [2]).shards[0].file

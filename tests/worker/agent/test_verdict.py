@@ -27,7 +27,7 @@ ends = st.lists(
 
 
 @given(ends, st.randoms(use_true_random=False))
-def test_the_verdict_does_not_depend_on_who_speaks_first(
+def test_the_root_cause_does_not_depend_on_the_order_of_reports(
     told: Sequence[tuple[int, Failure | None]], chance: random.Random
 ) -> None:
     """It is the earliest failure that is not a lost peer."""
@@ -50,7 +50,7 @@ def test_the_verdict_does_not_depend_on_who_speaks_first(
         "torch.distributed.DistBackendError: NCCL error: ncclRemoteError: A call failed possibly due to a network",
     ],
 )
-def test_a_lost_peer_is_known_by_what_libraries_say(text: str) -> None:
+def test_collateral_failures_are_recognised_by_their_messages(text: str) -> None:
     """User code may wrap the error."""
     assert is_lost_peer(Failure(kind=FailureKind.USER_ERROR, message=text))
     wrapped = Failure(

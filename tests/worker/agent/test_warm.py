@@ -51,7 +51,7 @@ def lines(path: Path) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
+def test_imports_are_not_repeated(agents: Agents, tmp_path: Path) -> None:
     """The same code reuses its process.
 
     Other code gets a new process with the platform's imports and no changes by the first.
@@ -71,9 +71,7 @@ def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_sub_epoch_after_preprocessing_finds_the_imports_done(
-    agents: Agents, tmp_path: Path
-) -> None:
+def test_imports_are_done_before_the_first_sub_epoch(agents: Agents, tmp_path: Path) -> None:
     """A worker that only trains starts its process once its volume has training data."""
     agent = agents.start(is_fork=False, NOTES=str(tmp_path))
     assert psutil.Process(agent.pid).children() == []
@@ -84,7 +82,7 @@ def test_the_first_sub_epoch_after_preprocessing_finds_the_imports_done(
 
 
 @pytest.mark.parametrize("how", ["leave", "daemon"])
-def test_what_a_task_left_running_ends_with_it(agents: Agents, how: str) -> None:
+def test_processes_of_a_task_end_with_it(agents: Agents, how: str) -> None:
     """Daemons end before the task is reported as done. The log says so once."""
     agents.start()
     result(agents, agents.give(0, how))
@@ -95,7 +93,7 @@ def test_what_a_task_left_running_ends_with_it(agents: Agents, how: str) -> None
     assert "outlived" not in agents.log(1)
 
 
-def test_a_daemon_ends_with_a_process_that_is_ended(agents: Agents) -> None:
+def test_a_daemon_ends_with_a_killed_process(agents: Agents) -> None:
     """Here the worker ends it, because the next task hangs."""
     agents.start()
     result(agents, agents.give(0, "daemon"))
@@ -106,7 +104,9 @@ def test_a_daemon_ends_with_a_process_that_is_ended(agents: Agents) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["work", "crash"])
-def test_the_death_of_user_code_is_told_by_its_signal(agents: Agents, tmp_path: Path, first: str) -> None:
+def test_the_death_of_user_code_is_reported_with_its_signal(
+    agents: Agents, tmp_path: Path, first: str
+) -> None:
     """The agent is not the parent of the dead process; later forks are covered too."""
     agents.start()
     other = agents.learn(Counted(tmp_path, "other"))
@@ -186,7 +186,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
 ETL, MODEL = "tests.worker.agent.fake_handler", "tests.worker.agent.warm_handler"
 
 
-def test_a_process_that_was_made_ready_does_the_first_task(kept: Kept) -> None:
+def test_a_prepared_process_runs_the_first_task(kept: Kept) -> None:
     """No process starts on a device with an idle or busy one."""
     busy = kept.take(MODEL, devices=(1,))
     kept.make_ready(MODEL, 0, 1)
@@ -198,7 +198,7 @@ def test_a_process_that_was_made_ready_does_the_first_task(kept: Kept) -> None:
     assert is_running(busy.pid)
 
 
-def test_of_many_processes_without_a_task_the_newest_are_kept(kept: Kept) -> None:
+def test_the_newest_idle_processes_are_kept(kept: Kept) -> None:
     """One per device and one more stay, shortly after their last task. Busy processes do not count."""
     busy = kept.take(MODEL)
     pids = [kept.task(ETL, devices=(device,)) for device in (1, 2, 3, 4)]
@@ -211,7 +211,7 @@ def test_of_many_processes_without_a_task_the_newest_are_kept(kept: Kept) -> Non
     assert is_running(busy.pid)
 
 
-def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> None:
+def test_idle_processes_end_when_memory_is_short(kept: Kept) -> None:
     """This happens next to a busy process and on an idle worker; reclaimable page cache is not counted."""
     etl = kept.task(ETL)
     kept.use(50, droppable=45)
@@ -228,7 +228,7 @@ def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> N
     assert not is_running(model.pid)
 
 
-def test_a_group_keeps_its_processes_from_those_who_had_them_before(kept: Kept) -> None:
+def test_a_group_keeps_processes_of_earlier_tasks(kept: Kept) -> None:
     """The end of a device's earlier single task, however late, neither frees nor ends the group's processes."""
     alone = [kept.take(ETL, devices=(number,)) for number in (0, 1)]
     group = kept.take_parts(ETL, (0, 1), (0,), (1,))
@@ -244,7 +244,7 @@ def test_a_group_keeps_its_processes_from_those_who_had_them_before(kept: Kept) 
     assert not kept.children.take_again((0, 1), group)
 
 
-def test_a_spent_process_is_met_by_no_other_task(kept: Kept) -> None:
+def test_a_spent_process_runs_no_other_task(kept: Kept) -> None:
     """The failure may have left its modules in any state."""
     child = kept.take(ETL)
     kept.children.done((0,), is_spent=True)

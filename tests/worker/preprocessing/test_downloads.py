@@ -93,9 +93,7 @@ def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
         ("/etc/passwd", "leaves its root"),
     ],
 )
-def test_an_object_that_cannot_be_had_is_its_rows_failure(
-    tmp_path: Path, root: str, name: str, expected: str
-) -> None:
+def test_a_missing_object_fails_its_row(tmp_path: Path, root: str, name: str, expected: str) -> None:
     """The failure has the object's name."""
     job = _job(tmp_path, root, [*NAMES[:3], name], max_failed_fraction=0.5)
     preprocess(job, ReadObject, nothing)
@@ -117,7 +115,7 @@ def test_rows_may_name_no_object_or_several(tmp_path: Path, root: str) -> None:
     assert stored(job.output_folder) == {0: [6], 1: [0], 2: [7]}
 
 
-def test_a_root_that_is_not_there_ends_the_job(tmp_path: Path, root: str) -> None:
+def test_a_missing_root_ends_the_job(tmp_path: Path, root: str) -> None:
     """The error blames the locator, because every row would fail."""
     job = _job(tmp_path, f"{root}/nowhere", NAMES, max_failed_fraction=1.0)
     with pytest.raises(LocatorError, match="nowhere"):
@@ -160,7 +158,7 @@ def remote(tmp_path: Path) -> _Remote:
     return _Remote(open_store(str(tmp_path / "objects")))
 
 
-def test_objects_are_fetched_ahead_but_not_far(tmp_path: Path, remote: _Remote) -> None:
+def test_prefetching_of_objects_is_bounded(tmp_path: Path, remote: _Remote) -> None:
     """The number of prefetched objects and of parallel downloads is bounded, and each object is fetched once."""
     rows = [{"file": name} for name in NAMES for _ in range(2)]
     with ShardObjects(remote, rows, ["file"], tmp_path / "cache", concurrency=2) as objects:

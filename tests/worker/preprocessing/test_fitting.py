@@ -65,7 +65,7 @@ def passing(spec: Any, paths: list[Path], folder: Path, **given: Any) -> FitPass
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any), st.integers(1, 12))
-def test_each_row_is_seen_once_in_one_order(cut: list[int], batch_rows: int) -> None:
+def test_each_row_is_read_once_in_a_fixed_order(cut: list[int], batch_rows: int) -> None:
     """Batches have at most `batch_rows` rows, and the random state at the start is fixed."""
     with TemporaryDirectory() as name:
         folder, told = Path(name), []
@@ -92,7 +92,7 @@ class Remote(FolderStore):
         return cast(Path, None)
 
 
-def test_objects_are_there_for_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_available_for_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Remote objects are copied for the duration of a batch. Rows with missing objects are skipped."""
     root = tmp_path / "objects"
     root.mkdir()
@@ -114,7 +114,7 @@ def test_objects_are_there_for_each_batch(tmp_path: Path, monkeypatch: pytest.Mo
     assert (ids, sizes) == ([0, 1, 2, 3, 4, 6], [3, 1, 2])
 
 
-def test_a_mistake_is_told_with_its_place_and_traceback(tmp_path: Path) -> None:
+def test_an_error_in_fit_has_its_rows_and_traceback(tmp_path: Path) -> None:
     """The error has the rows of the batch and the user's frames."""
 
     class Wrong(Collecting):
@@ -131,7 +131,7 @@ def test_a_mistake_is_told_with_its_place_and_traceback(tmp_path: Path) -> None:
         passing(Collecting(4, ["file"]), parts(tmp_path, [10]), tmp_path).fit()
 
 
-def test_trouble_that_is_not_user_codes_is_told_as_it_is(
+def test_an_error_of_the_platform_is_reported_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job is retried even if user code catches or replaces the error."""
@@ -159,7 +159,7 @@ def test_trouble_that_is_not_user_codes_is_told_as_it_is(
             passing(spec, parts(tmp_path, [10]), tmp_path, objects_uri="s3://there").fit()
 
 
-def test_a_pass_is_left_at_a_batch(tmp_path: Path) -> None:
+def test_a_pass_is_preempted_at_a_batch(tmp_path: Path) -> None:
     """`except Exception` in user code does not catch the preemption."""
 
     def leave(rows: int, total: int) -> None:
@@ -171,7 +171,7 @@ def test_a_pass_is_left_at_a_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
-def test_an_unreadable_object_of_a_local_folder_is_the_users(number: int, tmp_path: Path) -> None:
+def test_an_unreadable_object_of_a_local_folder_is_a_user_error(number: int, tmp_path: Path) -> None:
     """Otherwise the run would pause and wait for a volume."""
 
     class Unreadable(Collecting):

@@ -62,7 +62,7 @@ def assert_equal(one: Any, other: Any) -> None:
         assert one == other
 
 
-def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_a_state_is_restored_bit_identically(tmp_path: Path) -> None:
     """Covers buffers, parameters, optimizer state, numbers, strings and a generator's state."""
     given = state()
     (tmp_path / "one/fit-1/m00").mkdir(parents=True)
@@ -71,7 +71,7 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert reference.size == (tmp_path / reference.name).stat().st_size
 
 
-def test_single_numbers_of_the_host_stay_there(tmp_path: Path) -> None:
+def test_scalars_on_the_host_stay_there(tmp_path: Path) -> None:
     """Adam's step would otherwise be copied from the GPU at each step; other tensors move to the device."""
     reference = save(tmp_path, "u0.pt", state())
     found = load(tmp_path, reference, torch.device("meta"))  # in place of a GPU
@@ -84,7 +84,7 @@ def test_single_numbers_of_the_host_stay_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64]
 )
-def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_every_dtype_is_restored(tmp_path: Path, dtype: torch.dtype) -> None:
     """Covers scalars, empty tensors and views."""
     tensor = torch.arange(12).reshape(3, 4).to(dtype)
     given: State = {
@@ -138,7 +138,7 @@ def _die_while_saving(folder: Path, name: str, writes: int) -> None:
 
 @pytest.mark.parametrize("writes", [5, 9999])
 @pytest.mark.processes
-def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Path, writes: int) -> None:
+def test_a_process_that_dies_while_saving_keeps_the_previous_file(tmp_path: Path, writes: int) -> None:
     """Covers a crash between writes and before the flush; a temporary file remains."""
     first = checkpoint_file(sub_epoch=0, epoch=1, partition=0, attempt=1)
     reference = save(tmp_path, first, state())
@@ -156,14 +156,14 @@ def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == [first]
 
 
-def test_what_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
+def test_a_deleted_folder_is_not_recreated(tmp_path: Path) -> None:
     """A revoked attempt may finish after its experiment was deleted."""
     with pytest.raises(FileNotFoundError, match="one/fit-1/m00"):
         save(tmp_path, "one/fit-1/m00/u1.pt", state())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_volume_keeps_the_previous_file_and_says_what_room_it_takes(
+def test_a_full_volume_keeps_the_previous_file_and_reports_the_needed_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The partial file is removed, and the reported size is enough for the state."""
@@ -213,7 +213,7 @@ numpy.save = numpy.load = numpy.savez = json.dumps = json.loads = broken
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_what_user_code_replaces_writes_no_checkpoint(tmp_path: Path) -> None:
+def test_functions_replaced_by_user_code_write_no_checkpoint(tmp_path: Path) -> None:
     """User code that patches `torch.save` affects no other model.
 
     Runs in a child process, to protect the test process.

@@ -30,7 +30,7 @@ def recorded(*values: Any, name: str = "loss") -> Curve | None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300))
-def test_nothing_that_was_reported_is_lost(values: list[float]) -> None:
+def test_all_reported_values_are_in_the_curve(values: list[float]) -> None:
     """Values are merged in order."""
     found = recorded(*values)
     assert found is not None
@@ -44,7 +44,7 @@ def test_nothing_that_was_reported_is_lost(values: list[float]) -> None:
         begin += point.number
 
 
-def test_a_tensor_that_changes_in_place_was_what_it_was() -> None:
+def test_a_tensor_changed_later_keeps_its_recorded_value() -> None:
     """Users accumulate losses in one tensor, which may require a gradient."""
     running = torch.zeros(1, requires_grad=True)
     recorder = CurveRecorder(0.0, lambda: 1.0)
@@ -63,7 +63,7 @@ def test_without_a_number_there_is_no_curve(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, torch.tensor(math.nan), 1.7e308])
-def test_a_curve_tells_of_divergence(value: Any) -> None:
+def test_a_curve_reports_divergence(value: Any) -> None:
     """Divergence may start at the first or last value, including overflowing sums."""
     throughout, late = recorded(*[value] * 100), recorded(2.0, 1.0, math.nan)
     assert throughout == Curve(name="loss", points=(), has_diverged=True)
@@ -89,7 +89,7 @@ class Reporting(Linear):
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
-def test_a_sub_epoch_tells_its_curve_where_it_is_to(tmp_path: Path, *, is_wanted: bool) -> None:
+def test_a_sub_epoch_reports_its_curve_if_requested(tmp_path: Path, *, is_wanted: bool) -> None:
     """Its times are within the training time."""
     volumes = volumes_in(tmp_path)
     write_split(volumes, "train", 1)

@@ -250,7 +250,7 @@ def test_a_checkpoint_damaged_at_any_moment_changes_no_weight(undisturbed: Undis
 
 
 @pytest.mark.slow
-def test_two_hundred_damages_are_noticed_or_harmless(undisturbed: Undisturbed) -> None:
+def test_two_hundred_damages_are_detected_or_harmless(undisturbed: Undisturbed) -> None:
     """Uses two hundred random steps."""
     noticed = assert_noticed_or_harmless(undisturbed, times=200)
     assert 40 <= noticed <= 160
@@ -269,7 +269,7 @@ def assert_noticed_or_harmless(undisturbed: Undisturbed, times: int) -> int:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_damage_between_the_check_and_the_use_is_noticed(tmp_path: Path, how: str) -> None:
+def test_damage_between_the_check_and_the_use_is_detected(tmp_path: Path, how: str) -> None:
     """Covers all positions in the file; a state in memory is unaffected."""
     state = {"models": [{"w": torch.arange(400_000.0)}], "checkpoint": {"m": torch.ones(100_000)}}
     for place in (0.0, 0.3, 0.6, 1.0):

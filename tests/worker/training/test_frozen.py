@@ -107,7 +107,7 @@ def own_bytes(root: Path, reference: CheckpointRef) -> int:
     return (root / reference.name).stat().st_size
 
 
-def test_frozen_weights_are_written_once_and_hop_to_the_bit(tmp_path: Path) -> None:
+def test_frozen_weights_are_written_once_and_restored_bit_identically(tmp_path: Path) -> None:
     """Three of four layers are in the frozen-weights file; its name has its checksum."""
     trainee = holder()
     for sub_epoch in range(4):
@@ -120,7 +120,7 @@ def test_frozen_weights_are_written_once_and_hop_to_the_bit(tmp_path: Path) -> N
     assert (tmp_path / base).stat().st_size == 3 * TENSOR
 
 
-def test_with_little_that_is_frozen_the_file_is_as_ever(
+def test_with_few_frozen_weights_the_file_is_a_plain_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same holds if the frozen-weights file is disabled."""
@@ -172,7 +172,7 @@ def _another(module: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [_in_place, _unseen, _by_numpy, _swapped, _stepped, _thawed, _another])
-def test_a_frozen_weight_that_changes_is_written_as_it_is(
+def test_a_frozen_weight_that_changes_is_written_with_its_new_value(
     tmp_path: Path, change: Callable[[Any], None]
 ) -> None:
     """This holds for any flag and kind of change; other weights stay in the existing file."""
@@ -187,7 +187,7 @@ def test_a_frozen_weight_that_changes_is_written_as_it_is(
     assert len(bases(tmp_path)) == 1
 
 
-def test_a_weight_that_changes_in_each_sub_epoch_costs_no_base_in_each(tmp_path: Path) -> None:
+def test_a_weight_that_always_changes_does_not_cause_new_bases(tmp_path: Path) -> None:
     """Changes are tracked across files, even if most of the model is frozen."""
     trainee = holder()
     for sub_epoch in range(6):
@@ -196,7 +196,7 @@ def test_a_weight_that_changes_in_each_sub_epoch_costs_no_base_in_each(tmp_path:
     assert len(bases(tmp_path)) == 1
 
 
-def test_weights_that_are_one_are_in_a_base_once(tmp_path: Path) -> None:
+def test_shared_weights_are_stored_once(tmp_path: Path) -> None:
     """Covers sharing within a module, across modules and in the user's state; a view is kept."""
     one, other = network(), nn.Linear(WIDTH, WIDTH)
     other.requires_grad_(False)
@@ -217,7 +217,7 @@ def test_weights_that_are_one_are_in_a_base_once(tmp_path: Path) -> None:
 
 @given(rows=st.integers(1, 40), cuts=st.lists(st.integers(0, 40), max_size=4), seed=st.integers(0, 1000))
 @settings(deadline=None, max_examples=100)
-def test_the_digest_does_not_depend_on_who_has_which_rows(rows: int, cuts: list[int], seed: int) -> None:
+def test_the_digest_does_not_depend_on_the_split_of_rows(rows: int, cuts: list[int], seed: int) -> None:
     """The digests of parts add up to the whole's, and depend on the row order."""
     torch.manual_seed(seed)
     tensor = torch.rand(rows, 3, 5)
@@ -249,9 +249,7 @@ def damaged_bases() -> dict[str, Callable[[Path], object]]:
 
 
 @pytest.mark.parametrize("how", damaged_bases())
-def test_a_base_that_is_missing_or_damaged_is_a_checkpoint_that_cannot_be_read(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_missing_or_damaged_base_makes_its_checkpoint_unreadable(tmp_path: Path, how: str) -> None:
     """The error has the file's name; a retry from the beginning writes a new file next to it."""
     trainee = holder()
     reference = saved(trainee, tmp_path, 0)
@@ -268,7 +266,7 @@ def test_a_base_that_is_missing_or_damaged_is_a_checkpoint_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("byte", [-1, -20, -40, -200, 100])
-def test_any_damaged_byte_of_how_it_is_put_together_is_found(tmp_path: Path, byte: int) -> None:
+def test_any_damaged_byte_of_the_layout_is_found(tmp_path: Path, byte: int) -> None:
     reference = saved(holder(), tmp_path, 0)
     path = tmp_path / reference.name
     content = bytearray(path.read_bytes())
@@ -280,7 +278,7 @@ def test_any_damaged_byte_of_how_it_is_put_together_is_found(tmp_path: Path, byt
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_kill_between_any_two_writes_loses_nothing(tmp_path: Path) -> None:
+def test_a_kill_between_any_two_writes_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     """The previous checkpoint survives, and the next attempt succeeds. The next commit removes the leftovers."""
     first = saved(holder(network(6, trained=5)), tmp_path, 0)
     for kill_at in range(100):
@@ -338,7 +336,7 @@ def _killing(original: Callable[..., object], count: itertools.count[int], at: i
 
 
 @pytest.mark.parametrize("where", ["write", "leave", "commit"])
-def test_a_volume_that_is_full_keeps_no_new_base_and_tells_what_all_of_it_needs(
+def test_a_full_volume_keeps_no_new_base_and_reports_the_total_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """The next attempt writes both the checkpoint and the frozen-weights file."""
@@ -360,7 +358,7 @@ def full(*args: object, **named: object) -> int:
 @pytest.mark.slow
 @given(data=st.data())
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_base_goes_with_the_last_file_that_names_it(
+def test_a_base_is_removed_with_its_last_reference(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """After each commit all retained files are readable, and each frozen-weights file is referenced.
@@ -407,7 +405,7 @@ def _layout_at(path: Path) -> Layout | None:
 # --- for users --------------------------------------------------------------------------------------
 
 
-def test_a_user_gets_one_file(tmp_path: Path) -> None:
+def test_users_get_a_checkpoint_as_one_file(tmp_path: Path) -> None:
     """It is created once, verified each time, and works from a mounted volume."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
     volumes.checkpoints.mkdir(parents=True)

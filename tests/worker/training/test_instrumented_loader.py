@@ -45,7 +45,9 @@ def feed(tmp_path: Path, listener: Listener) -> InstrumentedLoader:
     return InstrumentedLoader(loader, listener, lambda: listener.is_due)
 
 
-def test_numbers_are_not_fetched_before_they_are_wanted(feed: InstrumentedLoader, listener: Listener) -> None:
+def test_values_stay_on_the_device_until_they_are_needed(
+    feed: InstrumentedLoader, listener: Listener
+) -> None:
     """A GPU synchronization per batch would take longer than the batch."""
 
     class OnTheGpu:
@@ -63,7 +65,7 @@ def test_numbers_are_not_fetched_before_they_are_wanted(feed: InstrumentedLoader
     assert OnTheGpu.fetched == 1
 
 
-def test_a_sub_epoch_knows_where_it_is_and_at_each_batch_which_step_it_is(
+def test_a_sub_epoch_knows_its_position_and_its_step_at_each_batch(
     feed: InstrumentedLoader, tmp_path: Path
 ) -> None:
     """Steps continue from the previous sub-epoch; after the last batch the step is the next sub-epoch's first."""
@@ -76,7 +78,7 @@ def test_a_sub_epoch_knows_where_it_is_and_at_each_batch_which_step_it_is(
     assert placed.step == 33
 
 
-def test_ids_are_those_of_the_batch_at_hand(feed: InstrumentedLoader, tmp_path: Path) -> None:
+def test_ids_belong_to_the_current_batch(feed: InstrumentedLoader, tmp_path: Path) -> None:
     """They follow the batch order in each pass, are empty before the first batch, and stay after the last."""
     stored = MappedRows.open((tmp_path,))
     _, outputs = next(iter(PartitionLoader(stored, batch_size=10, seed=None)))
@@ -93,7 +95,7 @@ def test_ids_are_those_of_the_batch_at_hand(feed: InstrumentedLoader, tmp_path: 
     assert feed.ids == [id_of[int(label)] for label in labels]
 
 
-def test_a_loader_of_torch_hands_on_the_same_batches(
+def test_the_torch_dataloader_yields_the_same_batches(
     feed: InstrumentedLoader, listener: Listener, tmp_path: Path
 ) -> None:
     """The DataLoader has the same number of batches in the library's format, and each is reported."""

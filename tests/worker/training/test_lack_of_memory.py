@@ -55,7 +55,7 @@ class Failing(Technique):
         (NotApplicableError("it cannot be split"), FailureKind.NOT_APPLICABLE),
     ],
 )
-def test_what_a_technique_fails_of_is_told_as_what_it_is(error: Exception, kind: FailureKind) -> None:
+def test_errors_of_a_technique_keep_their_kind(error: Exception, kind: FailureKind) -> None:
     """Lack of memory does not mean that the technique is unsupported."""
     spec = Linear()
     trainee = create(spec, {"batch_size": 4}, seed=0, model="m00", device=CPU)
@@ -147,7 +147,7 @@ def validation(checkpoint: CheckpointRef) -> EvaluateTask:
     return EvaluateTask(key="fit-1/valid/m00/e1", **common(), **which, epoch=1, checkpoint=checkpoint)
 
 
-def test_an_evaluation_that_runs_out_of_memory_reads_less_at_a_time(tmp_path: Path) -> None:
+def test_an_evaluation_that_runs_out_of_memory_uses_smaller_batches(tmp_path: Path) -> None:
     """The metrics and predictions stay the same."""
     roomy, hungry = Hungry(), Hungry()
     roomy.most = ROWS
@@ -212,9 +212,7 @@ class HostBound(Hungry):
     [MemoryError("no more"), RuntimeError("\"norm\" not implemented for 'Half'")],
     ids=["memory", "user code"],
 )
-def test_what_fails_on_the_host_does_not_hide_what_the_device_lacked(
-    error: Exception, tmp_path: Path
-) -> None:
+def test_a_failure_on_the_host_does_not_hide_the_device_error(error: Exception, tmp_path: Path) -> None:
     """The device's error is the failure, with the host's as a note."""
     spec = HostBound(error)
     checkpoint = trained(tmp_path, spec)
@@ -229,7 +227,7 @@ def test_what_fails_on_the_host_does_not_hide_what_the_device_lacked(
     assert str(error) in failure.traceback
 
 
-def test_an_error_that_is_not_for_want_of_memory_is_told_as_it_is(tmp_path: Path) -> None:
+def test_other_errors_than_lack_of_memory_are_raised_unchanged(tmp_path: Path) -> None:
     """A full volume on the host pauses the run, despite the earlier lack of memory."""
     spec = HostBound(StorageFullError("no space"))
     checkpoint = trained(tmp_path, spec)
@@ -251,7 +249,7 @@ class Large(Hungry):
 
 
 @pytest.mark.parametrize(("limit_mib", "places"), [(96, ["device"]), (32, ["device", "host"])])
-def test_an_evaluation_on_a_share_of_cores_is_charged_for_what_it_has_and_not_for_reading(
+def test_reading_does_not_count_as_device_memory_of_an_evaluation(
     limit_mib: int, places: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Reading counts as host memory; a model that is too large for the device is evaluated on the host."""

@@ -64,7 +64,7 @@ def test_a_last_batch_of_one_row_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rows", "size", "kept"), [(9, 4, [4, 4]), (8, 4, [4, 4]), (7, 4, [4]), (4, 4, [4])])
-def test_a_smaller_last_batch_can_be_left_out(tmp_path: Path, rows: int, size: int, kept: list[int]) -> None:
+def test_a_smaller_last_batch_can_be_dropped(tmp_path: Path, rows: int, size: int, kept: list[int]) -> None:
     """The counts of rows and batches exclude it."""
     write_partition(tmp_path, [rows])
     loader = PartitionLoader([tmp_path], batch_size=size, seed=1, drop_last=True)
@@ -77,7 +77,7 @@ def test_a_smaller_last_batch_can_be_left_out(tmp_path: Path, rows: int, size: i
     assert feed.num_rows == len(feed.as_torch().dataset) == sum(kept)  # type: ignore[arg-type]
 
 
-def test_partitions_that_are_read_together_leave_it_out_once(tmp_path: Path) -> None:
+def test_merged_partitions_drop_one_last_batch(tmp_path: Path) -> None:
     """Only the last merged batch is smaller."""
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:

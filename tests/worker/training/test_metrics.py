@@ -71,7 +71,7 @@ def visit(metrics: Measured, rows: int, partition: int) -> Visit:
     st.lists(st.integers(0, 12), max_size=3),
     st.integers(1, 2),
 )
-def test_ratios_of_an_epoch_are_those_of_all_rows(
+def test_ratios_of_an_epoch_count_all_rows(
     rows: list[Row], sub_epochs: list[int], ranks: list[int], copies: int
 ) -> None:
     """The counts are exact, also if several ranks read the same share."""
@@ -95,7 +95,7 @@ TERM = st.floats(allow_nan=True, allow_infinity=True)
 @example([(1.7e308, 1e308)] * 2)
 @example([(1.7e308, 1.0), (-1.7e308, 1.0), (1.7e308, 1.0)])
 @example([(math.inf, 1.0), (-math.inf, 1.0)])
-def test_whatever_terms_a_log_has_can_be_put_together(ratios: list[tuple[float, float]]) -> None:
+def test_any_terms_of_a_log_can_be_merged(ratios: list[tuple[float, float]]) -> None:
     """Terms are finite with denominators of at least 0, and the mean is weighted."""
     found = total(ratios).value
     if not all(math.isfinite(above) and math.isfinite(below) and below >= 0 for above, below in ratios):
@@ -182,7 +182,7 @@ def test_values_that_are_no_exact_number_are_refused(value: Any, told: str) -> N
         ([1, 2], MetricError, "a list for 'f1'"),
     ],
 )
-def test_what_is_no_metric_is_refused(value: Any, error: type[Exception], told: str) -> None:
+def test_invalid_metrics_are_refused(value: Any, error: type[Exception], told: str) -> None:
     """The error has the name, the value's type and the expected one."""
     with pytest.raises(error, match=told):
         checked_metrics({"f1": value}, "test", "here")
@@ -208,7 +208,7 @@ def test_what_is_no_metric_is_refused(value: Any, error: type[Exception], told: 
         ),
     ],
 )
-def test_metrics_of_sub_epochs_that_cannot_be_put_together_are_refused(
+def test_metrics_that_cannot_be_merged_are_refused(
     metrics: Measured, merges: dict[str, bool], told: str
 ) -> None:
     """The error names the model and the remedy. A missing ranking metric is refused too."""
@@ -217,7 +217,7 @@ def test_metrics_of_sub_epochs_that_cannot_be_put_together_are_refused(
 
 
 @pytest.mark.parametrize("merges", [{}, {"loss": False, "grad_norm": False, "auc": True}])
-def test_what_only_some_sub_epochs_return_is_no_error(merges: dict[str, bool]) -> None:
+def test_metrics_of_only_some_sub_epochs_are_omitted(merges: dict[str, bool]) -> None:
     """The epoch omits them."""
     require_mergeable({"loss": 1.0, "accuracy": 0.5}, merges, ("loss",), "m03", "here")
     require_mergeable({}, merges, (), "m03", "here")

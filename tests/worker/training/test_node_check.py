@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_well(tmp_path: Path) -> None:
+def test_a_healthy_machine_passes(tmp_path: Path) -> None:
     """Each probe runs or gives a reason, and the volumes are unchanged."""
     held = tmp_path / "datasets" / "d" / "train" / "partition-0000"
     held.mkdir(parents=True)
@@ -45,7 +45,7 @@ def test_arithmetic_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert node_check.arithmetic(CPU, 0.0) == "1 of 1024 rows of a product of whole numbers came out wrong"
 
 
-def test_memory_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A word has a stuck bit."""
     full = torch.full
 
@@ -77,7 +77,7 @@ def test_a_full_volume_is_no_fault_of_the_machine(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gpu_that_has_gone_is_not_replaced_by_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_gpu_is_not_replaced_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Builds without CUDA and processes without a GPU are not checked."""
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

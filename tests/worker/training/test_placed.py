@@ -69,7 +69,7 @@ def handler(tmp_path: Path) -> Iterator[Handler]:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_steps_go_on_from_sub_epoch_to_sub_epoch_and_replay_repeats_them(
+def test_steps_continue_across_sub_epochs_and_are_replayed(
     tmp_path: Path, handler: Handler, seed: int
 ) -> None:
     """Partitions differ in size; each batch has its own step and knows its rows."""

@@ -53,7 +53,9 @@ def _written(tmp_path: Path, returned: Any, rows: int = 3) -> dict[str, list[Any
         ),
     ],
 )
-def test_all_rows_at_once(tmp_path: Path, returned: Any, expected: dict[str, list[Any]]) -> None:
+def test_predictions_of_all_rows_are_written_together(
+    tmp_path: Path, returned: Any, expected: dict[str, list[Any]]
+) -> None:
     """Covers arrays of different lengths, texts, and several columns of equal or different kinds."""
     assert _written(tmp_path, returned) == expected
 
@@ -73,7 +75,9 @@ def test_all_rows_at_once(tmp_path: Path, returned: Any, expected: dict[str, lis
         ([_ROWS[:0], _ROWS, []], {"prediction": _LISTS}),
     ],
 )
-def test_batch_by_batch(tmp_path: Path, batches: list[Any], expected: dict[str, list[Any]]) -> None:
+def test_predictions_are_written_batch_by_batch(
+    tmp_path: Path, batches: list[Any], expected: dict[str, list[Any]]
+) -> None:
     """Covers the same values from a generator."""
     assert _written(tmp_path, iter(batches)) == expected
 
@@ -99,7 +103,7 @@ def test_batch_by_batch(tmp_path: Path, batches: list[Any], expected: dict[str, 
         ),
     ],
 )
-def test_what_is_no_prediction_per_row_is_named(tmp_path: Path, returned: Any, expected: str) -> None:
+def test_invalid_predictions_are_named(tmp_path: Path, returned: Any, expected: str) -> None:
     """The error has the column and the expected format, and no file is written."""
     with pytest.raises(SpecError, match=expected):
         _written(tmp_path, returned)

@@ -102,7 +102,7 @@ def repeat(partition: Path, epochs: int, *, is_single: bool = False) -> Repeat:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_sub_epochs_are_trained_again_by_their_parallel_plans(tmp_path: Path) -> None:
+def test_sub_epochs_are_replayed_by_their_parallel_plans(tmp_path: Path) -> None:
     """Two replays are bit-identical; a replay on one device is equal up to rounding."""
     one, again = (trained(tmp_path, None, DDP, None) for _ in range(2))
     assert list(differences(one, again)) == []
@@ -115,7 +115,7 @@ def test_sub_epochs_are_trained_again_by_their_parallel_plans(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_change_is_repeated_where_its_first_sub_epoch_ran_by_a_parallel_plan(tmp_path: Path) -> None:
+def test_a_changed_rate_is_replayed_by_the_parallel_plan_of_its_sub_epoch(tmp_path: Path) -> None:
     """The optimizer's saved learning rate must not override the new one.
 
     Compared with one device, up to rounding.
@@ -140,7 +140,7 @@ def test_a_change_is_repeated_where_its_first_sub_epoch_ran_by_a_parallel_plan(t
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_parallel_plan_that_cannot_be_used_here_says_what_to_do(tmp_path: Path) -> None:
+def test_an_unusable_parallel_plan_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     """The replay does not silently use another plan."""
     with pytest.raises(
         ConflictError,
@@ -151,7 +151,7 @@ def test_a_parallel_plan_that_cannot_be_used_here_says_what_to_do(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_sub_epochs_of_gangs_are_trained_again_on_all_of_their_partitions(tmp_path: Path) -> None:
+def test_sub_epochs_of_gangs_are_replayed_on_all_of_their_partitions(tmp_path: Path) -> None:
     """Two replays with as many processes are bit-identical; a single process is equal up to rounding."""
     folders = {0: tmp_path / "p0", 1: tmp_path / "p1"}
     source = Source(fingerprint="f", metadata="xxh3_64:0")

@@ -41,7 +41,7 @@ def models() -> int:
     return sum(issubclass(type(found), torch.nn.Module) for found in gc.get_objects())
 
 
-def test_a_handler_at_rest_holds_nothing_large(tmp_path: Path, trainee: Trainee, handler: Handler) -> None:
+def test_an_idle_handler_keeps_no_large_objects(tmp_path: Path, trainee: Trainee, handler: Handler) -> None:
     """It drops the last task's objects and the data read ahead."""
     volumes = volumes_in(tmp_path / "cluster")
     write_split(volumes, "valid", 1)

@@ -103,7 +103,7 @@ def told(
         (preparing, "changes the weights before its loop"),
     ],
 )
-def test_what_a_savepoint_would_lose_keeps_a_sub_epoch_whole(
+def test_a_sub_epoch_with_unsaved_variables_has_no_savepoints(
     rows: MappedRows,
     caplog: pytest.LogCaptureFixture,
     loop: Callable[[torch.nn.Module, DataLoader, Checkpoint], object],
@@ -119,7 +119,7 @@ def test_what_a_savepoint_would_lose_keeps_a_sub_epoch_whole(
         assert one.taken == [4]
 
 
-def test_without_a_word_of_user_code_a_sub_epoch_is_done_again_whole(
+def test_without_a_declaration_of_user_code_a_sub_epoch_is_repeated_completely(
     rows: MappedRows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No savepoint is taken and no message logged."""

@@ -131,7 +131,7 @@ def same(one: TaskResult, other: TaskResult) -> bool:
     return (one.checkpoint.checksum, one.metrics) == (other.checkpoint.checksum, other.metrics)
 
 
-def test_a_sub_epoch_that_is_to_end_is_saved_and_goes_on_elsewhere(volumes: Volumes) -> None:
+def test_a_preempted_sub_epoch_is_saved_and_resumed_elsewhere(volumes: Volumes) -> None:
     """The file name has the model, attempt and batch; the result counts all rows and the resumed rows."""
     savepoint = left(volumes, 6)
     assert savepoint.checkpoint.name == "one/fit-1/m00/u00000-e001-p0000-a1.s000006.pt"
@@ -143,7 +143,7 @@ def test_a_sub_epoch_that_is_to_end_is_saved_and_goes_on_elsewhere(volumes: Volu
     assert (result.rows, result.resumed_rows) == (ROWS, 24)
 
 
-def test_the_clock_takes_savepoints_while_a_sub_epoch_trains(volumes: Volumes) -> None:
+def test_timed_savepoints_are_taken_during_a_sub_epoch(volumes: Volumes) -> None:
     """The interval is configurable, and the newest savepoint is valid."""
     with worker(volumes) as one:
         one.context.savepoint_s = 1e-9
@@ -156,7 +156,7 @@ def test_the_clock_takes_savepoints_while_a_sub_epoch_trains(volumes: Volumes) -
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
-def test_a_savepoint_that_cannot_be_read_costs_itself_alone(
+def test_an_unreadable_savepoint_only_restarts_the_sub_epoch(
     volumes: Volumes, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     """The sub-epoch restarts from its first batch, and the log says why."""

@@ -26,7 +26,7 @@ def clocked(timer: Timer, *, sub_epoch_s: float, cost_s: float, batch_s: float =
 
 
 @given(sub_epoch_s=st.floats(130, 20_000), cost_s=st.floats(0.01, 60))
-def test_savepoints_cost_a_fiftieth_at_the_most(sub_epoch_s: float, cost_s: float) -> None:
+def test_savepoints_need_at_most_a_fiftieth_of_the_time(sub_epoch_s: float, cost_s: float) -> None:
     """The first savepoint has unknown cost.
 
     The pause is at most a quarter of an hour, or longer if the cost requires it.
@@ -39,7 +39,7 @@ def test_savepoints_cost_a_fiftieth_at_the_most(sub_epoch_s: float, cost_s: floa
     assert len(taken) >= 1
 
 
-def test_the_interval_is_youngs() -> None:
+def test_the_interval_follows_youngs_formula() -> None:
     """The interval is sqrt(2 d M), limited to between one minute and a quarter of an hour."""
     timer = Timer(between_losses_s=10_000.0)
     assert timer.interval_s() == 60

@@ -47,7 +47,7 @@ attempts = st.lists(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(story=attempts, last=st.sets(st.integers(1, BATCHES - 1), max_size=3))
-def test_any_savepoints_and_kills_leave_the_bits_of_a_sub_epoch_that_never_stopped(
+def test_savepoints_and_kills_change_no_bit_of_a_sub_epoch(
     rows: MappedRows,
     start: State,
     whole: tuple[State, dict[str, float]],
@@ -115,7 +115,7 @@ SAYINGS: list[tuple[Callable[[DataLoader, Checkpoint], object], str]] = [
 
 
 @pytest.mark.parametrize(("say", "message"), SAYINGS)
-def test_what_makes_no_sense_is_an_error_at_the_call(
+def test_invalid_arguments_are_errors_at_the_call(
     rows: MappedRows, say: Callable[[DataLoader, Checkpoint], object], message: str
 ) -> None:
     """The error has the expected value."""
@@ -132,7 +132,7 @@ def test_what_makes_no_sense_is_an_error_at_the_call(
     ],
     ids=["savepoint", "progress", "track"],
 )
-def test_after_the_loop_began_it_is_too_late(
+def test_a_call_after_the_loop_has_started_is_an_error(
     rows: MappedRows, say: Callable[[DataLoader, Checkpoint], object], what: str
 ) -> None:
     """A resumed sub-epoch would reach the call at another batch."""
@@ -148,7 +148,7 @@ def test_after_the_loop_began_it_is_too_late(
 # --- errors during a savepoint ----------------------------------------------------------------------
 
 
-def test_no_room_costs_a_savepoint_and_not_the_sub_epoch(
+def test_a_full_volume_skips_the_savepoint_and_the_sub_epoch_continues(
     rows: MappedRows, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log says so once; the next savepoint may succeed."""
@@ -173,7 +173,7 @@ def test_no_room_costs_a_savepoint_and_not_the_sub_epoch(
     assert ["no space to write" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_what_cannot_be_saved_costs_the_savepoint_alone(
+def test_an_unsavable_state_skips_only_the_savepoint(
     rows: MappedRows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The state may be valid again later."""
@@ -192,7 +192,7 @@ def test_what_cannot_be_saved_costs_the_savepoint_alone(
 
 
 @pytest.mark.parametrize("is_declared", [False, True])
-def test_a_library_that_has_the_batches_has_no_savepoints(
+def test_training_loops_of_libraries_have_no_savepoints(
     rows: MappedRows, caplog: pytest.LogCaptureFixture, is_declared: bool
 ) -> None:
     """The library's variables are not saved; user code may declare that it can resume without them."""

@@ -130,7 +130,7 @@ def test_a_longer_training_continues_on_the_longer_curve(name: str, how: str) ->
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_training_that_is_cut_in_its_middle_follows_the_new_length(name: str) -> None:
+def test_a_schedule_follows_a_new_length_of_training(name: str) -> None:
     """Covers longer and shorter lengths."""
     make = SCHEDULES[name]
     for before, now in ((8, 16), (16, 8)):
@@ -140,7 +140,7 @@ def test_a_training_that_is_cut_in_its_middle_follows_the_new_length(name: str) 
 
 @pytest.mark.parametrize("now", [16, 32])
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_user_code_may_step_a_new_schedule_to_its_place_before_it_is_tracked(name: str, now: int) -> None:
+def test_user_code_may_advance_a_new_schedule_before_tracking_it(name: str, now: int) -> None:
     """No step is taken twice, whether the length changes or not. Compares learning rates only."""
     make = SCHEDULES[name]
     checkpoint = trained(make, 16, 7)
@@ -161,7 +161,7 @@ def test_a_schedule_that_ends_before_its_step_is_refused() -> None:
         tracking(checkpoint, make, 8)
 
 
-def test_a_schedule_that_is_made_after_its_optimizer_was_restored_is_refused() -> None:
+def test_a_schedule_created_after_its_optimizer_was_restored_is_refused() -> None:
     """It would start from the last rate of the old curve. Without a change of length it is accepted."""
     for total, is_refused in ((8, False), (16, True)):
         checkpoint = trained(S.CosineAnnealingLR, 8, 6)
@@ -177,7 +177,7 @@ def test_a_schedule_that_is_made_after_its_optimizer_was_restored_is_refused() -
             assert rates(optimizer, schedule, 2) == rates(*made(S.CosineAnnealingLR, 8), 8)[12:]
 
 
-def test_a_rate_that_is_a_tensor_stays_one() -> None:
+def test_a_learning_rate_tensor_stays_a_tensor() -> None:
     """Compiled optimizers use tensors."""
 
     def make(optimizer: Optimizer, total: int) -> Any:
@@ -189,7 +189,7 @@ def test_a_rate_that_is_a_tensor_stays_one() -> None:
     assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.05)
 
 
-def test_a_changed_rate_and_a_changed_length_go_together() -> None:
+def test_rate_and_length_can_change_together() -> None:
     checkpoint = trained(S.CosineAnnealingLR, 8, 8)
     checkpoint.changes = {"lr": (0.1, 0.2)}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.2, momentum=0.9)

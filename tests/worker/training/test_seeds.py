@@ -14,7 +14,7 @@ from cerebro.worker.training.seeds import has_cpu_only, seed_everything
 SEED = 2**62 + 3
 
 
-def test_a_seed_draws_the_numbers_of_each_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_determines_the_numbers_of_each_library(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(SEED)
     expected = torch.rand(3)
     if has_cpu_only():

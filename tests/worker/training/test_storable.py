@@ -72,7 +72,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_every_schedule_of_torch_goes_on_after_a_hop(name: str, tmp_path: Path) -> None:
+def test_every_torch_schedule_continues_after_a_hop(name: str, tmp_path: Path) -> None:
     """Six steps with a hop after the third give the rates of six uninterrupted steps."""
 
     def made() -> tuple[Any, Any]:
@@ -137,7 +137,7 @@ def _types(value: Any) -> Any:
 @settings(deadline=None, max_examples=60)
 @example(value=b"")
 @given(value=_values)
-def test_values_come_back_with_their_types(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_values_are_restored_with_their_types(value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Covers nested values; a model that stays in memory gets equal ones."""
     found = kept(value, tmp_path_factory.mktemp("values"))
     assert found == value
@@ -204,7 +204,9 @@ _cycle.append(_cycle)
     ],
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
-def test_what_cannot_be_carried_exactly_is_refused_by_name(value: Any, message: str, tmp_path: Path) -> None:
+def test_values_that_cannot_be_stored_exactly_are_refused_by_name(
+    value: Any, message: str, tmp_path: Path
+) -> None:
     """The error occurs at the last step of a sub-epoch or when saving, and no file is written."""
     for place in ({"a": [1, {"b": value}]}, {"a": [1, {"b": (value,)}]}):
         with pytest.raises(SpecError, match=message):
@@ -243,9 +245,7 @@ class Extra(torch.nn.Linear):
     ],
     ids=["array", "inside", "function", "dataclass"],
 )
-def test_extra_state_that_cannot_be_read_is_found_when_it_is_saved(
-    extra: Any, what: str, tmp_path: Path
-) -> None:
+def test_unreadable_extra_state_is_found_when_saving(extra: Any, what: str, tmp_path: Path) -> None:
     """The error has the module's number and the key; otherwise the next sub-epoch would fail in torch."""
     network = torch.nn.Sequential(torch.nn.Linear(1, 1), Extra(extra))
     with pytest.raises(SpecError, match=rf"module 1 of create_models\(\), at '1._extra_state',.*{what}"):
@@ -257,7 +257,7 @@ class Marked(torch.Tensor):
     """A user-defined tensor class."""
 
 
-def test_a_parameter_of_an_own_class_is_found_when_it_is_saved(tmp_path: Path) -> None:
+def test_a_parameter_of_a_custom_class_is_found_when_saving(tmp_path: Path) -> None:
     """Loading accepts only torch's classes."""
     network = torch.nn.Linear(1, 1)
     network.weight = torch.nn.Parameter(torch.ones(1, 1).as_subclass(Marked))
@@ -270,7 +270,7 @@ def test_a_parameter_of_an_own_class_is_found_when_it_is_saved(tmp_path: Path) -
 # --- views ---------------------------------------------------------------------------------------------
 
 
-def test_a_view_takes_the_room_of_what_it_shows(tmp_path: Path) -> None:
+def test_a_view_is_stored_without_the_rest_of_its_tensor(tmp_path: Path) -> None:
     """Stores 64 rows of a 10 MB tensor."""
     tensor = torch.randn(20000, 128)
     state: State = {
@@ -288,7 +288,7 @@ def test_a_view_takes_the_room_of_what_it_shows(tmp_path: Path) -> None:
         st.tuples(st.integers(0, 199), st.integers(1, 200), st.integers(1, 5)), min_size=1, max_size=5
     )
 )
-def test_whatever_is_cut_comes_back_with_the_same_sharing(
+def test_views_are_restored_with_the_same_sharing(
     cuts: list[tuple[int, int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Views that share elements still share them after a hop, and all values are the same."""

@@ -118,7 +118,7 @@ def weights(trainee: Trainee) -> bytes:
 # --- seeds -------------------------------------------------------------------------------------------
 
 
-def test_the_same_sub_epoch_gives_the_same_bits() -> None:
+def test_the_same_sub_epoch_is_bit_identical() -> None:
     """Covers initial weights, dropout, and the generators of Python and NumPy, after any earlier draws."""
     one = made()
     first = trained(one)
@@ -141,7 +141,7 @@ def test_seeds_are_distinct_and_unrelated() -> None:
     assert abs(np.corrcoef(seeds[:-1], seeds[1:])[0, 1]) < 0.2
 
 
-def test_a_restored_model_goes_on_to_the_bit() -> None:
+def test_a_restored_model_continues_bit_identically() -> None:
     """Two sub-epochs on one worker equal two with a hop in between, optimizer state included."""
     stayed = made()
     trained(stayed)
@@ -154,7 +154,7 @@ def test_a_restored_model_goes_on_to_the_bit() -> None:
     assert weights(hopped) == weights(stayed)
 
 
-def test_a_restored_model_has_its_own_weights_and_takes_over_what_the_user_keeps() -> None:
+def test_a_restored_model_copies_weights_and_reuses_other_state() -> None:
     """Weights are copied into the module; other state, which may be larger, is not duplicated."""
     first = made()
     trained(first)
@@ -172,7 +172,7 @@ def test_a_restored_model_has_its_own_weights_and_takes_over_what_the_user_keeps
 # --- modes -------------------------------------------------------------------------------------------
 
 
-def test_training_and_evaluation_are_told_apart() -> None:
+def test_training_and_evaluation_have_different_modes() -> None:
     """`train` has training mode and gradients, `test` neither; the next sub-epoch trains again."""
     trainee = made()
     assert (trained(trainee)["training"], trained(trainee)["grad"]) == (1.0, 1.0)
@@ -184,7 +184,7 @@ def test_training_and_evaluation_are_told_apart() -> None:
     assert trained(trainee)["training"] == 1.0
 
 
-def test_hyper_parameters_are_the_users_to_change() -> None:
+def test_user_code_may_change_its_hyperparameters() -> None:
     """User code may pop a value without effect on the next sub-epoch."""
 
     class Popping(Spec):
@@ -212,7 +212,7 @@ def test_models_must_be_a_list_of_modules(returned: Any) -> None:
         create(Bad(), {}, seed=0, model="m00", device=CPU)
 
 
-def test_the_number_of_models_must_stay() -> None:
+def test_the_number_of_models_must_not_change() -> None:
     """A state of one module does not fit two."""
     trainee = made()
     state = trainee.state()
@@ -222,7 +222,7 @@ def test_the_number_of_models_must_stay() -> None:
 
 
 @pytest.mark.parametrize("returned", [None, 0.5, [0.5], "loss", torch.ones(2)])
-def test_no_dict_is_named(returned: Any) -> None:
+def test_a_result_that_is_no_dict_is_named(returned: Any) -> None:
     """The error has the returned type."""
     with pytest.raises(MetricError, match=r"train\(\) returned a \w+.*expected a dict"):
         checked_metrics(returned, "train", "here")
@@ -231,7 +231,7 @@ def test_no_dict_is_named(returned: Any) -> None:
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), -float("inf"), torch.tensor(float("nan")), np.float32("inf")]
 )
-def test_a_metric_that_is_not_finite_is_an_error_of_its_own(value: Any) -> None:
+def test_a_non_finite_metric_has_its_own_error(value: Any) -> None:
     """The error has the metric's name and the place."""
     with pytest.raises(NonFiniteMetricError, match=r"loss became (nan|inf|-inf) in epoch 2, partition 1"):
         checked_metrics({"loss": value}, "train", "epoch 2, partition 1")

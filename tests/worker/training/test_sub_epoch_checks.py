@@ -108,12 +108,12 @@ def of_tracked_and_own_modules(spec: Spec, models: list[Any], checkpoint: Any, l
     [tracked, saved_by_hand, without_state, without_an_optimizer, of_tracked_and_own_modules],
     ids=lambda train: train.__name__,
 )
-def test_training_that_is_right_warns_of_nothing(train: Train, tmp_path: Path) -> None:
+def test_correct_training_causes_no_warning(train: Train, tmp_path: Path) -> None:
     """Covers optimizers that are tracked, saved by hand, stateless, or absent."""
     assert warned(train, tmp_path) == [[], []]
 
 
-def test_weights_that_are_set_without_a_gradient_count(tmp_path: Path) -> None:
+def test_weights_set_without_a_gradient_count_as_changed(tmp_path: Path) -> None:
     """Covers cluster centres in a buffer of a model without parameters, and a frozen parameter that is set."""
 
     class Centres(nn.Module):
@@ -128,7 +128,7 @@ def test_weights_that_are_set_without_a_gradient_count(tmp_path: Path) -> None:
     assert warned(train, tmp_path, lambda: nn.Linear(3, 1).requires_grad_(False)) == [[], []]
 
 
-def test_a_lazy_module_is_made_in_its_first_sub_epoch(tmp_path: Path) -> None:
+def test_a_lazy_module_is_initialized_in_its_first_sub_epoch(tmp_path: Path) -> None:
     """Its weights and sizes change, which is correct."""
 
     def lazy() -> nn.Module:
@@ -189,14 +189,16 @@ def without_gradient(spec: Spec, models: list[Any], checkpoint: Any, loader: Any
     ],
     ids=lambda value: "" if isinstance(value, str) else value.__name__,
 )
-def test_training_without_effect_is_told_with_what_is_known(train: Train, why: str, tmp_path: Path) -> None:
+def test_training_without_effect_causes_a_warning_with_its_cause(
+    train: Train, why: str, tmp_path: Path
+) -> None:
     """Each sub-epoch warns; normalisation statistics change but are not weights."""
     for found in warned(train, tmp_path):
         (text,) = found
         assert text.startswith(f"no weight changed in this sub-epoch: {why}")
 
 
-def test_an_optimizer_on_self_is_told_from_the_first_sub_epoch_on(tmp_path: Path) -> None:
+def test_an_optimizer_on_self_causes_warnings_from_the_first_sub_epoch(tmp_path: Path) -> None:
     """The first warning names the unsaved state, the others the stale parameters."""
     first, second, third = warned(kept_on_self, tmp_path, sub_epochs=3)
     assert len(first) == len(second) == len(third) == 1
@@ -212,7 +214,7 @@ def test_an_optimizer_on_self_is_told_from_the_first_sub_epoch_on(tmp_path: Path
 
 
 @pytest.mark.parametrize("keeps_other", [False, True])
-def test_an_optimizer_with_state_that_is_not_tracked_is_told_once(keeps_other: bool, tmp_path: Path) -> None:
+def test_an_untracked_optimizer_causes_one_warning(keeps_other: bool, tmp_path: Path) -> None:
     """A second, tracked optimizer makes no difference."""
 
     def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
@@ -245,7 +247,7 @@ class Counting(nn.Linear):
         return super().forward(inputs)
 
 
-def test_what_a_module_has_beside_its_saved_state_is_told(tmp_path: Path) -> None:
+def test_unsaved_state_of_a_module_causes_a_warning(tmp_path: Path) -> None:
     """The warning names changed buffers, counts and tensors, and no cache of a single call."""
     for (text,) in warned(tracked, tmp_path, lambda: nn.Sequential(Counting())):
         assert text.startswith(
@@ -255,7 +257,7 @@ def test_what_a_module_has_beside_its_saved_state_is_told(tmp_path: Path) -> Non
         assert "'last'" not in text
 
 
-def test_a_model_that_is_replaced_is_told(tmp_path: Path) -> None:
+def test_a_replaced_model_causes_a_warning(tmp_path: Path) -> None:
     """Covers a replaced list entry and an added one."""
 
     def swapped(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
@@ -270,7 +272,7 @@ def test_a_model_that_is_replaced_is_told(tmp_path: Path) -> None:
     assert "changed the number of its models from 1 to 2" in warned(longer, tmp_path, sub_epochs=1)[0][0]
 
 
-def test_a_layer_that_is_replaced_is_told(tmp_path: Path) -> None:
+def test_a_replaced_layer_causes_a_warning(tmp_path: Path) -> None:
     """The warning names its parameters; weights loaded in place give none."""
 
     def head(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
@@ -288,7 +290,7 @@ def test_a_layer_that_is_replaced_is_told(tmp_path: Path) -> None:
     assert warned(loaded, tmp_path) == [[], []]
 
 
-def test_a_name_of_a_tracked_object_that_is_set_is_told(tmp_path: Path) -> None:
+def test_an_overwritten_name_of_a_tracked_object_causes_a_warning(tmp_path: Path) -> None:
     """The state of the tracked object is saved instead."""
 
     def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
@@ -301,7 +303,7 @@ def test_a_name_of_a_tracked_object_that_is_set_is_told(tmp_path: Path) -> None:
         )
 
 
-def test_a_seed_of_ones_own_is_told(tmp_path: Path) -> None:
+def test_a_seed_in_user_code_causes_a_warning(tmp_path: Path) -> None:
     """A constant seed repeats the dropout masks in each sub-epoch."""
 
     def train(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:
@@ -312,7 +314,7 @@ def test_a_seed_of_ones_own_is_told(tmp_path: Path) -> None:
         assert text.startswith("train() seeded torch with 42")
 
 
-def test_nothing_stays_behind(tmp_path: Path) -> None:
+def test_the_checks_leave_no_hooks(tmp_path: Path) -> None:
     """All optimizer hooks are removed, even after an error in `train`."""
 
     def failing(spec: Spec, models: list[Any], checkpoint: Any, loader: Any) -> None:

@@ -101,7 +101,7 @@ def hopped(trainee: Trainee, folder: Path, hyperparams: Hyperparameters = OLD) -
 # --- restored and saved ------------------------------------------------------------------------------
 
 
-def test_what_is_tracked_goes_with_the_model(tmp_path: Path) -> None:
+def test_tracked_objects_move_with_the_model(tmp_path: Path) -> None:
     """Three sub-epochs with two hops equal three in which user code saves the optimizer, momentum included."""
     tracked, kept = new(), new(spec=KEEPS)
     for number in range(3):
@@ -113,7 +113,7 @@ def test_what_is_tracked_goes_with_the_model(tmp_path: Path) -> None:
     assert tracked.checkpoint["optimizer"]["state"][0]["momentum_buffer"].abs().sum() > 0
 
 
-def test_a_model_that_stays_in_memory_goes_on_like_one_that_hops(tmp_path: Path) -> None:
+def test_a_model_in_memory_continues_like_a_model_that_hops(tmp_path: Path) -> None:
     """As in a replay, which neither saves nor loads between sub-epochs."""
     stays, hops = new(), new()
     for number in range(3):
@@ -169,7 +169,7 @@ def test_two_objects_cannot_have_one_name() -> None:
         checkpoint.track(network=torch.nn.Linear(1, 1))
 
 
-def test_an_object_that_does_not_take_what_was_saved_is_named(tmp_path: Path) -> None:
+def test_an_object_that_cannot_load_its_saved_state_is_named(tmp_path: Path) -> None:
     """Shapes or parameter counts differ; the error includes the object's own message."""
     trainee = new()
     sub_epoch(TRACKS, trainee)
@@ -183,7 +183,7 @@ def test_an_object_that_does_not_take_what_was_saved_is_named(tmp_path: Path) ->
 # --- the learning-rate trap --------------------------------------------------------------------------
 
 
-def test_a_learning_rate_that_was_changed_takes_effect(tmp_path: Path) -> None:
+def test_a_changed_learning_rate_takes_effect(tmp_path: Path) -> None:
     """The momentum stays, and later sub-epochs keep the new rate."""
     trainee = new()
     sub_epoch(TRACKS, trainee)
@@ -195,7 +195,7 @@ def test_a_learning_rate_that_was_changed_takes_effect(tmp_path: Path) -> None:
     assert sub_epoch(TRACKS, hopped(arrived, tmp_path, changed), number=2)["lr"] == 0.003
 
 
-def test_what_was_not_changed_is_restored_as_it_was(tmp_path: Path) -> None:
+def test_unchanged_values_are_restored(tmp_path: Path) -> None:
     """A rate set by user code is no hyperparameter, so another change does not affect it."""
 
     def halving(
@@ -260,7 +260,7 @@ Scheduled = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRSchedul
     ],
     ids=["step", "lambda", "exponential", "cosine", "sequential"],
 )
-def test_a_schedule_goes_on_from_the_new_rate(schedule: Scheduled) -> None:
+def test_a_schedule_continues_from_the_new_rate(schedule: Scheduled) -> None:
     """Rates equal those of a training with the new rate from the start."""
 
     def rates(changes_at: int | None) -> Iterator[float]:
@@ -286,7 +286,7 @@ def test_a_schedule_goes_on_from_the_new_rate(schedule: Scheduled) -> None:
     assert list(rates(None))[4:] != pytest.approx(changed[4:])
 
 
-def test_a_changed_rate_without_effect_is_an_error_of_its_sub_epoch(tmp_path: Path) -> None:
+def test_a_changed_rate_without_effect_fails_the_sub_epoch(tmp_path: Path) -> None:
     """User code that loads the optimizer itself restores the old rate, so the sub-epoch fails."""
     trainee = new(spec=KEEPS)
     sub_epoch(KEEPS, trainee)
@@ -296,7 +296,7 @@ def test_a_changed_rate_without_effect_is_an_error_of_its_sub_epoch(tmp_path: Pa
         sub_epoch(KEEPS, arrived, number=1)
 
 
-def test_a_rate_that_user_code_sets_itself_is_right(tmp_path: Path) -> None:
+def test_a_rate_set_by_user_code_is_accepted(tmp_path: Path) -> None:
     """User code sets the rate after loading, or makes a new optimizer."""
 
     def setting(

@@ -66,7 +66,7 @@ def _kept() -> dict[str, Any]:
     ],
     ids=["set", "update", "setdefault", "or", "pop", "popitem", "clear", "delete", "append", "add", "inner"],
 )  # fmt: skip
-def test_what_test_writes_into_checkpoint_is_refused(action: Callable[[Any], object]) -> None:
+def test_writes_of_test_into_checkpoint_are_refused(action: Callable[[Any], object]) -> None:
     """Covers all methods and in-place changes, which would be lost. `train` may write again."""
     spec = Reader(action)
     trainee = create(spec, {}, seed=0, model="m00", device=torch.device("cpu"))
@@ -145,7 +145,7 @@ def next_task(story: Story, partition: int) -> TrainTask:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_train_has_the_newest_validation_and_a_replay_has_the_same(tmp_path: Path, seed: int) -> None:
+def test_train_and_replay_use_the_newest_validation(tmp_path: Path, seed: int) -> None:
     """Validations arrive at random times.
 
     The log has the epoch for each sub-epoch, and the weights are bit-identical.
@@ -196,7 +196,7 @@ def repeated(
     return repeat.train(model, folder).state()
 
 
-def test_rates_fall_by_validation(tmp_path: Path) -> None:
+def test_a_growing_validation_loss_reduces_the_rate(tmp_path: Path) -> None:
     """A growing loss halves the rate once per epoch, not once per sub-epoch."""
     volumes = volumes_in(tmp_path)
     story = fitted(write_split(volumes, "train", WORKERS))

@@ -114,7 +114,7 @@ def flips_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper, "train_sub_epoch", train)
 
 
-def test_every_sub_epoch_comes_out_to_the_bit_and_nothing_is_written(trained: Trained) -> None:
+def test_reexecutions_are_bit_identical_and_write_nothing(trained: Trained) -> None:
     """Covers the first sub-epoch and those with an optimizer state."""
     folder = trained.volumes.checkpoints
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -141,9 +141,7 @@ def test_one_flipped_bit_is_found_and_named(trained: Trained, monkeypatch: pytes
     assert wrong.digest == again.digest != right.digest
 
 
-def test_where_bits_may_differ_metrics_are_compared(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_are_compared_if_bits_may_differ(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another kind of processor, bits may differ, but a metric off by one percent may not."""
     flips_a_bit(monkeypatch)
     for wrong, found in ((1.0, False), (1.0 + 5e-4, False), (1.01, True)):
@@ -174,7 +172,7 @@ def test_a_metric_that_is_not_finite_is_a_difference(
     assert outcome.differences[0].startswith("loss became nan")
 
 
-def test_digests_are_equal_exactly_where_states_are() -> None:
+def test_digests_are_equal_if_and_only_if_states_are() -> None:
     """The order of names does not matter; types, shapes, bits and the sign of zero do."""
     base = {"a": torch.tensor([0.0, 1.0]), "b": [1, {"x": 2.0}]}
     same = {"b": [1, {"x": 2.0}], "a": torch.tensor([0.0, 1.0])}

@@ -16,7 +16,7 @@ from cerebro.worker.training.warm_up import warm_up_before_fork
         ("13.0", 0),
     ],
 )
-def test_a_build_for_gpus_makes_no_backward_pass(
+def test_the_warm_up_of_a_cuda_build_runs_no_backward_pass(
     cuda: str | None, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On such a build the first backward pass starts a thread per GPU, and later forks cannot train."""

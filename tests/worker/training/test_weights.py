@@ -30,7 +30,7 @@ def test_weighted_means_average_to_the_mean_of_all(shares: list[list[float]]) ->
 
 
 @given(cuts=st.lists(st.integers(0, 12), max_size=3), seed=st.integers(0, 99))
-def test_gradients_of_shares_average_to_that_of_the_batch(cuts: list[int], seed: int) -> None:
+def test_gradients_of_shares_average_to_the_gradient_of_the_batch(cuts: list[int], seed: int) -> None:
     """Covers `Tensor.backward` and `autograd.backward` with accumulated gradients."""
     random = torch.Generator().manual_seed(seed)
     rows = torch.rand(12, 3, generator=random, dtype=torch.float64)

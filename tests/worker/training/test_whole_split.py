@@ -109,7 +109,7 @@ def in_one_process(trainee: Trainee, folders: Sequence[Path]) -> dict[str, float
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
-def test_metrics_are_those_of_the_whole_split_in_one_process(
+def test_metrics_equal_a_test_in_one_process(
     workers: int, tmp_path: Path, trainee: Trainee, handler: Handler
 ) -> None:
     """Compares AUC, F1 and a mean for a partition per worker and for one partition."""
@@ -123,7 +123,7 @@ def test_metrics_are_those_of_the_whole_split_in_one_process(
     assert figures.averaged([found]) == ""
 
 
-def test_training_data_is_tested_in_parts_and_that_is_told(
+def test_a_test_of_training_data_in_parts_is_marked(
     tmp_path: Path, trainee: Trainee, handler: Handler
 ) -> None:
     """Training data stays on the workers' volumes, so the AUC is a mean over parts and marked as such.
