@@ -51,7 +51,7 @@ def story() -> Story:
     return told
 
 
-def test_an_axis_says_which_category_is_no_value() -> None:
+def test_an_axis_marks_the_category_of_absent_values() -> None:
     """A value with the same text stays a value."""
     assert hyperparameter_axis("momentum", [0.5, None, 0.9]).describe()["absent"] == 2
     assert hyperparameter_axis("amsgrad", ["(absent)", "yes"]).describe()["absent"] is None
@@ -92,7 +92,7 @@ def brush(page: Page, low: float, high: float) -> str:
         (-0.02, 0.7, 'hp.momentum in ("0.5", "0.9")', {"m00", "m01"}),
     ],
 )
-def test_what_is_brushed_is_what_the_table_lists(
+def test_the_table_lists_the_brushed_models(
     page: Page, low: float, high: float, sentence: str, models: set[str]
 ) -> None:
     """Opening the address again shows the same brush."""

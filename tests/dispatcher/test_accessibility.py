@@ -54,7 +54,7 @@ def address(bench: Bench) -> Iterator[str]:
         yield at
 
 
-def test_every_page(browser: Browser, address: str, tmp_path: Path) -> None:
+def test_every_page_is_accessible(browser: Browser, address: str, tmp_path: Path) -> None:
     """Experiments in every state; every second page is loaded in the last look instead of the first."""
     wrong: list[str] = []
     is_turned = False
@@ -80,7 +80,9 @@ def test_every_page(browser: Browser, address: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_an_outage(browser: Browser, address: str, bench: Bench, scheme: Scheme) -> None:
+def test_pages_are_accessible_during_an_outage(
+    browser: Browser, address: str, bench: Bench, scheme: Scheme
+) -> None:
     """Known data stays below a message; a page without data says what to do."""
     with window(browser, DESKTOP, scheme) as context:
         page = context.new_page()
@@ -98,7 +100,7 @@ def test_an_outage(browser: Browser, address: str, bench: Bench, scheme: Scheme)
             bench.monotonic.now += 60
 
 
-def test_menus_that_are_open(browser: Browser, address: str) -> None:
+def test_open_menus_are_accessible(browser: Browser, address: str) -> None:
     """Menus, help and details pass the same checks."""
     with window(browser) as context:
         page = context.new_page()
@@ -112,7 +114,7 @@ def test_menus_that_are_open(browser: Browser, address: str) -> None:
         assert violations(page) == []
 
 
-def test_a_page_by_keyboard(browser: Browser, address: str) -> None:
+def test_a_page_can_be_used_by_keyboard(browser: Browser, address: str) -> None:
     """The first stop skips to the content, every stop is visible, digits open tabs, Enter follows."""
     with window(browser) as context:
         page = context.new_page()

@@ -56,7 +56,7 @@ def read_model(story: Story) -> ReadModel:
 # --- checkpoints --------------------------------------------------------------------------------
 
 
-def test_checkpoints_say_why_they_are_kept() -> None:
+def test_checkpoints_show_why_they_are_kept() -> None:
     """Best models first; each keeps its latest and previous checkpoint, and its best epoch's."""
     view = checkpoints(read_model(running_story()))
     assert [row.model for row in view.rows] == [m for m in ("m00", "m01", "m02", "m03") for _ in range(2)]
@@ -68,7 +68,7 @@ def test_checkpoints_say_why_they_are_kept() -> None:
     assert view.best == newest
 
 
-def test_checkpoints_of_one_model_and_of_none() -> None:
+def test_checkpoints_can_be_filtered_by_model() -> None:
     """A filter, an unknown name, and an experiment without a fit."""
     story = read_model(running_story())
     assert {row.model for row in checkpoints(story, model="m02").rows} == {"m02"}
@@ -96,7 +96,7 @@ def test_download_with_the_session(bench: Bench) -> None:
         "fit-1/m00/u00000-e001-p0001-a1.pt",
     ],
 )  # fmt: skip
-def test_only_what_the_log_names_is_sent(bench: Bench, path: str) -> None:
+def test_only_checkpoints_in_the_log_are_sent(bench: Bench, path: str) -> None:
     """Only while the file exists."""
     assert bench.signed_in().get(f"{PAGE}/checkpoints/{path}").status_code == 404
 
@@ -104,7 +104,7 @@ def test_only_what_the_log_names_is_sent(bench: Bench, path: str) -> None:
 # --- code and history ---------------------------------------------------------------------------
 
 
-def test_code_as_it_ran(bench: Bench) -> None:
+def test_the_code_page_shows_the_executed_code(bench: Bench) -> None:
     """Source, class, hash, author and runs, all escaped."""
     bench.store.codes[CODE] = CodeRecord(
         sha256=CODE,
@@ -123,7 +123,7 @@ def test_code_as_it_ran(bench: Bench) -> None:
     assert EVIL not in page
 
 
-def test_only_the_code_that_is_shown_is_fetched(bench: Bench) -> None:
+def test_only_the_shown_code_is_fetched(bench: Bench) -> None:
     """Each package may have 32 MiB; the page lists many and shows one, and polls fetch none."""
     story = Story("many")
     story.workers_join()
@@ -203,7 +203,7 @@ def test_proxy_is_configured_as_a_whole() -> None:
         ({"CEREBRO_LINK_GRAFANA": "javascript:alert(1)"}, "CEREBRO_LINK_GRAFANA"),
     ],
 )
-def test_wrong_settings_are_told(variables: dict[str, str], match: str) -> None:
+def test_wrong_settings_are_reported_by_name(variables: dict[str, str], match: str) -> None:
     """By variable name, before the server listens."""
     with pytest.raises(ClusterError, match=match):
         Settings.from_environment(NEEDED | variables)

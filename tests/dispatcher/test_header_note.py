@@ -19,7 +19,7 @@ def head(told: Story, tab: str = "/models") -> str:
     return bench.signed_in().get(f"/experiments/{told.record.name}{tab}").text.partition('class="tabline"')[0]
 
 
-def test_a_run_that_paused_before_its_plan_says_why_on_each_page() -> None:
+def test_each_page_shows_why_a_run_paused_before_its_plan() -> None:
     """A volume that the plan needs is unusable."""
     told, reason = Story("new"), "/volumes/shared/x is read-only"
     told.workers_join()
@@ -38,7 +38,7 @@ def test_a_run_that_paused_before_its_plan_says_why_on_each_page() -> None:
         assert "paused" in found, page
 
 
-def test_a_long_reason_opens_in_place() -> None:
+def test_a_long_reason_is_expandable() -> None:
     """The heading is the beginning of the text; the escaped full text follows."""
     told = running_story()
     told.pause(LONG)

@@ -34,7 +34,7 @@ def foot(browser: Browser, path: str = PAGE) -> str:
     return found[0] if found else ""
 
 
-def test_the_newest_line_leads_to_its_log(volumes: Volumes, browser: Browser) -> None:
+def test_the_newest_line_links_to_its_log(volumes: Volumes, browser: Browser) -> None:
     """Blank lines are skipped, and terminal colours removed."""
     write_log(volumes, "digits", SUB_EPOCH, "first\n\x1b[33mloss\x1b[0m <b>0.5</b>\n\n")
     shown = foot(browser)
@@ -43,7 +43,7 @@ def test_the_newest_line_leads_to_its_log(volumes: Volumes, browser: Browser) ->
     assert "first" not in shown
 
 
-def test_a_line_that_is_printed_is_news(volumes: Volumes, browser: Browser) -> None:
+def test_a_printed_line_refreshes_the_page(volumes: Volumes, browser: Browser) -> None:
     """New output refreshes the page, although the event log does not grow."""
     write_log(volumes, "digits", SUB_EPOCH, "batch 1\n")
     address = f"/fragments{PAGE}"
@@ -60,12 +60,12 @@ def test_a_line_that_is_printed_is_news(volumes: Volumes, browser: Browser) -> N
     assert "<code>batch 2</code>" in foot(browser, address)
 
 
-def test_a_sub_epoch_that_has_printed_nothing_says_so(browser: Browser) -> None:
+def test_a_sub_epoch_without_output_is_marked(browser: Browser) -> None:
     """The link works before the first line."""
     assert "no output yet" in foot(browser)
 
 
-def test_a_model_that_does_not_run_has_none(volumes: Volumes, browser: Browser) -> None:
+def test_a_model_that_does_not_run_has_no_newest_line(volumes: Volumes, browser: Browser) -> None:
     """The table of sub-epochs links to finished logs."""
     write_log(volumes, "digits", "fit-1/train/m07/e1/p0", "its last words\n")
     assert foot(browser, "/experiments/digits/models/m07") == ""

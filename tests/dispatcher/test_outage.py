@@ -19,7 +19,7 @@ def bench() -> Bench:
     return bench
 
 
-def test_last_good_data_stays_with_a_banner(bench: Bench) -> None:
+def test_the_last_good_data_stays_with_a_banner(bench: Bench) -> None:
     """Both live pages dim and name the start of the outage; they recover by themselves."""
     browser = bench.signed_in()
     for path in ("/experiments", "/experiments/digits"):
@@ -39,7 +39,7 @@ def test_last_good_data_stays_with_a_banner(bench: Bench) -> None:
     assert "does not answer" not in browser.get("/experiments").text
 
 
-def test_page_that_was_never_read_says_so(bench: Bench) -> None:
+def test_a_page_without_known_data_is_503(bench: Bench) -> None:
     """503 with instructions, not a misleading empty list."""
     browser = bench.signed_in()
     bench.store.is_away = True
@@ -50,7 +50,7 @@ def test_page_that_was_never_read_says_so(bench: Bench) -> None:
     assert browser.client.get("/health").status_code == 200
 
 
-def test_known_outage_is_not_waited_for_by_everybody() -> None:
+def test_during_a_known_outage_calls_fail_immediately() -> None:
     """One call per interval probes the store; the others fail immediately."""
     store, monotonic = FakeStore(is_away=True), Clock()
     reader = Reader(store, clock=Clock(), monotonic=monotonic)
@@ -64,7 +64,7 @@ def test_known_outage_is_not_waited_for_by_everybody() -> None:
     assert len(store.calls) == 2
 
 
-def test_store_that_hangs_is_given_up_as_soon_as_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_store_times_out_as_fast_as_an_unavailable_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise one hanging call would block a page for 30 s."""
     asked: dict[str, float] = {}
 
@@ -81,7 +81,7 @@ def test_store_that_hangs_is_given_up_as_soon_as_one_that_is_away(monkeypatch: p
     assert asked["timeout_s"] <= asked["retry_for_s"] == 3.0
 
 
-def test_a_command_is_tried_although_the_store_was_away(bench: Bench) -> None:
+def test_a_command_is_tried_despite_a_known_outage(bench: Bench) -> None:
     """A form sent right after an outage must not report the outage."""
     browser = bench.signed_in()
     bench.store.is_away = True

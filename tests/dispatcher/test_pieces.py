@@ -12,7 +12,7 @@ from tests.dispatcher.fakes import TOKEN
 NEEDED = {"CEREBRO_SERVER": "http://127.0.0.1:7070/", "CEREBRO_TOKEN": TOKEN}
 
 
-def test_settings_that_are_given() -> None:
+def test_each_variable_sets_its_field() -> None:
     """Each variable sets its field."""
     settings = Settings.from_environment(
         NEEDED
@@ -56,7 +56,7 @@ def test_page_behind_a_proxy_is_not_local(proxy: dict[str, str]) -> None:
         {"CEREBRO_LINK_NOTEBOOK": "file:///etc/passwd"},
     ],
 )
-def test_settings_that_are_wrong(change: dict[str, str]) -> None:
+def test_wrong_settings_are_refused(change: dict[str, str]) -> None:
     """The message names the variable."""
     with pytest.raises(ClusterError, match=next(iter(change))):
         Settings.from_environment(NEEDED | change)
@@ -67,6 +67,6 @@ def test_settings_that_are_wrong(change: dict[str, str]) -> None:
     ["a.csv", "../a.csv", "~/a.csv", "s3://bucket", "s3:///key", "s3:bucket/key", "file://host/a", "file:a", "http://x/a",
      "/a\x00b", "/" + "a" * 3000, "C:\\data"],
 )  # fmt: skip
-def test_locators_that_cannot_exist(text: str) -> None:
+def test_impossible_locators_are_refused(text: str) -> None:
     """Each has a message."""
     assert locator_problem(text).endswith(".")

@@ -77,7 +77,7 @@ def forked(forks: Forks, port: int, said: Path, **environment: str) -> Iterator[
 
 
 @pytest.mark.slow
-def test_process_is_healthy_without_a_store_and_ends_when_asked(port: int) -> None:
+def test_the_process_is_healthy_without_a_store_and_ends_on_sigterm(port: int) -> None:
     """It also renders a page."""
     with dispatcher(port) as process:
         answer = first_answer(f"http://127.0.0.1:{port}/health", process)
@@ -114,7 +114,7 @@ def test_a_blocked_read_is_answered_before_the_process_ends(
         ({"CEREBRO_BIND": "nonsense"}, "expected host:port"),
     ],
 )
-def test_wrong_setting_is_one_sentence(
+def test_a_wrong_setting_is_reported_in_one_sentence(
     environment: dict[str, str], match: str, forks: Forks, tmp_path: Path, port: int
 ) -> None:
     """A configuration error has no traceback."""

@@ -31,7 +31,7 @@ def shown() -> tuple[Run, Browser]:
     return fold("pruned", log()).runs["fit-1"], bench.signed_in()
 
 
-def test_a_models_page_says_that_its_checkpoints_were_removed() -> None:
+def test_the_page_of_a_model_shows_that_its_checkpoints_were_removed() -> None:
     """The page offers no action that needs a checkpoint."""
     run, browser = shown()
     assert run.models["m01"].state is ModelState.STOPPED
@@ -42,7 +42,7 @@ def test_a_models_page_says_that_its_checkpoints_were_removed() -> None:
     assert "were removed" not in text_of(browser.get(f"/experiments/pruned/models/{best.id}").text)
 
 
-def test_the_list_of_checkpoints_has_those_that_are_there() -> None:
+def test_the_list_of_checkpoints_has_only_existing_checkpoints() -> None:
     """For a model without checkpoints the list names the reason."""
     run, browser = shown()
     page = text_of(browser.get("/experiments/pruned/checkpoints").text)

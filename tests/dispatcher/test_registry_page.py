@@ -24,7 +24,7 @@ def test_versions_and_aliases_are_shown(bench: Bench) -> None:
     assert "lr 0.1, width 64" in text
 
 
-def test_what_was_read_is_shown_while_the_store_is_away(bench: Bench) -> None:
+def test_known_models_are_shown_while_the_store_is_unavailable(bench: Bench) -> None:
     """All viewers share one request to the store per interval."""
     bench.store.registered = registered_models()
     browser = bench.signed_in()
@@ -37,7 +37,7 @@ def test_what_was_read_is_shown_while_the_store_is_away(bench: Bench) -> None:
     assert "champion" in browser.get("/registry").text
 
 
-def test_a_version_that_cannot_be_read_is_shown_with_its_reason(bench: Bench) -> None:
+def test_an_unreadable_version_is_shown_with_its_reason(bench: Bench) -> None:
     """After the readable versions; also a model without any readable version."""
     digits, *others = registered_models()
     broken = UnreadableVersion(version=9, reason="version 9 of the registered model 'digits' cannot be read")

@@ -56,7 +56,7 @@ def half_of(name: str) -> list[Event]:
     return found
 
 
-def test_the_tab_names_who_went_on_and_who_was_stopped_at_which_value() -> None:
+def test_the_tab_lists_promoted_and_stopped_models_with_reasons() -> None:
     """With the reason, from the highest to the lowest rung."""
     _, browser = shown("asha")
     page = text_of(browser.get("/experiments/asha/search").text)
@@ -70,7 +70,7 @@ def test_the_tab_names_who_went_on_and_who_was_stopped_at_which_value() -> None:
     assert "promoted to epoch 3" in page
 
 
-def test_while_a_search_goes_on_no_share_is_told() -> None:
+def test_an_open_search_shows_no_percentage() -> None:
     """The page shows models and epochs; models at a rung are shown as paused."""
     _, browser = shown("waiting", half_of("waiting"))
     page = text_of(browser.get("/experiments/waiting").text)
@@ -84,7 +84,7 @@ def test_while_a_search_goes_on_no_share_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_every_page_bears_every_stage_of_a_search(name: str) -> None:
+def test_every_page_works_at_every_stage_of_a_search(name: str) -> None:
     """Also before the first model exists."""
     events = log_of(name)
     began = next(index for index, event in enumerate(events) if event.type == "RunStarted")
@@ -107,7 +107,7 @@ def test_every_page_bears_every_stage_of_a_search(name: str) -> None:
             assert browser.get(tab).status_code == 200
 
 
-def test_models_tell_their_parents_and_curves_begin_there() -> None:
+def test_models_show_their_parents_and_curves_start_there() -> None:
     """In the table, on the model's page and in the curves."""
     _, browser = shown("pbt")
     run = fold("pbt", log_of("pbt")).runs["fit-1"]
@@ -124,7 +124,7 @@ def test_models_tell_their_parents_and_curves_begin_there() -> None:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
+def test_cached_rows_equal_recomputed_rows(name: str) -> None:
     """Cached rows equal recomputed rows after every event of a search."""
     kept = ReadModel(record(name))
     for number, event in enumerate(log_of(name)):
@@ -143,7 +143,7 @@ def test_the_rows_that_are_kept_are_those_that_are_made_anew(name: str) -> None:
             assert table.varying == anew.table(anew.state.runs[run.id]).varying
 
 
-def test_a_search_is_steered_from_its_tab() -> None:
+def test_a_search_can_be_controlled_from_its_tab() -> None:
     """The tab offers add, clone and stop while the search runs, and names the author."""
     bench, browser = shown("waiting", half_of("waiting"))
     page = browser.get("/experiments/waiting/search").text

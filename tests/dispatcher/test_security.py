@@ -80,7 +80,7 @@ def test_markup_in_names_is_text_on_every_page(page: Page, evil_address: str) ->
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_markup_is_text_under_the_pointer(page: Page, evil_address: str) -> None:
+def test_markup_is_text_in_hover_labels(page: Page, evil_address: str) -> None:
     """Hover over each mark of each figure, since Plotly renders its text as HTML."""
     sign_in(page, evil_address, TOKEN)
     seen = 0
@@ -123,7 +123,7 @@ def test_markup_is_text_in_the_report(page: Page, evil: Bench, tmp_path: Path) -
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_a_script_that_got_into_a_page_would_not_run(page: Page, evil_address: str) -> None:
+def test_an_injected_script_does_not_run(page: Page, evil_address: str) -> None:
     """The policy is the second line of defence against inline scripts, handlers and eval."""
     sign_in(page, evil_address, TOKEN)
     said: list[str] = []
@@ -142,7 +142,7 @@ def test_a_script_that_got_into_a_page_would_not_run(page: Page, evil_address: s
 
 
 @pytest.mark.processes
-def test_markup_is_escaped_in_what_is_sent(evil: Bench) -> None:
+def test_markup_is_escaped_in_every_answer(evil: Bench) -> None:
     """In every page, fragment, image and read answer that is HTML; JSON has a JSON content type."""
     client = evil.signed_in()
     for path in ("/experiments", "/cluster", *(f"/experiments/evil{each}" for each in EVIL)):
@@ -161,7 +161,7 @@ def test_markup_is_escaped_in_what_is_sent(evil: Bench) -> None:
 
 
 @pytest.mark.processes
-def test_the_token_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_token_is_in_no_answer_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Not in pages, headers, addresses, log lines or the OpenAPI document."""
     caplog.set_level(logging.DEBUG)
     bench = gallery(tmp_path)
@@ -196,7 +196,7 @@ def test_the_token_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("volume", ["checkpoints", "logs"])
-def test_nothing_beside_the_volumes_is_sent(tmp_path: Path, path: str, volume: str) -> None:
+def test_files_outside_the_volumes_are_not_sent(tmp_path: Path, path: str, volume: str) -> None:
     """For every kind of path traversal."""
     (tmp_path / "secret").write_text("the secret beside the volumes")
     bench = gallery(tmp_path / "volumes")

@@ -45,7 +45,7 @@ def test_guessing_by_header_is_slowed_down(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("header", ["Basic " + TOKEN, "Bearer", "Bearer  ", TOKEN])
-def test_what_is_no_bearer_token_is_no_try(bench: Bench, header: str) -> None:
+def test_a_malformed_header_does_not_count_as_an_attempt(bench: Bench, header: str) -> None:
     """A malformed header is not compared with the token, so it does not count as an attempt."""
     client = bench.app.test_client()
     for path in ("/experiments", VIEW, "/api/v1/queue") * 4:

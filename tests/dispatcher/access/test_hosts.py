@@ -27,7 +27,7 @@ def test_own_host_names(host: str) -> None:
     assert bench.app.test_client().get("/sign-in", headers={"Host": host}).status_code == 200
 
 
-def test_listening_everywhere_does_not_answer_to_every_name() -> None:
+def test_listening_on_all_addresses_does_not_accept_every_name() -> None:
     """0.0.0.0 is an address to listen on, not a name to be called by."""
     bench = Bench(settings=settings(host="0.0.0.0"))
     assert bench.app.test_client().get("/sign-in", headers={"Host": "0.0.0.0:7080"}).status_code == 421
@@ -37,7 +37,7 @@ def test_listening_everywhere_does_not_answer_to_every_name() -> None:
     ("host", "status"),
     [("10.1.2.3:30080", 200), ("[fd00::1]:80", 200), ("cerebro.example.org", 421), ("1.2.3", 421)],
 )
-def test_listening_everywhere_answers_to_numbers(host: str, status: int) -> None:
+def test_listening_on_all_addresses_accepts_numeric_addresses(host: str, status: int) -> None:
     """A numeric address is safe, because no name server can point it elsewhere."""
     app = Bench(settings=settings(host="0.0.0.0")).app
     assert app.test_client().get("/sign-in", headers={"Host": host}).status_code == status
@@ -58,5 +58,5 @@ def test_health_needs_nothing(bench: Bench) -> None:
     assert (answer.status_code, answer.json) == (200, {"status": "ok", "api": "/api"})
 
 
-def test_session_under_a_foreign_name_reads_nothing(bench: Bench) -> None:
+def test_a_session_under_a_foreign_host_name_is_refused(bench: Bench) -> None:
     assert bench.signed_in().client.get(VIEW, headers={"Host": "evil.example"}).status_code == 421

@@ -31,17 +31,17 @@ def ask(
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3"])
-def test_proxy_that_is_named_signs_people_in(address: str) -> None:
+def test_a_trusted_proxy_signs_people_in(address: str) -> None:
     assert ask(proxied(), address).status_code == 200
 
 
 @pytest.mark.parametrize("address", ["10.2.0.1", "127.0.0.1", "::1", "192.168.0.1", ""])
-def test_header_of_anybody_else_is_nobody(address: str) -> None:
+def test_identity_headers_of_other_addresses_are_ignored(address: str) -> None:
     """Otherwise every client could claim any identity."""
     assert ask(proxied(), address).status_code == 303
 
 
-def test_header_means_nothing_unless_configured(bench: Bench) -> None:
+def test_an_unconfigured_identity_header_is_ignored(bench: Bench) -> None:
     """A header with another name is ignored, too."""
     assert ask(bench, "10.1.2.3").status_code == 303
     assert ask(proxied("X-Remote-User"), "10.1.2.3").status_code == 303
@@ -65,7 +65,7 @@ def test_proxied_browser_still_needs_form_tokens() -> None:
 
 
 @pytest.mark.parametrize("header", ["Basic YWRhOng=", "Bearer of-the-proxys-own"])
-def test_proxy_that_passes_its_own_authorization_on(header: str) -> None:
+def test_an_authorization_header_of_the_proxy_is_no_wrong_token(header: str) -> None:
     """nginx with auth_basic forwards its own Authorization header. It must not count as a wrong token."""
     bench = proxied()
     client = bench.app.test_client()
@@ -80,13 +80,13 @@ def test_proxy_that_passes_its_own_authorization_on(header: str) -> None:
     assert client.get(VIEW, headers=BEARER, **place).status_code == 200
 
 
-def test_proxy_does_not_speak_for_programs() -> None:
+def test_the_api_ignores_identity_headers() -> None:
     """The store's API accepts only tokens."""
     assert ask(proxied(), "10.1.2.3", path="/api/v1/experiments").status_code == 401
 
 
 @pytest.mark.parametrize("name", ["controller", "Admin", "autoscaler", "c0ntroller"])
-def test_a_person_is_never_called_as_the_platform_is(name: str) -> None:
+def test_people_with_reserved_names_get_a_suffix(name: str) -> None:
     """A proxy user named like a service gets a suffix, so logs stay unambiguous."""
     assert person(name) == f"{name} (a person)"
     assert person("ada") == "ada"

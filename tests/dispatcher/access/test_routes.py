@@ -8,7 +8,7 @@ from tests.dispatcher.access.surface import LOCAL, OPEN, changing, routes
 from tests.dispatcher.fakes import Bench
 
 
-def test_only_few_routes_are_open(bench: Bench) -> None:
+def test_only_listed_routes_are_open(bench: Bench) -> None:
     """A new open route must be added here."""
     endpoints = {rule.endpoint for rule in bench.app.url_map.iter_rules()}
     assert endpoints >= OPEN
@@ -19,7 +19,7 @@ def test_only_few_routes_are_open(bench: Bench) -> None:
     assert open_ones == set()
 
 
-def test_what_changes_anything_is_known_here(bench: Bench) -> None:
+def test_routes_that_accept_posts_are_listed_here(bench: Bench) -> None:
     """A new route that accepts POST must be added here."""
     assert changing(bench) == [
         "/account/tokens", "/account/tokens/revoke",
@@ -41,7 +41,7 @@ def test_every_change_needs_the_form_token(bench: Bench) -> None:
     assert browser.get("/experiments").status_code == 200
 
 
-def test_browsers_are_led_to_the_sign_in_from_every_page(bench: Bench) -> None:
+def test_every_page_redirects_signed_out_browsers_to_the_sign_in(bench: Bench) -> None:
     """API addresses answer 401 to browsers, too."""
     browser = bench.browser()
     for method, path, _ in routes(bench):

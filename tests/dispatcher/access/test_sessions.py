@@ -12,7 +12,7 @@ from dispatcher.pages.poll_cache import TRUSTED_S
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 
 
-def test_cookie_is_out_of_reach_of_scripts_and_other_sites(bench: Bench) -> None:
+def test_cookie_is_protected_from_scripts_and_other_sites(bench: Bench) -> None:
     """HttpOnly, SameSite, named for the port, and Secure behind a TLS proxy."""
     cookie = bench.browser().get("/sign-in").headers["Set-Cookie"]
     assert cookie.startswith("cerebro-7080=")
@@ -58,7 +58,7 @@ def test_session_outlives_a_restart_of_the_page(bench: Bench) -> None:
         "/\t/evil",
     ],
 )
-def test_sign_in_leads_nowhere_else(target: str) -> None:
+def test_sign_in_redirects_only_to_own_pages(target: str) -> None:
     assert local_path(target, "/experiments") == "/experiments"
 
 
@@ -101,7 +101,7 @@ def test_signing_out_ends_copies_at_other_processes(bench: Bench) -> None:
     assert TRUSTED_S <= 5.0
 
 
-def test_signing_out_ends_this_session_alone(bench: Bench) -> None:
+def test_signing_out_ends_only_this_session(bench: Bench) -> None:
     """Other sessions of the same token stay valid."""
     one, two = bench.signed_in(), bench.signed_in()
     one.post("/sign-out", {}, form="/experiments")
@@ -110,7 +110,7 @@ def test_signing_out_ends_this_session_alone(bench: Bench) -> None:
     assert one.get("/experiments").status_code == 200
 
 
-def test_sessions_while_the_store_is_away(bench: Bench) -> None:
+def test_known_sessions_stay_valid_while_the_store_is_unavailable(bench: Bench) -> None:
     """Known sessions stay valid, unknown ones get 503, and a sign-out warns about other browsers."""
     browser = bench.signed_in()
     copy = copied(bench, browser)
@@ -127,7 +127,7 @@ def test_sessions_while_the_store_is_away(bench: Bench) -> None:
     assert copy.get("/start").status_code == 303
 
 
-def test_signing_out_takes_the_pass_to_tensorboard_along(bench: Bench) -> None:
+def test_signing_out_deletes_the_tensorboard_cookie(bench: Bench) -> None:
     """The TensorBoard ticket is a cookie of the same host at another port."""
     answer = bench.signed_in().post("/sign-out", {}, form="/experiments")
     cookies = answer.headers.getlist("Set-Cookie")

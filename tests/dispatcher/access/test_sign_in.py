@@ -17,7 +17,7 @@ def bench() -> Bench:
     return bench
 
 
-def test_token_opens_the_page_that_was_wanted(bench: Bench) -> None:
+def test_sign_in_redirects_to_the_requested_page(bench: Bench) -> None:
     browser = bench.browser()
     wanted = browser.get("/experiments/digits").headers["Location"]
     assert 'value="/experiments/digits"' in browser.get(wanted).text
@@ -43,7 +43,7 @@ def test_wrong_token(bench: Bench, token: str) -> None:
     assert browser.get("/experiments").status_code == 303
 
 
-def test_store_that_is_away_is_not_called_a_wrong_token(bench: Bench) -> None:
+def test_an_unavailable_store_is_not_reported_as_a_wrong_token(bench: Bench) -> None:
     """The dispatcher checks the token itself; the next page reports the store's outage."""
     bench.store.is_away = True
     browser = bench.browser()
@@ -66,7 +66,7 @@ def test_guessing_is_slowed_down(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/api/v1/queue", "/api/views/experiments", "/experiments"])
-def test_wrong_tokens_of_others_lock_nobody_out(bench: Bench, path: str) -> None:
+def test_wrong_tokens_of_others_do_not_lock_users_out(bench: Bench, path: str) -> None:
     """Behind a proxy all clients share one address, so the right token is always accepted."""
     client, right = bench.app.test_client(), {"Authorization": f"Bearer {TOKEN}"}
     for _ in range(2 * IN_ALL):
@@ -78,7 +78,7 @@ def test_wrong_tokens_of_others_lock_nobody_out(bench: Bench, path: str) -> None
     assert client.get("/experiments", headers=right, base_url="http://127.0.0.1:7080").status_code == 200
 
 
-def test_wrong_tokens_are_counted_by_address_and_over_all() -> None:
+def test_wrong_tokens_are_counted_per_address_and_in_total() -> None:
     """Wrong tokens during a wait are not counted, so the wait never exceeds a minute."""
     now = 0.0
     limiter = SignInLimiter(lambda: now)
@@ -92,20 +92,20 @@ def test_wrong_tokens_are_counted_by_address_and_over_all() -> None:
 
 
 @pytest.mark.parametrize(("token", "is_short"), [("t", True), ("x" * 19, True), ("x" * 20, False)])
-def test_a_token_that_can_be_guessed_is_warned_of(token: str, is_short: bool) -> None:
+def test_a_short_token_causes_a_warning(token: str, is_short: bool) -> None:
     """The warning depends on the token's length and never shows the token."""
     found = warning_of(token)
     assert bool(found) == is_short
     assert token not in found or len(token) < 2
 
 
-def test_page_left_open_is_sent_again(bench: Bench) -> None:
+def test_an_expired_sign_in_form_is_shown_again(bench: Bench) -> None:
     """Without a valid form token the form is shown again instead of a bare error."""
     answer = bench.browser().send("/sign-in", {"token": TOKEN})
     assert answer.status_code == 400
     assert "send the form again" in answer.text
 
 
-def test_large_body_is_not_taken_before_signing_in(bench: Bench) -> None:
+def test_a_large_body_is_refused_before_signing_in(bench: Bench) -> None:
     """Only signed-in users may upload, and only on the start page."""
     assert bench.browser().send("/sign-in", {"token": "x" * 200_000}).status_code == 413

@@ -23,7 +23,7 @@ def test_form_of_another_site_changes_nothing(bench: Bench, path: str, token: st
     assert browser.get("/experiments").status_code == 200
 
 
-def test_form_token_of_another_session_is_worth_nothing(bench: Bench) -> None:
+def test_a_form_token_of_another_session_is_refused(bench: Bench) -> None:
     """A form token is bound to one session."""
     theirs = re.search(r'name="csrf" value="([^"]+)"', bench.signed_in().get("/start").text)
     assert theirs
@@ -31,7 +31,7 @@ def test_form_token_of_another_session_is_worth_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_change_that_another_site_asks_for_is_refused(bench: Bench, site: str) -> None:
+def test_a_change_from_another_site_is_refused(bench: Bench, site: str) -> None:
     """Fetch metadata names the other site, so even a valid form token does not help."""
     browser = bench.signed_in()
     token = re.search(r'name="csrf" value="([^"]+)"', browser.get("/start").text)
@@ -44,7 +44,7 @@ def test_change_that_another_site_asks_for_is_refused(bench: Bench, site: str) -
     assert browser.client.post(path, data=fields, headers=OWN_SITE, base_url=LOCAL).status_code == 303
 
 
-def test_every_form_carries_a_token(bench: Bench) -> None:
+def test_every_form_has_a_token(bench: Bench) -> None:
     """The test counts the forms and the tokens in every page."""
     browser = bench.signed_in()
     for path in ("/experiments", "/start", "/experiments/digits", "/experiments/digits/delete", "/cluster"):
@@ -53,7 +53,7 @@ def test_every_form_carries_a_token(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none", None])
-def test_scripts_of_the_page_read_with_the_session(bench: Bench, site: str | None) -> None:
+def test_scripts_of_the_page_may_read_with_the_session(bench: Bench, site: str | None) -> None:
     """Browsers without fetch metadata are accepted."""
     headers = {"Sec-Fetch-Site": site} if site else {}
     answer = bench.signed_in().client.get(VIEW, headers=headers, base_url=LOCAL)
@@ -61,7 +61,7 @@ def test_scripts_of_the_page_read_with_the_session(bench: Bench, site: str | Non
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_other_sites_read_nothing_with_it(bench: Bench, site: str) -> None:
+def test_other_sites_cannot_read_with_the_session(bench: Bench, site: str) -> None:
     """Sites of the same domain are refused, too."""
     answer = bench.signed_in().client.get(VIEW, headers={"Sec-Fetch-Site": site}, base_url=LOCAL)
     assert answer.status_code == 403

@@ -16,7 +16,7 @@ from tests.dispatcher.serving import serving
 from tests.e2e.browser import chromium, window
 
 
-def test_who_is_signed_in_is_sent_on_with_a_ticket() -> None:
+def test_a_signed_in_user_gets_a_tensorboard_ticket() -> None:
     """The ticket is valid for the linked address; without a session the dispatcher issues none."""
     bench = Bench()
     content = bench.signed_in().get("/tensorboard").text
@@ -44,7 +44,7 @@ class _TensorBoard:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_browser_gets_from_the_printed_address_through_the_sign_in_to_tensorboard() -> None:
+def test_the_printed_address_leads_through_the_sign_in_to_tensorboard() -> None:
     """A second visit needs no sign-in."""
     board = _TensorBoard()
     with serving(board) as address:  # type: ignore[arg-type]

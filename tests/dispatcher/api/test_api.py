@@ -51,7 +51,7 @@ def refused(bench: Bench, path: str, status: int) -> str:
 
 
 @pytest.mark.parametrize("address", sorted(ROUTES))
-def test_every_route_answers_what_it_says(bench: Bench, address: str) -> None:
+def test_every_route_returns_its_declared_type(bench: Bench, address: str) -> None:
     """The body has the type that the OpenAPI document declares."""
     route = ROUTES[address]
     query = "?split=train&partition=0" if address.endswith("failed-rows") else ""
@@ -71,7 +71,7 @@ def test_a_parameter_that_a_route_does_not_have_is_refused(bench: Bench, address
 
 
 @pytest.mark.parametrize("address", sorted(a for a in ROUTES if "{name}" in a))
-def test_an_experiment_that_is_not_there_is_not_found(bench: Bench, address: str) -> None:
+def test_a_missing_experiment_is_not_found(bench: Bench, address: str) -> None:
     query = "?split=train&partition=0" if address.endswith("failed-rows") else ""
     assert "nothing" in refused(bench, address.format(name="nothing", model="m00") + query, 404)
 
@@ -96,11 +96,11 @@ def test_an_experiment_that_is_not_there_is_not_found(bench: Bench, address: str
         "/cluster?span=year",
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(bench: Bench, path: str) -> None:
+def test_an_invalid_value_is_refused(bench: Bench, path: str) -> None:
     assert refused(bench, path, 400)
 
 
-def test_before_the_first_fit_there_is_none_and_figures_say_why(bench: Bench) -> None:
+def test_before_the_first_fit_figures_state_the_reason(bench: Bench) -> None:
     bench.store.add(Story("fresh"))
     assert "no planned fit run" in refused(bench, "/experiments/fresh/models", 404)
     figure = told(bench, "/experiments/fresh/figures/curves")
@@ -108,7 +108,7 @@ def test_before_the_first_fit_there_is_none_and_figures_say_why(bench: Bench) ->
     assert "run_fit" in figure["layout"]["meta"]["empty"]
 
 
-def test_rungs_are_told_with_what_became_of_each_model(bench: Bench) -> None:
+def test_rungs_list_the_fate_of_each_model(bench: Bench) -> None:
     """The answer has the same models as the tab of a search, up to the requested limit."""
     bench.store.records["asha"], bench.store.logs["asha"] = record("asha"), list(log_of("asha"))
     view = told(bench, "/experiments/asha/search")
@@ -127,7 +127,7 @@ def test_a_fit_without_a_search_has_no_rungs(bench: Bench) -> None:
     assert "fit-1 of 'digits' searches nothing" in refused(bench, "/experiments/digits/search", 404)
 
 
-def test_who_has_the_newest_answer_is_told_so(bench: Bench) -> None:
+def test_an_unchanged_answer_is_304(bench: Bench) -> None:
     answer = get(bench, "/experiments/digits/overview")
     again = get(bench, "/experiments/digits/overview", **{"If-None-Match": answer.headers["ETag"]})
     assert again.status_code == 304
@@ -138,7 +138,7 @@ def test_who_has_the_newest_answer_is_told_so(bench: Bench) -> None:
     assert [task["rows"] for task in news.get_json()["running"] if task["model"] == "m05"] == [5]
 
 
-def test_while_the_store_is_away_the_last_good_answer_stays(bench: Bench) -> None:
+def test_the_last_good_answer_is_returned_while_the_store_is_unavailable(bench: Bench) -> None:
     before = told(bench, "/experiments/digits/models")
     bench.store.is_away = True
     bench.monotonic.now += 10
@@ -146,7 +146,7 @@ def test_while_the_store_is_away_the_last_good_answer_stays(bench: Bench) -> Non
     refused(bench, "/experiments/other/models", 503)
 
 
-def test_models_are_filtered_ordered_and_counted_as_one_set(bench: Bench) -> None:
+def test_filtering_sorting_and_counts_agree(bench: Bench) -> None:
     view = told(bench, "/experiments/digits/models?filter=learning_rate+%3E%3D+0.0125&sort=-best&size=2")
     assert view["matching"] == 4
     assert view["total"] == 8
@@ -155,7 +155,7 @@ def test_models_are_filtered_ordered_and_counted_as_one_set(bench: Bench) -> Non
     assert view["pages"] == 2
 
 
-def test_csv_has_all_that_fit_and_nothing_a_spreadsheet_would_run(bench: Bench) -> None:
+def test_csv_has_all_matching_rows_and_no_formula(bench: Bench) -> None:
     story = Story("odd")
     story.workers_join()
     story.etl()
@@ -169,7 +169,7 @@ def test_csv_has_all_that_fit_and_nothing_a_spreadsheet_would_run(bench: Bench) 
     assert table[0]["hp.learning_rate"] == "'=HYPERLINK(1)"
 
 
-def test_curves_follow_live_points_over_rows_and_are_cut_to_what_is_asked(bench: Bench) -> None:
+def test_curves_include_live_points_and_are_downsampled(bench: Bench) -> None:
     task = "fit-1/train/m04/e1/p1"
     values = [0.5] * 500
     values[250] = 9.0
@@ -190,7 +190,7 @@ def test_curves_follow_live_points_over_rows_and_are_cut_to_what_is_asked(bench:
     assert [round(x) for x in near["curves"][0]["x"]] == list(range(245, 256))
 
 
-def test_failed_rows_are_told_with_id_and_cause(bench: Bench) -> None:
+def test_failed_rows_are_returned_with_id_and_cause(bench: Bench) -> None:
     path = bench.settings.volumes.failed_rows("d1", "train", 1)
     path.parent.mkdir(parents=True)
     row = {"id": 17, "error": "ValueError: no label", "traceback": "Traceback"}
@@ -212,7 +212,7 @@ def test_failed_rows_are_told_with_id_and_cause(bench: Bench) -> None:
         b" " * 9_000_000,
     ],
 )
-def test_failed_rows_that_are_none_are_no_fault_of_the_store(bench: Bench, content: bytes) -> None:
+def test_an_invalid_file_of_failed_rows_is_not_blamed_on_the_store(bench: Bench, content: bytes) -> None:
     """User code can write a malformed or huge file to that volume; the answer says so."""
     path = bench.settings.volumes.failed_rows("d1", "train", 1)
     path.parent.mkdir(parents=True)
@@ -227,7 +227,7 @@ def test_failed_rows_that_are_none_are_no_fault_of_the_store(bench: Bench, conte
     )
 
 
-def test_without_credentials_nothing_is_told(bench: Bench) -> None:
+def test_requests_without_credentials_are_refused(bench: Bench) -> None:
     client = bench.app.test_client()
     for address in ROUTES:
         assert client.get(f"/api/views{address.format(name='digits', model='m00')}").status_code == 401

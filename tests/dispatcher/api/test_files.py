@@ -56,7 +56,7 @@ def test_a_file_is_sent_with_its_size(served: Served, volume: str) -> None:
     assert answer.headers["Accept-Ranges"] == "bytes"
 
 
-def test_a_range_is_sent_alone(served: Served) -> None:
+def test_only_the_requested_range_is_sent(served: Served) -> None:
     """If the file changed, the whole file is sent; a range beyond its end is refused."""
     path = served.volumes.shared / "x"
     path.write_bytes(CONTENT)
@@ -70,7 +70,7 @@ def test_a_range_is_sent_alone(served: Served) -> None:
     assert served.ask("GET", "/api/volumes/shared/x", headers=beyond).status == 416
 
 
-def test_places_are_free_again_after_every_kind_of_answer(served: Served) -> None:
+def test_every_kind_of_answer_releases_its_slot(served: Served) -> None:
     """Full, partial, HEAD, 304 and refused answers all release their slot, shortly after they are received."""
     (served.volumes.shared / "x").write_bytes(b"content")
 
@@ -98,7 +98,7 @@ def test_places_are_free_again_after_every_kind_of_answer(served: Served) -> Non
     "shared", "shared/link", "shared/linked/passwd", "shared/inside", "shared/pipe", "shared/x/y",
     "shards/secret", "code/secret", "../token", "%2e%2e/token", "nonsense/x", "shared/" + "a" * 300,
 ])  # fmt: skip
-def test_nothing_else_is_sent(served: Served, path: str) -> None:
+def test_other_files_are_not_sent(served: Served, path: str) -> None:
     """Parent paths, links, folders, pipes and other volumes are refused."""
     shared = served.volumes.shared
     (shared.parent / "token").write_text("secret")
@@ -174,9 +174,7 @@ class Wire:
 
 
 @pytest.mark.slow
-def test_a_transfer_that_breaks_off_goes_on_where_it_was(
-    served: Served, checkpoint: CheckpointRef, tmp_path: Path
-) -> None:
+def test_an_interrupted_transfer_resumes(served: Served, checkpoint: CheckpointRef, tmp_path: Path) -> None:
     """The client requests the missing range instead of starting over."""
     wire = Wire(served.address)
     try:
@@ -188,7 +186,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was(
     assert [path for path in (tmp_path / "cache").rglob(".*") if path.is_file()] == []
 
 
-def test_a_transfer_that_stands_still_is_given_up(checkpoint: CheckpointRef, tmp_path: Path) -> None:
+def test_a_stalled_transfer_times_out(checkpoint: CheckpointRef, tmp_path: Path) -> None:
     """The error names the bytes received, and no partial file remains."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -228,7 +226,7 @@ def based(served: Served) -> tuple[CheckpointRef, bytes, Path]:
     return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes), CONTENT, base
 
 
-def test_a_checkpoint_with_a_base_is_sent_as_one_file(served: Served, fetched: FetchedFiles) -> None:
+def test_a_checkpoint_with_frozen_weights_is_sent_as_one_file(served: Served, fetched: FetchedFiles) -> None:
     """Also by range and for browsers. Without the frozen-weights file the answer is 404."""
     reference, content, base = based(served)
     path = f"/api/volumes/checkpoints/{reference.name}"
@@ -243,7 +241,7 @@ def test_a_checkpoint_with_a_base_is_sent_as_one_file(served: Served, fetched: F
     assert served.ask("GET", path).status == 404
 
 
-def test_a_checkpoint_that_cannot_be_put_together_is_told_at_once(
+def test_a_checkpoint_with_a_damaged_layout_is_an_immediate_error(
     served: Served, fetched: FetchedFiles
 ) -> None:
     """The client does not retry."""
@@ -255,14 +253,14 @@ def test_a_checkpoint_that_cannot_be_put_together_is_told_at_once(
         fetched.merged(reference)
 
 
-def test_a_name_that_climbs_is_not_written(fetched: FetchedFiles, tmp_path: Path) -> None:
+def test_a_name_outside_the_folder_is_not_written(fetched: FetchedFiles, tmp_path: Path) -> None:
     """The client does not trust file names from a cluster."""
     for name in ("../../escaped", "/etc/escaped", f"{tmp_path}/escaped"):
         with pytest.raises(errors.BadRequestError, match="not a path on a volume"):
             fetched.shared(name)
 
 
-def test_a_file_that_grows_is_sent_as_long_as_was_promised(tmp_path: Path) -> None:
+def test_a_growing_file_is_sent_up_to_its_announced_length(tmp_path: Path) -> None:
     """A log can grow while it is sent. Bytes beyond Content-Length would corrupt the next answer."""
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
     volumes.logs.mkdir()

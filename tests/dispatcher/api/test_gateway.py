@@ -30,7 +30,7 @@ RECORD = ExperimentRecord(name="one", locators=LOCATORS)
 REQUEST = EtlRequest(code=SHA, code_fingerprint=SHA, seed=0, fraction=1.0, max_failed=0.0)
 
 
-def test_every_call_of_a_client_works_alike(served: Served, kvs: KvsClient) -> None:
+def test_every_client_call_works_as_at_the_store(served: Served, kvs: KvsClient) -> None:
     """Writes through the gateway are visible in the store and vice versa; errors keep their types."""
     outside = served.client()
     assert outside.create_experiment(RECORD) == kvs.experiment("one") == outside.experiment("one")
@@ -60,7 +60,7 @@ def test_every_call_of_a_client_works_alike(served: Served, kvs: KvsClient) -> N
         outside.events("one", after=-1)
 
 
-def test_a_blocking_read_returns_when_there_is_news(served: Served) -> None:
+def test_a_blocking_read_returns_on_a_new_event(served: Served) -> None:
     """The read returns well before its timeout."""
     outside = served.client()
     outside.create_experiment(RECORD)
@@ -70,7 +70,7 @@ def test_a_blocking_read_returns_when_there_is_news(served: Served) -> None:
         assert [event.type for event in reading.result(HANG_S)] == ["RunRequested"]
 
 
-def test_blocking_reads_leave_room_for_pages(served: Served) -> None:
+def test_blocking_reads_do_not_block_pages(served: Served) -> None:
     """Reads above the limit get a retry answer, and a page still opens."""
     served.client().create_experiment(RECORD)
     path = "/api/v1/experiments/one/events?after=0&wait_s="
@@ -91,7 +91,7 @@ def filled(path: str) -> str:
 @pytest.mark.parametrize("headers", [
     {}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Accept": "text/html"},
 ], ids=["none", "wrong", "basic", "browser"])  # fmt: skip
-def test_nothing_is_had_without_the_token(served: Served, headers: dict[str, str]) -> None:
+def test_requests_without_the_token_are_refused(served: Served, headers: dict[str, str]) -> None:
     """Unknown routes answer 401 as JSON, too, also to browsers."""
     for key in (*FORWARDED, "GET /volumes/shared/x", "POST /v1/leader", "GET /nowhere"):
         method, path = key.split(" ")
@@ -100,7 +100,7 @@ def test_nothing_is_had_without_the_token(served: Served, headers: dict[str, str
         assert served_anew.headers["Content-Type"] == "application/json"
 
 
-def test_a_session_is_worth_nothing_here(served: Served) -> None:
+def test_a_session_cookie_is_refused(served: Served) -> None:
     """Another site can make a browser send its cookie, but not the token."""
     page = served.ask("GET", "/sign-in", headers={"Accept": "text/html"})
     token = page.data.decode().split('name="csrf" value="')[1].split('"')[0]
@@ -114,7 +114,7 @@ def test_a_session_is_worth_nothing_here(served: Served) -> None:
     assert "Set-Cookie" not in served.ask("GET", "/api/v1/experiments").headers
 
 
-def test_guessing_does_not_lock_out_who_has_the_token(served: Served) -> None:
+def test_wrong_tokens_do_not_lock_out_the_right_token(served: Served) -> None:
     """Behind a proxy all callers share one address, so the right token is never delayed."""
     found = [
         served.ask("GET", "/api/v1/queue", headers={"Authorization": "Bearer no"}).status for _ in range(7)
@@ -132,12 +132,12 @@ def test_guessing_does_not_lock_out_who_has_the_token(served: Served) -> None:
     ("GET", "/v1/experiments/one%3fafter=1"), ("POST", "/v1/experiments/../leader"), ("POST", "//v1/leader"),
     ("PUT", "/volumes/shared/x"), ("DELETE", "/volumes/shared/x"), ("POST", "/volumes/shared/x"),
 ])  # fmt: skip
-def test_what_only_services_may_do_is_not_handed_on(served: Served, method: str, path: str) -> None:
+def test_routes_for_services_are_not_forwarded(served: Served, method: str, path: str) -> None:
     """Routes for services are refused even with the right token."""
     assert served.ask(method, f"/api{path}", body=b"{}").status in (404, 405)
 
 
-def test_a_store_that_is_away_is_told_as_the_store_tells_it(tmp_path: Path) -> None:
+def test_an_unavailable_store_gives_the_error_of_the_store(tmp_path: Path) -> None:
     """Clients retry as they do inside the cluster."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -172,7 +172,7 @@ class Hasty:
 
 
 @pytest.mark.parametrize(("sent", "problem"), [(0, "HTTP 503"), (1, "HTTP 503"), (200_000, "IncompleteRead")])
-def test_half_an_answer_is_not_passed_off_as_a_whole_one(sent: int, problem: str, tmp_path: Path) -> None:
+def test_a_truncated_answer_is_not_passed_on_as_complete(sent: int, problem: str, tmp_path: Path) -> None:
     """The gateway answers 503 if it has sent nothing yet; otherwise it closes the connection early."""
     hasty = Hasty(sent)
     served = Served(hasty.address, tmp_path)
@@ -220,7 +220,7 @@ class Slow:
         self._listener.close()
 
 
-def test_a_slow_store_leaves_room_for_pages(tmp_path: Path) -> None:
+def test_a_slow_store_does_not_block_pages(tmp_path: Path) -> None:
     """A slow store blocks threads, so such reads are limited, too. Their slots are released afterwards."""
     slow = Slow()
     served = Served(slow.address, tmp_path)
@@ -241,7 +241,7 @@ def test_a_slow_store_leaves_room_for_pages(tmp_path: Path) -> None:
         slow.close()
 
 
-def test_a_token_that_the_store_refuses_is_not_the_callers(tmp_path: Path) -> None:
+def test_a_refused_dispatcher_token_is_not_blamed_on_the_caller(tmp_path: Path) -> None:
     """A caller with the cluster's token must not see a 401 of the dispatcher's own token."""
     slow = Slow()
     served = Served(slow.address, tmp_path)

@@ -26,7 +26,7 @@ PLACE = """([axis, place]) => {
 """Screen position of a point on an axis of the parallel coordinates."""
 
 
-def test_brush_over_words_filters_the_table(page: Page, address: str, bench: Bench) -> None:
+def test_a_brush_over_categories_filters_the_table(page: Page, address: str, bench: Bench) -> None:
     """The server parses the filter that the script writes.
 
     A second brush survives a reload, and an axis whose name ends like the metric's column is not confused with it.

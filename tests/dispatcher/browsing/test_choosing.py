@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-def test_search_goes_into_the_address_and_back(page: Page, address: str, bench: Bench) -> None:
+def test_a_search_changes_the_address_and_can_be_undone(page: Page, address: str, bench: Bench) -> None:
     """`/` searches; Back reverts it without a reload."""
     bench.store.add(Story("whales"))
     sign_in(page, address, TOKEN)
@@ -55,7 +55,7 @@ def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address
     page.wait_for_selector(".selection", state="detached")
 
 
-def test_keys(page: Page, address: str) -> None:
+def test_keyboard_shortcuts_work(page: Page, address: str) -> None:
     """Digits open tabs, arrows step through models, `u` goes up, `?` shows help; keys are ignored while typing."""
     sign_in(page, address, TOKEN, "/experiments/digits")
     page.keyboard.press("2")

@@ -26,7 +26,7 @@ def test_model_is_stopped_and_resumed(page: Page, address: str, bench: Bench) ->
     assert told == ["ModelStopRequested", "ModelResumed"]
 
 
-def test_a_refused_command_says_why(page: Page, address: str) -> None:
+def test_a_refused_command_shows_the_reason(page: Page, address: str) -> None:
     """The message stays until the user dismisses it."""
     sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
     # In one step, since a refresh between the two actions would reset the form.

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 AT = "/experiments/digits"
 
 
-def test_a_difference_is_shown_while_somebody_types(page: Page, address: str, bench: Bench) -> None:
+def test_the_difference_is_shown_while_the_user_types(page: Page, address: str, bench: Bench) -> None:
     """An error appears next to its field, which keeps its text and the focus."""
     sign_in(page, address, TOKEN, f"{AT}/models/m01")
     page.click("text=Change…")
@@ -41,7 +41,7 @@ def test_a_difference_is_shown_while_somebody_types(page: Page, address: str, be
     assert event.hyperparams == {"learning_rate": 0.5}
 
 
-def test_a_clone_is_made_by_keyboard(page: Page, address: str, bench: Bench) -> None:
+def test_a_clone_can_be_created_by_keyboard(page: Page, address: str, bench: Bench) -> None:
     """From the parent's page to the new model's page."""
     sign_in(page, address, TOKEN, f"{AT}/models/m00")
     page.focus("text=Clone…")
@@ -84,7 +84,7 @@ def test_a_model_is_changed_without_scripts(browser: Browser, address: str, benc
     assert event.hyperparams == {"layers": 3}
 
 
-def test_a_doubled_click_makes_one_clone(page: Page, address: str, bench: Bench) -> None:
+def test_a_double_click_creates_one_clone(page: Page, address: str, bench: Bench) -> None:
     """The second click is not sent. After Back the button works again."""
     sign_in(page, address, TOKEN, f"{AT}/clone?model=m00")
     page.fill("[name='hp.layers']", "3")
@@ -101,7 +101,9 @@ def test_a_doubled_click_makes_one_clone(page: Page, address: str, bench: Bench)
     page.wait_for_url("**/models/m09**")
 
 
-def test_why_a_form_is_refused_appears_while_somebody_types(page: Page, address: str, bench: Bench) -> None:
+def test_the_reason_for_a_refusal_appears_while_the_user_types(
+    page: Page, address: str, bench: Bench
+) -> None:
     """The model ends while the form is open. Half-typed text stays."""
     sign_in(page, address, TOKEN, f"{AT}/prioritize?model=m01")
     bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by="Bob"))

@@ -28,7 +28,9 @@ def test_page_follows_the_run(page: Page, address: str, bench: Bench) -> None:
     assert "icon-paused" in str(page.get_attribute("#icon", "href"))
 
 
-def test_nothing_moves_while_the_reader_selects_text(page: Page, address: str, bench: Bench) -> None:
+def test_the_page_does_not_refresh_while_the_reader_selects_text(
+    page: Page, address: str, bench: Bench
+) -> None:
     """The page shows that it waits and refreshes later."""
     sign_in(page, address, TOKEN, "/experiments/digits")
     page.wait_for_selector("#freshness[data-kind=live]")
@@ -51,7 +53,7 @@ def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: B
     page.wait_for_selector("#live:not(.stale)")
 
 
-def test_zoomed_part_is_read_again_with_more_of_its_points(page: Page, address: str) -> None:
+def test_zooming_loads_more_points(page: Page, address: str) -> None:
     """Zooming loads points that the full view dropped; a double click loads the full view."""
     sign_in(page, address, TOKEN, "/experiments/digits/curves?axis=time")
     settle(page)

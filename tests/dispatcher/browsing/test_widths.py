@@ -52,7 +52,7 @@ def test_no_page_is_wider_than_its_window(signed_in: Page, address: str) -> None
     assert not any(wider.values()), wider
 
 
-def test_the_column_of_buttons_cuts_no_number(signed_in: Page, address: str) -> None:
+def test_the_column_of_buttons_covers_no_number(signed_in: Page, address: str) -> None:
     """The usual columns fit from 1024 px; in a narrower window a number that is cut fades out."""
     signed_in.goto(f"{address}/experiments/digits/models")
     for width in (1024, 1200, 1440):

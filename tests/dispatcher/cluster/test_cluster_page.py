@@ -68,7 +68,7 @@ def told(*statuses: WorkerStatus, **changes: object) -> ClusterData:
     return ClusterData(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_three_texts_for_gpus() -> None:
+def test_gpus_missing_unmeasured_and_idle_have_different_texts() -> None:
     """No GPU, no measurement, and 0 %."""
     bench = Bench()
     bench.store.statuses = [
@@ -85,7 +85,7 @@ def test_three_texts_for_gpus() -> None:
     assert "25 % memory" in rows[2]
 
 
-def test_workers_by_number_and_with_what_they_use() -> None:
+def test_workers_are_sorted_by_number_and_show_their_usage() -> None:
     """Rows keep their order; values near their limit are highlighted."""
     full = usage(
         cores_used=1.0, memory_bytes=9, memory_limit_bytes=10, shards_used_bytes=1, shards_total_bytes=2
@@ -98,7 +98,7 @@ def test_workers_by_number_and_with_what_they_use() -> None:
     assert view.workers[1].usage.memory.share is None
 
 
-def test_lost_worker_stays_with_its_last_words() -> None:
+def test_a_lost_worker_stays_with_the_cause_of_its_loss() -> None:
     """The page names the cause that the worker or the log reported, and clears the usage."""
     story = running_story()
     story.lose("worker-1")
@@ -114,7 +114,7 @@ def test_lost_worker_stays_with_its_last_words() -> None:
     assert (view.totals.running, view.totals.idle, view.totals.lost) == (0, 0, 1)
 
 
-def test_devices_and_what_has_them_are_shown() -> None:
+def test_devices_and_their_tasks_are_shown() -> None:
     """A lost worker's devices do not count."""
     bench = Bench()
     story, key = story_on_two_devices()
@@ -142,7 +142,7 @@ def test_history_keeps_gaps() -> None:
 UNKNOWN = "fit-1 is running, and its best model is not known before it has ended"
 
 
-def test_queue_says_why() -> None:
+def test_the_queue_shows_wait_reasons() -> None:
     """Open runs give the reason from their log; waiting runs show their position."""
     story = running_story()
     best = EvaluateRequest(kind="test", fit="fit-1", split="test")
@@ -192,7 +192,7 @@ SHARED = api.QueueAnswer(
 )
 
 
-def test_the_queue_shows_what_each_run_is_due_and_has() -> None:
+def test_the_queue_shows_shares_and_devices_of_runs() -> None:
     """The cluster page shows all runs; an experiment's page shows its own with a link to its priority."""
     bench = Bench()
     bench.store.add(running_story())
@@ -217,7 +217,7 @@ def test_the_queue_shows_what_each_run_is_due_and_has() -> None:
     assert (found["due"], found["devices"], found["of"]) == (pytest.approx(0.2), 2, 4)
 
 
-def test_a_page_is_made_anew_when_its_run_has_more_or_less_of_the_cluster() -> None:
+def test_a_page_is_rebuilt_when_the_devices_of_its_run_change() -> None:
     """Its log does not grow then. Changes of other runs do not matter."""
     bench = Bench()
     bench.store.add(running_story())
@@ -237,7 +237,7 @@ def test_a_page_is_made_anew_when_its_run_has_more_or_less_of_the_cluster() -> N
         assert answer.status_code == status_code
 
 
-def test_page_stands_while_the_store_is_away() -> None:
+def test_the_page_keeps_its_data_while_the_store_is_unavailable() -> None:
     """The last good data, with a banner."""
     bench = Bench()
     bench.store.add(running_story())
@@ -253,7 +253,7 @@ def test_page_stands_while_the_store_is_away() -> None:
     assert "does not answer" in answer.text
 
 
-def test_however_many_look_the_store_is_asked_once() -> None:
+def test_many_viewers_cause_one_request_to_the_store() -> None:
     """Pages and read API share one cached answer."""
     bench = Bench()
     bench.store.add(running_story())
@@ -371,7 +371,7 @@ def test_the_page_shows_the_number_of_starting_workers() -> None:
     )
 
 
-def test_devices_with_a_task_are_those_of_the_queue() -> None:
+def test_busy_devices_equal_those_of_the_queue() -> None:
     """The log of an open run is newer than a worker's last report."""
     story = FitStory(workers=2)
     story.fit(models=2)

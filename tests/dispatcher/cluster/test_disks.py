@@ -45,7 +45,7 @@ def listed(name: str, **changes: object) -> ExperimentSummary:
     )
 
 
-def test_what_lies_on_the_volumes(places: Volumes) -> None:
+def test_usage_of_volumes_is_grouped_by_experiment_and_data_set(places: Volumes) -> None:
     """Usage is grouped by experiment and data set. Links are not followed; a missing volume is reported."""
     found = measure(roots(places), lambda: NOW)
     assert found.is_complete
@@ -59,13 +59,13 @@ def test_what_lies_on_the_volumes(places: Volumes) -> None:
     assert found.spaces["logs"].total_bytes > found.spaces["logs"].free_bytes > 0
 
 
-def test_a_look_is_bounded(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_is_bounded(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan that reaches its limit is reported as incomplete."""
     monkeypatch.setattr("dispatcher.cluster.disks.MAX_FILES", 3)
     assert not measure(roots(places), lambda: NOW).is_complete
 
 
-def test_what_can_be_reclaimed(places: Volumes) -> None:
+def test_reclaimable_files_are_listed(places: Volumes) -> None:
     """Files of absent or archived experiments, unused data sets, downloads and deleted files."""
     measured = measure(roots(places), lambda: NOW)
     view = volumes(
@@ -84,7 +84,7 @@ def test_what_can_be_reclaimed(places: Volumes) -> None:
     assert view.rows[0].experiments == (("digits", 8192), ("gone", 8192))
 
 
-def test_pages_do_not_wait_for_a_look(places: Volumes) -> None:
+def test_pages_do_not_wait_for_a_scan(places: Volumes) -> None:
     """The first page says that the scan is running; a recent scan is not repeated."""
     now = [NOW]
     disks = Disks(places, lambda: now[0])
@@ -100,7 +100,7 @@ def test_pages_do_not_wait_for_a_look(places: Volumes) -> None:
     disks.wait()
 
 
-def test_look_that_fails_is_not_repeated_at_once(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_scan_is_not_repeated_immediately(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise every poll of every viewer would start another scan."""
     tries: list[float] = []
 

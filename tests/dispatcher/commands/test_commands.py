@@ -48,7 +48,7 @@ def told(bench: Bench, number: int = 1) -> list[tuple[str, str]]:
         ({"action": "archive"}, "ExperimentArchived"),
     ],
 )
-def test_a_command_becomes_an_event_with_a_name(
+def test_a_command_becomes_an_event_with_its_author(
     bench: Bench, browser: Browser, fields: dict[str, object], event: str
 ) -> None:
     """The browser returns to its page."""
@@ -57,7 +57,7 @@ def test_a_command_becomes_an_event_with_a_name(
     assert told(bench) == [(event, "Ada L.")]
 
 
-def test_one_model_that_cannot_keeps_all(bench: Bench, browser: Browser) -> None:
+def test_one_impossible_model_blocks_the_whole_command(bench: Bench, browser: Browser) -> None:
     """A command for several models is all or nothing."""
     before = len(bench.store.logs["digits"])
     fields = {"action": "stop_model", "run": "fit-1", "model": ["m01", "m07"]}
@@ -96,7 +96,7 @@ def test_program_gets_the_reason_as_json(bench: Bench) -> None:
         ({"action": "resume_run", "run": "fit-1"}, 409),
     ],
 )
-def test_nonsense_is_answered_in_words(
+def test_an_invalid_command_is_refused_with_a_message(
     bench: Bench, browser: Browser, fields: dict[str, object], status: int
 ) -> None:
     """The message is escaped and nothing changes."""
@@ -107,7 +107,7 @@ def test_nonsense_is_answered_in_words(
     assert len(bench.store.logs["digits"]) == before
 
 
-def test_deletion_by_typed_name(bench: Bench, browser: Browser) -> None:
+def test_deletion_requires_the_typed_name(bench: Bench, browser: Browser) -> None:
     """The page lists the loss; a wrong name deletes nothing."""
     bench.store.add(finished_story())
     page = browser.get("/experiments/digits/delete").text

@@ -40,7 +40,7 @@ def begun() -> Story:
     return story
 
 
-def test_failed_preprocessing_says_why_and_where(bench: Bench) -> None:
+def test_failed_preprocessing_shows_cause_and_log(bench: Bench) -> None:
     """The message, the traceback and the log; remaining partitions are not shown as waiting."""
     story = begun()
     story.run_task("etl-1/etl/train/p1", "worker-1", TaskResult(rows=490, rows_failed=10))

@@ -47,7 +47,7 @@ def left_s(story: Story, *points: LivePoint) -> float:
 
 
 @pytest.mark.parametrize("committed", [1, 2])
-def test_time_left_is_of_sub_epochs_without_the_imports_before_the_first(committed: int) -> None:
+def test_the_remaining_time_excludes_imports_before_the_first_sub_epoch(committed: int) -> None:
     """A first sub-epoch of 0.08 s ends after 8 s because of imports.
 
     The other 47 take 4 s on one worker, 2 s on two.
@@ -60,7 +60,7 @@ def test_time_left_is_of_sub_epochs_without_the_imports_before_the_first(committ
     assert left_s(story) == pytest.approx(exact_s, rel=0.2)
 
 
-def test_a_sub_epoch_that_runs_tells_as_well_what_it_waited() -> None:
+def test_a_running_sub_epoch_also_reports_its_wait() -> None:
     """Before any commit."""
     story = begun()
     story.time += IMPORTS_S + 2.0

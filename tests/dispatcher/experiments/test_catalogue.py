@@ -41,7 +41,7 @@ class CatalogueBench:
         return self.catalogue.view(ListQuery()).read
 
 
-def test_filling_looks_at_each_row_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filling_reads_each_row_only_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = CatalogueBench(monkeypatch, 300)
     assert bench.read() == 0
     assert bench.fill(steps=1000)
@@ -49,7 +49,7 @@ def test_filling_looks_at_each_row_a_few_times(monkeypatch: pytest.MonkeyPatch) 
     assert bench.read() == 300
 
 
-def test_open_lists_are_not_made_anew_with_each_row_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_lists_are_not_rebuilt_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = CatalogueBench(monkeypatch, 20)
     bench.read()
     versions = set()
@@ -63,7 +63,7 @@ def test_open_lists_are_not_made_anew_with_each_row_that_is_read(monkeypatch: py
     assert bench.catalogue.version() == bench.catalogue.version()
 
 
-def test_a_row_is_read_after_an_outage_in_its_midst(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_read_again_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = CatalogueBench(monkeypatch, 3)
     bench.read()
     bench.store.is_away = True
@@ -75,7 +75,7 @@ def test_a_row_is_read_after_an_outage_in_its_midst(monkeypatch: pytest.MonkeyPa
     assert bench.read() == 3
 
 
-def test_archived_experiment_is_gone_from_the_next_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archived_experiment_is_missing_from_the_next_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if its row is cached and its log unchanged."""
     bench = CatalogueBench(monkeypatch, 2)
     assert bench.read() == 0

@@ -9,7 +9,7 @@ from tests.dispatcher.logs.printed import M05
 from tests.dispatcher.stories import running_story
 
 
-def test_cursor_of_runs_that_go_on() -> None:
+def test_a_cursor_follows_open_runs() -> None:
     """New logs are read from their start and ended logs no longer, also with equal start times."""
     state, query = running_story().state, LogQuery()
     chosen = sources(state, query)
@@ -25,7 +25,7 @@ def test_cursor_of_runs_that_go_on() -> None:
     assert [each for each, _ in every] == list(chosen)
 
 
-def test_follower_reads_a_part_at_a_time() -> None:
+def test_a_follower_reads_in_parts() -> None:
     """The longest-waiting log is read first; ended logs are read completely."""
     state, query = running_story().state, LogQuery()
     cursor, seen = Cursor(offsets={}), []
@@ -49,6 +49,6 @@ def test_follower_reads_a_part_at_a_time() -> None:
     '[0,{"x":Infinity}]', '[NaN,{}]', '[Infinity,{}]', '[0,{"x":-1}]', '[0,{"x":1e400}]', "[" * 30_000, "[[0,{}]]",
     '[0,{"x":' + "9" * 5_000 + "}]",
 ])  # fmt: skip
-def test_cursor_that_is_none(text: str) -> None:
+def test_an_invalid_cursor_is_refused(text: str) -> None:
     """An invalid cursor is refused."""
     assert Cursor.parse(text) is None

@@ -42,7 +42,7 @@ def test_log_of_one_endless_line(volumes: Volumes) -> None:
     assert [line.text for line in following.lines] == ["step 0300000", "done"]
 
 
-def test_following_tells_each_line_once(volumes: Volumes) -> None:
+def test_following_returns_each_line_once(volumes: Volumes) -> None:
     """Independent of how the output was split into writes. An incomplete line is sent again once complete."""
     path = write(volumes, M05, b"")
     reader, offset, seen = LogReader(volumes), 0, []
@@ -55,7 +55,7 @@ def test_following_tells_each_line_once(volumes: Volumes) -> None:
     assert seen == ["a", "bc", "de", "f"]
 
 
-def test_a_log_whose_middle_was_left_out_is_followed_from_its_end(volumes: Volumes) -> None:
+def test_a_shortened_log_is_read_again(volumes: Volumes) -> None:
     """The file became shorter, so the follower reads it again from the start."""
     path = write(volumes, M05, b"line\n" * 1000)
     reader = LogReader(volumes)
@@ -66,7 +66,7 @@ def test_a_log_whose_middle_was_left_out_is_followed_from_its_end(volumes: Volum
     assert reader.since("digits", source(), following.end).lines == ()
 
 
-def test_long_backlog_comes_in_pieces(volumes: Volumes) -> None:
+def test_a_long_backlog_is_returned_in_pieces(volumes: Volumes) -> None:
     write(volumes, M05, b"".join(b"%05d\n" % number for number in range(60_000)))
     reader, offset, seen = LogReader(volumes), 0, []
     for _ in range(200):
@@ -79,7 +79,7 @@ def test_long_backlog_comes_in_pieces(volumes: Volumes) -> None:
     assert seen == [f"{number:05}" for number in range(60_000)]
 
 
-def test_line_in_its_context(volumes: Volumes) -> None:
+def test_a_line_is_returned_with_its_context(volumes: Volumes) -> None:
     """The lines before and after it."""
     content = b"".join(b"%06d\n" % number for number in range(20_000))
     write(volumes, M05, content)
@@ -90,7 +90,7 @@ def test_line_in_its_context(volumes: Volumes) -> None:
 
 
 @pytest.mark.processes
-def test_links_and_absent_logs_are_nothing(volumes: Volumes) -> None:
+def test_links_and_missing_logs_are_ignored(volumes: Volumes) -> None:
     """User code writes to this volume, so links are not followed."""
     path = write(volumes, M05, b"")
     path.unlink()
@@ -103,7 +103,7 @@ def test_links_and_absent_logs_are_nothing(volumes: Volumes) -> None:
 
 
 @given(st.binary(max_size=40).map(lambda content: content.replace(b"a", b"\n")), st.integers(1, 6))
-def test_the_last_lines_are_those_at_the_end_of_all(content: bytes, most: int) -> None:
+def test_the_last_lines_come_from_the_ends_of_all_logs(content: bytes, most: int) -> None:
     """Only the end of the files is read."""
     begin = _begin_of_last(content, most)
     assert list(terminal.split(content[begin:])) == list(terminal.split(content))[-most:]

@@ -30,7 +30,7 @@ def test_search_over_all_logs(volumes: Volumes) -> None:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_search_is_killed(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page marks the result as incomplete."""
     monkeypatch.setattr("dispatcher.logs.log_reader.SEARCH_S", 0.5)
     write(volumes, M05, b"a" * 4000 + b"c\n")
@@ -39,7 +39,7 @@ def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pyte
 
 
 @pytest.mark.processes
-def test_what_a_search_found_before_its_end_counts(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hits_before_the_end_of_a_search_count(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child writes each hit immediately."""
     write(volumes, M05, b"aaab\n")
     run = BoundedProcesses.run
@@ -54,13 +54,15 @@ def test_what_a_search_found_before_its_end_counts(volumes: Volumes, monkeypatch
 
 
 @pytest.mark.parametrize("q", ["a{99999999999999999999}", "(?P<a>x)(?P<a>y)", "a**"])
-def test_expression_that_python_does_not_take_is_no_fault_of_the_page(volumes: Volumes, q: str) -> None:
+def test_an_invalid_expression_is_a_bad_request(volumes: Volumes, q: str) -> None:
     """Any exception that Python raises for the expression."""
     with pytest.raises(BadRequestError, match="is not a valid regular expression"):
         LogReader(volumes).search("digits", [source()], LogQuery(q=q, regex=True))
 
 
-def test_search_that_fails_is_not_called_slow(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_search_is_not_reported_as_a_timeout(
+    volumes: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child that fails before its time limit is not reported as a timeout."""
     write(volumes, M05, b"x\n")
     reader = LogReader(volumes)

@@ -21,13 +21,13 @@ def shown(content: bytes, *, is_end: bool = True) -> list[str]:
         (b"\r\r\r\n", "", 0),
     ],
 )
-def test_progress_bar_is_its_last_line(raw: bytes, text: str, times: int) -> None:
+def test_a_progress_bar_becomes_its_last_line(raw: bytes, text: str, times: int) -> None:
     """The page shows the number of overwritten states."""
     (line,) = lines(raw, 0, is_end=True)
     assert (line.text, line.overwritten) == (text, times)
 
 
-def test_colours_are_classes() -> None:
+def test_colours_become_classes() -> None:
     """A colour lasts over lines until it is reset; text is escaped."""
     found = lines(b"\x1b[1;31mred <b>\nstill\x1b[0m plain\x1b[92mgreen", 0, is_end=True)
     assert [(part.text, part.classes) for line in found for part in line.parts] == [
@@ -42,7 +42,7 @@ def test_colours_are_classes() -> None:
         "\x1b]8;;http://evil.example\x1b\\", "\x1b(B", "\x1b", "\x07", "\x00", "\x1b[99999999999m", "\x1b[;;m",
     ],
 )  # fmt: skip
-def test_other_sequences_are_taken_out(sequence: str) -> None:
+def test_other_escape_sequences_are_removed(sequence: str) -> None:
     """The text around them is kept."""
     assert shown(f"a{sequence}b".encode()) == ["ab"]
     assert "\x1b" not in plain(f"a{sequence}b".encode())
@@ -57,6 +57,6 @@ def test_other_sequences_are_taken_out(sequence: str) -> None:
         ("DEBUG x", "debug"), ("no errors so far", ""), ("the terror of it", ""), ("", ""),
     ],
 )  # fmt: skip
-def test_level_of_a_line(text: str, level: str) -> None:
+def test_the_level_of_a_line_is_recognised(text: str, level: str) -> None:
     """Recognised by the level names of logging and of Python."""
     assert level_of(text) == level

@@ -22,7 +22,7 @@ COMMIT = TaskCommitted(
 """The running sub-epoch on worker-0."""
 
 
-def test_page_shows_what_was_printed(bench: Bench, volumes: Volumes) -> None:
+def test_the_page_shows_the_output_escaped(bench: Bench, volumes: Volumes) -> None:
     """Escaped, with colours as classes, and a link to each whole log."""
     write(volumes, M07, b"\x1b[32m<script>alert(1)</script>\x1b[0m\nValueError: shapes differ\n")
     page = bench.signed_in().get(LOGS).text
@@ -35,7 +35,7 @@ def test_page_shows_what_was_printed(bench: Bench, volumes: Volumes) -> None:
     assert whole.mimetype == "application/octet-stream"
 
 
-def test_page_follows(bench: Bench, volumes: Volumes) -> None:
+def test_the_page_follows_logs(bench: Bench, volumes: Volumes) -> None:
     """The page polls from its cursor: 204 without news, else new lines, new sub-epochs and the next cursor."""
     path = write(volumes, M05, b"one\n")
     browser = bench.signed_in()
@@ -71,12 +71,12 @@ def test_page_follows(bench: Bench, volumes: Volumes) -> None:
 @pytest.mark.parametrize(
     "query", ["task=", "task=fit-1/train/m06/e1/p0", "task=../../x", "attempt=9&task=" + M05]
 )
-def test_log_that_is_none_is_not_found(bench: Bench, query: str) -> None:
+def test_an_unknown_log_is_not_found(bench: Bench, query: str) -> None:
     assert bench.signed_in().get(f"{LOGS}/file?{query}").status_code == 404
 
 
 @pytest.mark.processes
-def test_search_finds_what_older_runs_printed(bench: Bench, volumes: Volumes) -> None:
+def test_a_search_covers_logs_of_older_runs(bench: Bench, volumes: Volumes) -> None:
     """The first view shows the newest log with output; the user can choose a run."""
     etl = "etl-1/etl/train/p0"
     write(volumes, etl, b"ValueError: row 7\n")

@@ -10,7 +10,7 @@ from tests.dispatcher.logs.printed import M05, M07
 from tests.dispatcher.stories import running_story
 
 
-def test_sources_are_what_started_in_order() -> None:
+def test_sources_are_started_attempts_in_order() -> None:
     """Over all runs; filtered by model, worker, run or sub-epoch."""
     state = running_story().state
     assert {each.task.partition("/")[0] for each in sources(state, LogQuery())} == {"etl-1", "fit-1"}
@@ -38,13 +38,13 @@ def test_sources_are_what_started_in_order() -> None:
         ("fit-9/train/m0/e1/p0", ""),
     ],
 )
-def test_what_a_sub_epoch_waits_for(task: str, reason: str) -> None:
+def test_waiting_sub_epochs_have_a_reason(task: str, reason: str) -> None:
     """A started sub-epoch needs no reason."""
     told = waiting_reason(running_story().state, task)
     assert (reason in told) if reason else told == ""
 
 
-def test_only_what_is_shown_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_shown_sources_are_created(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run has tens of thousands of attempts. A follower pays for new ones only, a list for one page."""
     made: list[object] = []
 

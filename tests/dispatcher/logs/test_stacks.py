@@ -35,7 +35,7 @@ def test_the_button_leads_to_the_log(bench: Bench) -> None:
     assert ADDRESS not in browser.get("/experiments/digits/models/m00").text
 
 
-def test_what_cannot_be_asked_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_requests_for_stacks_are_explained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """No sub-epoch, an ended sub-epoch, and a worker that does not answer."""
     browser = bench.signed_in()
     assert browser.post(ADDRESS, {"task": ""}, form=PAGE).status_code == 400

@@ -87,7 +87,7 @@ def test_a_model_is_changed_after_its_difference_was_shown(bench: Bench, browser
     assert "learning_rate is 0.001 since the next sub-epoch" in browser.get(f"{AT}/models").text
 
 
-def test_a_warm_clone_goes_on_from_its_parent(bench: Bench, browser: Browser) -> None:
+def test_a_warm_clone_continues_from_its_parent(bench: Bench, browser: Browser) -> None:
     """The form shows the parent checkpoint; the new page names parent, epoch and author."""
     status, fields, page = review(browser, "clone", "m00", start="best", epochs="9", **{"hp.layers": "1"})
     assert status == 200
@@ -105,7 +105,7 @@ def test_a_warm_clone_goes_on_from_its_parent(bench: Bench, browser: Browser) ->
     assert re.search(r"added a model to fit-1, from m00 ?: ?m08", text_of(browser.get(f"{AT}/history").text))
 
 
-def test_a_cold_clone_and_a_new_model_begin_with_new_weights(bench: Bench, browser: Browser) -> None:
+def test_a_cold_clone_and_a_new_model_start_with_new_weights(bench: Bench, browser: Browser) -> None:
     """A new model takes only known names; the page asks for missing ones."""
     _, fields, page = review(browser, "clone", "m00", **{"hp.layers": "3"})
     assert "starts with \N{EN DASH} new weights" in difference(page)
@@ -137,7 +137,7 @@ def test_a_cold_clone_and_a_new_model_begin_with_new_weights(bench: Bench, brows
         ("add", "", {"hp.batch_size": ""}, "value-2", "batch_size is None, expected a whole number from 1"),
     ],
 )  # fmt: skip
-def test_what_is_refused_is_said_beside_its_field_and_nothing_typed_is_lost(
+def test_errors_are_next_to_their_fields_and_the_input_stays(
     bench: Bench, browser: Browser, what: str, model: str, typed: dict[str, str], key: str, says: str
 ) -> None:
     """The same rules and messages as in notebook and command line; nothing is sent."""
@@ -155,7 +155,7 @@ def test_what_is_refused_is_said_beside_its_field_and_nothing_typed_is_lost(
     assert len(bench.store.logs["digits"]) == before
 
 
-def test_all_mistakes_are_said_at_once(browser: Browser) -> None:
+def test_all_mistakes_are_reported_together(browser: Browser) -> None:
     """Each next to its field."""
     typed = {"hp.learning_rate": "fast", "hp.layers": "true", "epochs": "0"}
     status, _, page = review(browser, "clone", "m00", **typed)
@@ -164,7 +164,7 @@ def test_all_mistakes_are_said_at_once(browser: Browser) -> None:
     assert len(re.findall(r'id="(?:value-[01]|epochs)-mistake"', page)) == 3
 
 
-def test_what_was_not_shown_is_not_sent(bench: Bench, browser: Browser) -> None:
+def test_only_reviewed_values_are_sent(bench: Bench, browser: Browser) -> None:
     """Values typed after the review, or changes by others since then, need a new review."""
     _, fields, _ = review(browser, "change", "m01", **{"hp.learning_rate": "0.5"})
     status, _, page = send(browser, "change", fields | {"hp.learning_rate": "0.7"})
@@ -181,7 +181,7 @@ def test_what_was_not_shown_is_not_sent(bench: Bench, browser: Browser) -> None:
     assert bench.store.logs["digits"][-1].by == "Bob"  # type: ignore[union-attr]
 
 
-def test_a_field_that_nobody_has_touched_changes_nothing(bench: Bench, browser: Browser) -> None:
+def test_an_unchanged_field_changes_nothing(bench: Bench, browser: Browser) -> None:
     """Although others changed that value after the form was opened."""
     _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
     bench.store.append(
@@ -194,7 +194,7 @@ def test_a_field_that_nobody_has_touched_changes_nothing(bench: Bench, browser: 
     assert event.hyperparams == {"layers": 3}
 
 
-def test_a_command_that_came_too_late_says_why(
+def test_a_late_command_shows_the_reason(
     bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user stopped the model in the meantime. The typed text stays."""
@@ -212,9 +212,7 @@ def test_a_command_that_came_too_late_says_why(
     assert 'value="3"' in page
 
 
-def test_a_form_of_another_session_does_nothing_and_keeps_what_was_typed(
-    bench: Bench, browser: Browser
-) -> None:
+def test_a_form_of_another_session_is_refused_and_keeps_its_input(bench: Bench, browser: Browser) -> None:
     """As with the start form."""
     _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
     before = len(bench.store.logs["digits"])
@@ -228,7 +226,7 @@ def test_a_form_of_another_session_does_nothing_and_keeps_what_was_typed(
     assert 'value="3"' in answer.text
 
 
-def test_while_the_store_is_away_what_was_typed_stays(bench: Bench, browser: Browser) -> None:
+def test_an_outage_of_the_store_keeps_the_input(bench: Bench, browser: Browser) -> None:
     _, fields, _ = review(browser, "change", "m01", **{"hp.layers": "3"})
     bench.store.is_away = True
     status, _, page = send(browser, "change", fields)
@@ -237,7 +235,7 @@ def test_while_the_store_is_away_what_was_typed_stays(bench: Bench, browser: Bro
     assert 'value="3"' in page
 
 
-def test_a_form_that_is_sent_twice_makes_one_model(bench: Bench, browser: Browser) -> None:
+def test_a_form_sent_twice_creates_one_model(bench: Bench, browser: Browser) -> None:
     """A doubled click opens the same model twice. Other values in the same form make another model."""
     _, fields, _ = review(browser, "clone", "m00", **{"hp.layers": "3"})
     before = len(bench.store.logs["digits"])
@@ -258,7 +256,7 @@ def test_a_form_that_is_sent_twice_makes_one_model(bench: Bench, browser: Browse
         ModelExtended(run="fit-1", model="m01", epochs=9, by="Bob"),
     ],
 )
-def test_a_clone_takes_over_nothing_that_was_not_shown(
+def test_a_clone_inherits_only_reviewed_values(
     bench: Bench, browser: Browser, event: ModelChanged | PriorityChanged | ModelExtended
 ) -> None:
     """Changes to the parent since the review are shown first."""
@@ -273,9 +271,7 @@ def test_a_clone_takes_over_nothing_that_was_not_shown(
     assert send(browser, "clone", sent(page))[0] == 303
 
 
-def test_a_refusal_is_said_where_the_script_shows_it_and_loses_nothing(
-    bench: Bench, browser: Browser
-) -> None:
+def test_a_refusal_is_in_the_difference_and_keeps_the_input(bench: Bench, browser: Browser) -> None:
     """The model ended after the form was opened; incomplete input must be kept, too."""
     fields = sent(browser.get(f"{AT}/prioritize?model=m01").text)
     bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by="Bob"))
@@ -286,7 +282,7 @@ def test_a_refusal_is_said_where_the_script_shows_it_and_loses_nothing(
     assert "m01 of fit-1 is stopped" in difference(answer.text)
 
 
-def test_several_models_are_brought_to_one_value(bench: Bench, browser: Browser) -> None:
+def test_several_models_can_be_set_to_one_value(bench: Bench, browser: Browser) -> None:
     """Models that already have the value are skipped."""
     bench.store.append("digits", ModelExtended(run="fit-1", model="m00", epochs=9, by="Bob"))
     bench.store.append("digits", PriorityChanged(run="fit-1", model="m00", priority=1, by="Bob"))
@@ -301,7 +297,7 @@ def test_several_models_are_brought_to_one_value(bench: Bench, browser: Browser)
         assert [event.model for event in bench.store.logs["digits"][before:]] == ["m01"]  # type: ignore[union-attr]
 
 
-def test_what_took_effect_in_part_says_on_which(
+def test_a_partly_applied_command_names_the_models(
     bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user stopped the second model in the meantime."""
@@ -329,7 +325,7 @@ def test_what_took_effect_in_part_says_on_which(
         ("prioritize", "m01", "priority", "9" * 50, "No priority"),
     ],
 )
-def test_what_no_log_can_hold_is_refused(
+def test_values_that_the_log_cannot_store_are_refused(
     browser: Browser, what: str, model: str, name: str, text: str, says: str
 ) -> None:
     """Deeply nested lists, lone surrogates and huge numbers are valid JSON, but the log rejects them."""
@@ -338,7 +334,7 @@ def test_what_no_log_can_hold_is_refused(
     assert send(browser, what, fields | {name: text})[0] == 422
 
 
-def test_a_start_that_is_gone_stays_chosen(bench: Bench, browser: Browser) -> None:
+def test_a_missing_start_checkpoint_stays_selected(bench: Bench, browser: Browser) -> None:
     """The form does not silently choose another checkpoint."""
     status, fields, page = review(browser, "clone", "m00", start="7")
     assert (status, fields["start"]) == (422, "7")

@@ -16,7 +16,7 @@ def told(story: Story, model: str = "m00") -> list[tuple[object, object, str]]:
     return [(row.old_value, row.new_value, row.since) for row in changes(story.model(model))]
 
 
-def test_a_change_holds_from_the_sub_epoch_that_it_came_before() -> None:
+def test_a_change_applies_from_the_next_sub_epoch() -> None:
     """A change applies to the next sub-epoch, named by its epoch and its position in that epoch."""
     story = Story()
     story.fit(epochs=3)

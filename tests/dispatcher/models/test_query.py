@@ -78,7 +78,7 @@ def found(sentence: str, sort: str = "") -> list[str]:
         ("sub_epochs_done > 1", ["m02", "m10"]),
     ],
 )
-def test_a_filter_finds_what_it_says(sentence: str, ids: list[str]) -> None:
+def test_a_filter_selects_matching_models(sentence: str, ids: list[str]) -> None:
     assert found(sentence) == ids
 
 
@@ -98,7 +98,7 @@ def test_a_filter_finds_what_it_says(sentence: str, ids: list[str]) -> None:
         ("lr = = 1", 6, "expected a value"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(sentence: str, place: int, words: str) -> None:
+def test_a_mistake_is_named_with_its_position(sentence: str, place: int, words: str) -> None:
     with pytest.raises(BadRequestError) as caught:
         found(sentence)
     assert f"character {place}:" in str(caught.value)
@@ -121,19 +121,19 @@ def test_integers_are_shown_in_full(value: int) -> None:
     assert formats.plain(value) == str(value)
 
 
-def test_deep_nesting_is_refused_and_does_not_end_the_process() -> None:
+def test_deep_nesting_is_refused() -> None:
     with pytest.raises(BadRequestError, match="nested deeper"):
         found("(" * 500 + "lr > 1" + ")" * 500)
     with pytest.raises(BadRequestError, match="nested deeper"):
         found("not " * 400 + "lr > 1")
 
 
-def test_rows_without_a_value_come_last_whichever_parallel_plan() -> None:
+def test_rows_without_a_value_come_last_in_both_orders() -> None:
     assert found("", "best") == ["m01", "m00", "m10", "m02"]
     assert found("", "-best") == ["m10", "m00", "m01", "m02"]
 
 
-def test_models_are_ordered_by_number_not_by_letter() -> None:
+def test_models_are_sorted_by_number() -> None:
     rows = [row(index, id=f"m{index}") for index in (10, 9, 100)]
     ordered = matching(rows, ModelQuery(sort="id"), COLUMNS)
     assert [each.id for each in ordered] == ["m9", "m10", "m100"]
@@ -153,18 +153,18 @@ def test_an_unknown_key_or_column_is_refused() -> None:
         selected_columns("id,speed", COLUMNS, ())
 
 
-def test_a_fixed_column_hides_a_hyperparameter_of_its_name_but_for_its_prefix() -> None:
+def test_a_hyperparameter_named_like_a_fixed_column_needs_its_prefix() -> None:
     assert COLUMNS.find("best") is FIXED["best"]
     assert COLUMNS.find("hp.best").name == "hp.best"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "  =1", "\n=1"])
-def test_a_spreadsheet_does_not_execute_what_a_user_wrote(text: str) -> None:
+def test_csv_escapes_formulas(text: str) -> None:
     table = csv_text([text, "id"], [[text, "m00"]])
     assert table.count(f"'{text}") == 2
 
 
-def test_a_whole_number_beyond_floats_is_sorted_found_and_written() -> None:
+def test_integers_beyond_floats_are_sorted_filtered_and_printed() -> None:
     huge = [
         row(0, hyperparams={"lr": 10**400}),
         row(1, hyperparams={"lr": 2}),

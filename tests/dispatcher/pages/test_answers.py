@@ -30,7 +30,7 @@ class Page:
         return f"{self.content} {self.version}"
 
 
-def test_who_has_this_version_is_told_so_and_nothing_is_built() -> None:
+def test_an_unchanged_version_is_304_and_builds_no_page() -> None:
     page = Page()
     tag = page.client.get("/page").headers["ETag"]
     again = page.client.get("/page", headers={"If-None-Match": tag})
@@ -40,7 +40,7 @@ def test_who_has_this_version_is_told_so_and_nothing_is_built() -> None:
     assert page.built == 1
 
 
-def test_another_version_address_or_process_is_another_answer() -> None:
+def test_version_address_and_process_determine_the_etag() -> None:
     page = Page()
     tag = page.client.get("/page").headers["ETag"]
     assert page.client.get("/page?x=1", headers={"If-None-Match": tag}).status_code == 200
@@ -50,13 +50,13 @@ def test_another_version_address_or_process_is_another_answer() -> None:
     assert page.client.get("/page", headers={"If-None-Match": tag}).status_code == 200
 
 
-def test_fifty_viewers_cost_one_page() -> None:
+def test_fifty_viewers_share_one_page() -> None:
     page = Page()
     assert {page.client.get("/page").text for _ in range(50)} == {"short 1"}
     assert page.built == 1
 
 
-def test_a_large_answer_is_packed_for_who_takes_it() -> None:
+def test_a_large_answer_is_compressed_on_request() -> None:
     page = Page(content="word " * 1000)
     packed = page.client.get("/page", headers={"Accept-Encoding": "gzip"})
     plain = page.client.get("/page")
@@ -66,7 +66,7 @@ def test_a_large_answer_is_packed_for_who_takes_it() -> None:
     assert "Accept-Encoding" in packed.headers["Vary"]
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page(content="x" * 1000)
     for number in range(20):
         page.client.get(f"/page?n={number}")

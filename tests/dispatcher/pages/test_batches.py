@@ -10,7 +10,7 @@ from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story
 
 
-def test_several_experiments_are_archived_at_once(bench: Bench, browser: Browser) -> None:
+def test_several_experiments_are_archived_together(bench: Bench, browser: Browser) -> None:
     """The page explains each skipped experiment."""
     bench.store.add(Story("one"))
     bench.store.add(Story("two"))
@@ -29,7 +29,7 @@ def test_several_experiments_are_archived_at_once(bench: Bench, browser: Browser
     assert len(bench.store.logs["one"]) == 2
 
 
-def test_batch_that_the_store_interrupts_says_what_was_done(bench: Bench, browser: Browser) -> None:
+def test_a_batch_interrupted_by_an_outage_lists_its_outcomes(bench: Bench, browser: Browser) -> None:
     """The page names the experiment with an unknown outcome and the ones not tried."""
     names = ["one", "two", "three"]
     for name in names:

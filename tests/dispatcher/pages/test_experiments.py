@@ -12,7 +12,7 @@ from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story
 
 
-def test_row_of_a_running_experiment(bench: Bench, browser: Browser) -> None:
+def test_the_row_of_a_running_experiment_shows_its_progress(bench: Bench, browser: Browser) -> None:
     """State, run, tasks, models, best metric with direction, author."""
     bench.store.add(running_story())
     row = text_of(browser.get("/experiments").text)
@@ -22,7 +22,7 @@ def test_row_of_a_running_experiment(bench: Bench, browser: Browser) -> None:
     assert "ada" in row
 
 
-def test_long_list_is_paged_and_the_cut_is_announced(bench: Bench, browser: Browser) -> None:
+def test_a_long_list_is_paged(bench: Bench, browser: Browser) -> None:
     """A page number beyond the last shows the last page."""
     for index in range(120):
         bench.store.add(Story(f"x-{index:03}"))
@@ -49,7 +49,7 @@ def test_logs_of_ended_experiments_are_read_once(bench: Bench, browser: Browser)
     assert "events" not in bench.store.calls
 
 
-def test_list_tells_how_long_all_runs_took(bench: Bench, browser: Browser) -> None:
+def test_the_list_shows_the_duration_of_all_runs(bench: Bench, browser: Browser) -> None:
     """The sum over all runs without the gaps between them; empty without runs."""
     story = Story("worked")
     story.workers_join()

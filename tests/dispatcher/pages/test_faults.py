@@ -24,7 +24,7 @@ def test_failed_run_shows_its_error_escaped(bench: Bench, browser: Browser) -> N
         assert "<b>ada" not in page
 
 
-def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: Browser) -> None:
+def test_an_unreadable_log_affects_only_its_own_row(bench: Bench, browser: Browser) -> None:
     """The list still works; the experiment's page shows known facts and the next step."""
     good, bad = Story("good"), Story("bad")
     bad.workers_join()
@@ -50,7 +50,7 @@ def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: 
     assert "cannot be read" in answer.get_json()["message"]
 
 
-def test_fault_of_the_page_is_named_by_a_number(
+def test_an_internal_error_is_shown_with_a_number(
     bench: Bench, browser: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The cause is in the log under that number, not on the page."""

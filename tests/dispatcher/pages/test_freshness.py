@@ -9,7 +9,7 @@ from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import Story, running_story, status
 
 
-def test_what_goes_on_without_news_is_an_instant(bench: Bench, browser: Browser) -> None:
+def test_ongoing_durations_are_sent_as_instants(bench: Bench, browser: Browser) -> None:
     """An unchanged page is not sent again, so an age would be wrong."""
     story = running_story()
     bench.store.add(story)
@@ -21,7 +21,7 @@ def test_what_goes_on_without_news_is_an_instant(bench: Bench, browser: Browser)
     assert len(re.findall(r'<time datetime="[\dT:-]+Z" data-show="left">', page)) == 2
 
 
-def test_page_of_an_open_run_is_made_anew_though_nothing_happens(bench: Bench, browser: Browser) -> None:
+def test_the_page_of_an_open_run_is_rebuilt_without_new_events(bench: Bench, browser: Browser) -> None:
     """Throughput falls and the estimated end moves while no sub-epoch ends."""
     bench.store.add(running_story())
     path, host = "/fragments/experiments/digits", {"base_url": "http://127.0.0.1:7080"}
@@ -35,7 +35,7 @@ def test_page_of_an_open_run_is_made_anew_though_nothing_happens(bench: Bench, b
     assert new < old
 
 
-def test_fragment_says_whether_to_come_back(bench: Bench, browser: Browser) -> None:
+def test_a_fragment_sets_the_polling_interval(bench: Bench, browser: Browser) -> None:
     """Soon during a run, otherwise later. The answer has the tab's title and icon, but no form token."""
     story = Story("digits")
     story.workers_join()
@@ -52,7 +52,7 @@ def test_fragment_says_whether_to_come_back(bench: Bench, browser: Browser) -> N
     assert re.findall(r'name="csrf" value="([^"]*)"', busy) == [""] * busy.count('name="csrf"')
 
 
-def test_fragment_that_has_not_changed_is_not_sent_again(bench: Bench, browser: Browser) -> None:
+def test_an_unchanged_fragment_is_not_sent_again(bench: Bench, browser: Browser) -> None:
     """304 until the log grows."""
     story = running_story()
     bench.store.add(story)

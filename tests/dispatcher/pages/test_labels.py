@@ -13,7 +13,7 @@ from tests.dispatcher.stories import Story
 
 
 @pytest.mark.parametrize("page", ["", "/models", "/models/m00", "/schedule"])
-def test_a_label_stands_at_the_failure_and_leads_to_its_line(
+def test_a_label_is_shown_at_its_failure_and_links_to_its_line(
     bench: Bench, browser: Browser, page: str
 ) -> None:
     """On the overview, the models table, the model's page and its sub-epoch. Log text is escaped."""

@@ -49,7 +49,7 @@ def bench(tmp_path: Path) -> Bench:
     return made
 
 
-def test_what_is_gone_is_told(bench: Bench, files: list[Path]) -> None:
+def test_missing_checkpoints_are_reported(bench: Bench, files: list[Path]) -> None:
     """With model and file. The check runs every five minutes in the background."""
     browser, lost = bench.signed_in(), bench.app.extensions["cerebro-lost"]
     files[0].unlink()

@@ -9,7 +9,7 @@ from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story, story_with_parallel_plans
 
 
-def test_table_of_models(bench: Bench, browser: Browser) -> None:
+def test_the_table_shows_the_state_and_metrics_of_models(bench: Bench, browser: Browser) -> None:
     """State, epoch, sub-epochs, latest and best metric, varied hyperparameters, failed attempts, worker and cause."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits/models").text)
@@ -32,7 +32,7 @@ def test_models_are_sorted_and_filtered_by_the_server(bench: Bench, browser: Bro
     )
 
 
-def test_filter_with_a_mistake_shows_the_place(bench: Bench, browser: Browser) -> None:
+def test_an_invalid_filter_shows_the_position_of_the_error(bench: Bench, browser: Browser) -> None:
     """The error is next to the field with its text; all models stay listed."""
     bench.store.add(running_story())
     page = browser.get("/experiments/digits/models?filter=layers+%3D%3D").text
@@ -55,7 +55,7 @@ def test_chosen_models_are_compared(bench: Bench, browser: Browser) -> None:
     assert "batch_size 32 32" in whole.partition("Comparison")[2]
 
 
-def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
+def test_the_page_of_a_model_shows_its_history_and_commands(bench: Bench, browser: Browser) -> None:
     """Numbers, epochs, sub-epochs, commands and links to the neighbours."""
     bench.store.add(running_story())
     page = browser.get("/experiments/digits/models/m01").text
@@ -71,7 +71,7 @@ def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
     assert browser.get("/experiments/digits/models/nobody").status_code == 404
 
 
-def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser) -> None:
+def test_epochs_with_removed_checkpoints_are_marked(bench: Bench, browser: Browser) -> None:
     """A model keeps its newest two checkpoints and its best epoch's."""
     story = Story("digits")
     story.workers_join()
@@ -84,7 +84,7 @@ def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser
     assert page.count(" removed ") == 2
 
 
-def test_the_page_of_a_model_tells_its_parallel_plans(bench: Bench, browser: Browser) -> None:
+def test_the_page_of_a_model_shows_its_parallel_plans(bench: Bench, browser: Browser) -> None:
     """The plan in use, ruled-out plans with reasons, and the plan of each sub-epoch.
 
     The section is absent without parallel plans.

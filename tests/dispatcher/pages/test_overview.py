@@ -11,7 +11,7 @@ from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story, status
 
 
-def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None:
+def test_the_overview_starts_with_the_best_model(bench: Bench, browser: Browser) -> None:
     """The best model, its hyperparameters and the code that loads it."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits").text)
@@ -42,7 +42,7 @@ def beside_a_fit() -> Story:
     return story
 
 
-def test_runs_beside_each_other_are_all_shown(bench: Bench, browser: Browser) -> None:
+def test_concurrent_runs_are_all_shown(bench: Bench, browser: Browser) -> None:
     """The header names the fit, then the other runs with a stop button each. Waiting runs name their reason."""
     bench.store.add(beside_a_fit())
     source = browser.get("/experiments/digits").text
@@ -56,7 +56,7 @@ def test_runs_beside_each_other_are_all_shown(bench: Bench, browser: Browser) ->
     assert "fit-2 is running, and its model m01 is not finished" in page
 
 
-def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> None:
+def test_a_failed_run_shows_its_failures_first(bench: Bench, browser: Browser) -> None:
     """Grouped by cause, before everything else; the first group is open."""
     story = Story("digits")
     story.workers_join()
@@ -89,7 +89,7 @@ def fitted_story() -> Story:
     return story
 
 
-def test_scores_of_a_test_are_those_of_the_whole_split(bench: Bench, browser: Browser) -> None:
+def test_scores_of_a_test_are_for_the_whole_split(bench: Bench, browser: Browser) -> None:
     """As user code returned them."""
     story = fitted_story()
     story.test(is_whole=True)
@@ -99,7 +99,7 @@ def test_scores_of_a_test_are_those_of_the_whole_split(bench: Bench, browser: Br
     assert "means over" not in page
 
 
-def test_scores_of_a_test_in_parts_are_weighted_by_rows_and_said_to_be_means(
+def test_scores_of_a_test_in_parts_are_marked_as_means_weighted_by_rows(
     bench: Bench, browser: Browser
 ) -> None:
     """300 rows at 1.0 and 100 rows at 0.9 give 0.975. Runs of older versions are like this."""
@@ -110,7 +110,7 @@ def test_scores_of_a_test_in_parts_are_weighted_by_rows_and_said_to_be_means(
     assert "test-1 m00 1 2 /2 accuracy 0.975 means over 2 parts of the split, weighted by rows" in page
 
 
-def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> None:
+def test_silent_and_lost_workers_have_a_notice(bench: Bench, browser: Browser) -> None:
     """Each worker has one notice, from its last report or from the log."""
     story = Story("digits")
     story.workers_join()
@@ -130,7 +130,7 @@ def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> No
     assert "worker-0 lost" in cluster  # the same state
 
 
-def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
+def test_a_worker_busy_with_another_experiment_is_shown(bench: Bench, browser: Browser) -> None:
     """The row names the other experiment."""
     bench.store.add(Story("digits"))
     bench.store.statuses = [
@@ -144,7 +144,7 @@ def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
     assert "for experiment orcas" in page
 
 
-def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: Browser) -> None:
+def test_a_stopped_fit_stays_visible_and_can_be_resumed(bench: Bench, browser: Browser) -> None:
     """A later test must not make the experiment look finished."""
     story = Story("halted")
     story.workers_join()
@@ -186,7 +186,7 @@ def test_a_fit_with_failed_or_stopped_models_is_not_finished(bench: Bench, brows
     assert "1 /8 1 stopped 6 failed" in text_of(row)
 
 
-def test_the_best_model_is_that_of_all_fits(bench: Bench, browser: Browser) -> None:
+def test_the_best_model_of_all_fits_is_shown(bench: Bench, browser: Browser) -> None:
     """A newer fit with a worse best model hides nothing; header, overview and list agree."""
     story = Story("twice")
     story.workers_join()

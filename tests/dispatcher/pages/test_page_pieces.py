@@ -27,7 +27,7 @@ def bench() -> Bench:
 # --- addresses -----------------------------------------------------------------------------------
 
 
-def test_a_query_of_an_old_address_is_still_answered() -> None:
+def test_outdated_query_fields_are_ignored() -> None:
     """Unknown fields are ignored and invalid values fall back to their default."""
     query = query_of(
         ModelQuery, {"sort": "-best", "page": "many", "size": "100000", "tab": "7"}, filter="x = 1"
@@ -38,7 +38,7 @@ def test_a_query_of_an_old_address_is_still_answered() -> None:
 # --- comparison ----------------------------------------------------------------------------------
 
 
-def test_comparison_tells_lines_that_differ() -> None:
+def test_a_comparison_marks_differing_lines() -> None:
     """A value that only one model has is a difference, too."""
     story = running_story()
     table = ModelTable(story.state.runs["fit-1"])
@@ -68,7 +68,7 @@ def test_comparison_tells_lines_that_differ() -> None:
         ("adam", "text", "adam"),
     ],
 )
-def test_cells(value: object, kind: str, text: str) -> None:
+def test_cells_are_formatted_by_the_kind_of_their_column(value: object, kind: str, text: str) -> None:
     """By the kind of the column; a non-number is shown unchanged."""
     assert formats.cell(value, kind) == text
 
@@ -94,7 +94,7 @@ def test_script_for_figures_comes_from_the_installed_package(bench: Bench) -> No
     assert b"plotly.js v" in plain.data[:200]
 
 
-def test_figures_files_are_for_those_who_signed_in(bench: Bench) -> None:
+def test_files_of_figures_require_a_sign_in(bench: Bench) -> None:
     """Only the sign-in page and its styles are public."""
     for address in ("/asset/plotly.js", "/asset/palette.css"):
         assert bench.browser().get(address).status_code == 303

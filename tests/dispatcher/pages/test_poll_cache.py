@@ -59,7 +59,7 @@ def bench() -> CountingBench:
 
 @pytest.mark.parametrize("path", [PAGE, VIEW, "/fragments/experiments", "/fragments/experiments/digits/logs"])
 @pytest.mark.parametrize("packing", ["gzip", "identity"])
-def test_the_second_poll_is_answered_as_the_first_was(bench: CountingBench, path: str, packing: str) -> None:
+def test_the_second_poll_gets_the_same_answer(bench: CountingBench, path: str, packing: str) -> None:
     for _ in range(3):  # the list of experiments loads in the background
         first = bench.get(path, **{"Accept-Encoding": packing})
     bench.asked = 0
@@ -70,7 +70,7 @@ def test_the_second_poll_is_answered_as_the_first_was(bench: CountingBench, path
     assert second.headers["X-Request-Id"] != first.headers["X-Request-Id"]
 
 
-def test_nothing_new_is_told_without_a_body_and_as_the_application_tells_it(bench: CountingBench) -> None:
+def test_an_unchanged_poll_gets_304_with_the_same_headers(bench: CountingBench) -> None:
     tag = bench.get(PAGE).headers["ETag"]
     short = bench.get(PAGE, tag)
     assert bench.asked == 1
@@ -80,7 +80,7 @@ def test_nothing_new_is_told_without_a_body_and_as_the_application_tells_it(benc
     assert headers(short).keys() == headers(full).keys()
 
 
-def test_news_is_built_by_the_application_and_then_given_to_all(bench: CountingBench) -> None:
+def test_changed_pages_are_built_once_for_all_viewers(bench: CountingBench) -> None:
     tag = bench.get(PAGE).headers["ETag"]
     story = running_story()
     story.pause("the checkpoint volume is full")
@@ -105,13 +105,13 @@ def test_news_is_built_by_the_application_and_then_given_to_all(bench: CountingB
     ],
     ids=str,
 )
-def test_whoever_differs_is_looked_at(bench: CountingBench, other: dict[str, str]) -> None:
+def test_requests_that_differ_reach_the_application(bench: CountingBench, other: dict[str, str]) -> None:
     bench.get(PAGE)
     bench.get(PAGE, **other)
     assert bench.asked == 2
 
 
-def test_a_refusal_is_never_remembered(bench: CountingBench) -> None:
+def test_refusals_are_not_cached(bench: CountingBench) -> None:
     for count in (1, 2):
         assert bench.get(PAGE, Authorization="Bearer wrong").status_code == 401
         assert bench.asked == count
@@ -120,14 +120,14 @@ def test_a_refusal_is_never_remembered(bench: CountingBench) -> None:
         assert bench.asked == count
 
 
-def test_who_was_let_in_is_looked_at_again_after_a_while(bench: CountingBench) -> None:
+def test_cached_permissions_expire(bench: CountingBench) -> None:
     bench.get(PAGE)
     bench.later(TRUSTED_S + 0.1)
     bench.get(PAGE)
     assert bench.asked == 2
 
 
-def test_a_session_polls_too_and_counts_as_a_viewer(bench: CountingBench) -> None:
+def test_polls_of_sessions_are_cached_and_count_as_viewers(bench: CountingBench) -> None:
     browser = bench.signed_in()
     browser.get(PAGE)
     before, bench.asked = bench.app.extensions["cerebro-metrics"].exposition().decode(), 0
@@ -140,14 +140,14 @@ def test_a_session_polls_too_and_counts_as_a_viewer(bench: CountingBench) -> Non
     assert "cerebro_dispatcher_viewers 1.0" in after
 
 
-def test_an_experiment_that_is_deleted_meanwhile_is_told_by_the_application(bench: CountingBench) -> None:
+def test_a_deleted_experiment_is_404_despite_the_cache(bench: CountingBench) -> None:
     bench.get(PAGE)
     bench.store.records.clear()
     bench.later(10)
     assert bench.get(PAGE).status_code == 404
 
 
-def test_what_is_remembered_is_bounded(bench: CountingBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_poll_cache_is_bounded(bench: CountingBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "_MAX_POLLS", 3)
     for number in range(5):
         bench.get(f"{PAGE}?n={number}")

@@ -14,7 +14,7 @@ from tests.dispatcher.stories import running_story
 from tests.waiting import HANG_S
 
 
-def test_long_files_are_written_while_others_look(
+def test_long_downloads_do_not_block_other_requests(
     bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow download does not block other requests; one report is generated at a time."""
@@ -39,7 +39,7 @@ def test_long_files_are_written_while_others_look(
     assert seen == [200, 200]
 
 
-def test_one_report_is_written_at_a_time(
+def test_one_report_is_generated_at_a_time(
     bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second request is asked to retry."""

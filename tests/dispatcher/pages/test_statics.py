@@ -15,7 +15,7 @@ FILES = [
 ]
 
 
-def test_every_file_is_the_same_packed_and_plain() -> None:
+def test_every_file_is_the_same_compressed_and_plain() -> None:
     client = Bench().app.test_client()
     for path in FILES:
         with client.get(f"/static/{path.name}") as plain:
@@ -29,7 +29,7 @@ def test_every_file_is_the_same_packed_and_plain() -> None:
         assert packed.headers.get("Vary") == plain.headers.get("Vary")
 
 
-def test_a_browser_may_keep_it_and_is_told_when_it_may_go_on_to() -> None:
+def test_versioned_files_are_cacheable_and_others_are_revalidated() -> None:
     """A page of an earlier release requests an old version; browsers must revalidate that answer."""
     bench = Bench()
     client, page = bench.app.test_client(), bench.browser().get("/sign-in").text

@@ -11,7 +11,7 @@ from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story
 
 
-def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
+def test_the_schedule_tab_shows_a_running_fit(bench: Bench, browser: Browser) -> None:
     """Makespan, bound, gap, idle time, the plan, one row per epoch, and each sub-epoch."""
     story = running_story()
     plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
@@ -36,7 +36,7 @@ def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
     assert "Change" in page
 
 
-def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Browser) -> None:
+def test_the_schedule_does_not_advance_during_an_outage(bench: Bench, browser: Browser) -> None:
     """Progress is unknown during an outage, so the time axis ends at its start."""
     bench.store.add(running_story())
     page = "/fragments/experiments/digits/schedule"
@@ -51,7 +51,7 @@ def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Br
     assert found == re.findall(r'Makespan so far</dt><dd class="large">([^<]*)', after) != []
 
 
-def test_tabs_before_there_is_anything(bench: Bench, browser: Browser) -> None:
+def test_empty_tabs_show_the_next_command(bench: Bench, browser: Browser) -> None:
     """Each says why it is empty and shows the next command to copy."""
     bench.store.add(Story("digits"))
     for tab, said in (
@@ -67,7 +67,7 @@ def test_tabs_before_there_is_anything(bench: Bench, browser: Browser) -> None:
         assert 'data-copy="' in page
 
 
-def test_data_is_an_equation(bench: Bench, browser: Browser) -> None:
+def test_rows_in_are_rows_out_plus_failed_rows(bench: Bench, browser: Browser) -> None:
     """Rows in = rows out + failed rows, in total and for each split and partition."""
     story = Story("digits")
     story.workers_join()

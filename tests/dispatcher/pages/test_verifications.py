@@ -42,7 +42,7 @@ def verified_story(*, differs: bool) -> Story:
     return story
 
 
-def test_the_page_names_what_came_out_otherwise_and_who_was_wrong(bench: Bench, browser: Browser) -> None:
+def test_the_page_names_the_differing_sub_epoch_and_the_faulty_worker(bench: Bench, browser: Browser) -> None:
     """With the sub-epoch, the difference and the consequence for the model."""
     bench.store.add(verified_story(differs=True))
     source = browser.get("/experiments/digits").text

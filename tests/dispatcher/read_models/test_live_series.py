@@ -26,7 +26,7 @@ def values(series: LiveSeries, model: str = "m00", name: str = "loss") -> list[f
     return [point.value for point in series.line("fit-1", model, name)]
 
 
-def test_points_of_a_model_are_one_line_over_its_sub_epochs() -> None:
+def test_points_of_a_model_form_one_line_over_its_sub_epochs() -> None:
     series = LiveSeries()
     series.add(points(TASK, [3.0, 2.0]))
     series.add(points("fit-1/train/m00/e1/p1", [1.0]))
@@ -37,7 +37,7 @@ def test_points_of_a_model_are_one_line_over_its_sub_epochs() -> None:
     assert series.metrics("fit-2") == ()
 
 
-def test_a_superseded_attempt_is_cut_away_when_the_next_one_reports() -> None:
+def test_points_of_a_superseded_attempt_are_dropped() -> None:
     series = LiveSeries()
     series.add(points("fit-1/train/m00/e1/p1", [5.0]))
     series.add(points(TASK, [4.0, 3.0]))
@@ -46,7 +46,7 @@ def test_a_superseded_attempt_is_cut_away_when_the_next_one_reports() -> None:
     assert len(series) == 2
 
 
-def test_a_late_point_of_an_earlier_attempt_counts_for_nothing() -> None:
+def test_a_late_point_of_an_earlier_attempt_is_ignored() -> None:
     series = LiveSeries()
     series.add(points(TASK, [2.0], attempt=2))
     series.add(points(TASK, [9.0], attempt=1))
@@ -54,7 +54,7 @@ def test_a_late_point_of_an_earlier_attempt_counts_for_nothing() -> None:
     assert series.newest[TASK].attempt == 2
 
 
-def test_where_a_metric_stopped_being_finite_is_known_and_not_drawn() -> None:
+def test_non_finite_values_are_located_but_not_drawn() -> None:
     series = LiveSeries()
     series.add(points(TASK, [1.0, math.nan, math.inf, 0.5]))
     broke = series.broke("fit-1", "m00", "loss")
@@ -65,7 +65,7 @@ def test_where_a_metric_stopped_being_finite_is_known_and_not_drawn() -> None:
     assert series.broke("fit-1", "m00", "loss") is None
 
 
-def test_a_long_line_is_cut_and_keeps_its_spikes_and_its_end() -> None:
+def test_a_long_line_is_downsampled_and_keeps_spikes_and_end() -> None:
     series = LiveSeries()
     told = [0.5] * (3 * live.MAX_LINE_POINTS)
     told[777], told[888], told[-1] = 9.0, -9.0, 0.25

@@ -42,7 +42,7 @@ def eventful() -> Story:
     return story
 
 
-def test_rows_and_sums_are_those_of_the_fold_after_every_event() -> None:
+def test_rows_and_sums_equal_the_fold_after_every_event() -> None:
     story = eventful()
     read_model = ReadModel(story.record)
     for event in story.events:
@@ -67,7 +67,7 @@ def test_rows_and_sums_are_those_of_the_fold_after_every_event() -> None:
         )
 
 
-def test_the_best_is_found_again_when_it_is_lost() -> None:
+def test_the_best_model_is_found_again_after_its_loss() -> None:
     story = running_story()
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
@@ -92,7 +92,7 @@ def live(task: str, rows: int, *, seq: int = 1, attempt: int = 1) -> LivePoint:
     )
 
 
-def test_points_of_what_has_ended_are_forgotten_whichever_is_read_first() -> None:
+def test_points_of_ended_sub_epochs_are_dropped() -> None:
     story = running_story()
     ended, running = "fit-1/train/m00/e1/p0", "fit-1/train/m05/e1/p0"
     read_model = ReadModel(story.record)
@@ -115,7 +115,7 @@ def test_a_point_that_is_ahead_of_the_log_is_kept() -> None:
     assert read_model.live.newest["fit-1/train/m05/e1/p0"].rows == 20
 
 
-def test_the_last_numbers_of_a_schedule_are_shown_at_once_however_long_they_took(
+def test_the_final_schedule_is_computed_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # One computation stays valid for a long time.
@@ -143,7 +143,7 @@ def test_the_last_numbers_of_a_schedule_are_shown_at_once_however_long_they_took
 
 
 @pytest.mark.parametrize("is_running", [False, True])
-def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
+def test_remaining_time_is_remaining_work_divided_by_throughput(is_running: bool) -> None:
     story = running_story()
     if not is_running:
         story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
@@ -179,7 +179,7 @@ def test_rows_of_running_sub_epochs_count_for_throughput() -> None:
     assert after.time_left.seconds < before.time_left.seconds
 
 
-def test_validations_do_not_make_time_left_shorter() -> None:
+def test_validations_do_not_shorten_the_remaining_time() -> None:
     """Validations are short; as sub-epochs they would make the estimate too small."""
     story = running_story()
     run = story.state.runs["fit-1"]
@@ -197,7 +197,7 @@ def test_validations_do_not_make_time_left_shorter() -> None:
     assert found == without.throughput(run, story.time, sub_epochs=table)
 
 
-def test_the_header_is_of_the_newest_fit_and_not_of_a_later_test() -> None:
+def test_the_header_shows_the_newest_fit_not_a_later_test() -> None:
     """Otherwise a finished test would hide a stopped fit, in the header and in the list."""
     story = Story("halted")
     story.workers_join()
@@ -255,7 +255,7 @@ def test_a_stopped_fit_can_be_resumed_after_a_newer_one() -> None:
     assert row_of(read_model, summary, NOW).problem == "fit-1 was stopped after 2 of 12 tasks"
 
 
-def test_a_failed_test_is_told_beside_the_finished_fit() -> None:
+def test_a_failed_test_is_shown_with_the_finished_fit() -> None:
     story = Story("untested")
     story.workers_join()
     story.etl()

@@ -41,7 +41,7 @@ def long_story(models: int = 500) -> Story:
     return story
 
 
-def test_an_experiment_is_read_once_in_half_a_second_however_many_look(bench: ReaderBench) -> None:
+def test_an_experiment_is_read_at_most_every_half_second(bench: ReaderBench) -> None:
     bench.store.add(running_story())
     for _ in range(50):
         bench.seq()
@@ -70,7 +70,7 @@ def test_the_version_changes_with_the_log_with_live_points_and_with_an_outage(be
     assert len(set(versions)) == 4
 
 
-def test_a_long_log_goes_on_in_the_background_and_says_that_it_is_not_complete(bench: ReaderBench) -> None:
+def test_a_long_log_is_read_in_the_background_and_marked_incomplete(bench: ReaderBench) -> None:
     bench.store.add(long_story())
     is_complete = bench.reader.read("long", lambda read_model: read_model.is_complete, timeout_s=-1.0)
     assert not is_complete
@@ -81,7 +81,7 @@ def test_a_long_log_goes_on_in_the_background_and_says_that_it_is_not_complete(b
     assert bench.seq("long") == len(bench.store.logs["long"])
 
 
-def test_while_a_log_is_read_in_the_background_nobody_else_reads_it(bench: ReaderBench) -> None:
+def test_a_log_being_read_in_the_background_is_not_read_twice(bench: ReaderBench) -> None:
     bench.store.add(long_story())
     bench.seq("long", timeout_s=-1.0)
     before = Counter(bench.store.calls)["events"]
@@ -90,7 +90,7 @@ def test_while_a_log_is_read_in_the_background_nobody_else_reads_it(bench: Reade
     assert Counter(bench.store.calls)["events"] == before
 
 
-def test_a_name_that_was_given_to_another_experiment_shows_the_other_one(bench: ReaderBench) -> None:
+def test_a_reused_name_shows_the_new_experiment(bench: ReaderBench) -> None:
     bench.store.add(running_story())
     assert bench.seq() > 0
     bench.store.add(Story("digits", began=NOW - 10))
@@ -109,7 +109,7 @@ def test_a_deleted_experiment_is_not_found_any_more(bench: ReaderBench) -> None:
         bench.reader.version("digits")
 
 
-def test_only_so_many_events_are_kept_and_the_oldest_looked_at_go_first(
+def test_the_least_recently_viewed_events_are_evicted(
     bench: ReaderBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stories = [running_story(name) for name in ("a", "b", "c")]
@@ -125,7 +125,9 @@ def test_only_so_many_events_are_kept_and_the_oldest_looked_at_go_first(
         bench.seq("a")
 
 
-def test_live_points_count_for_what_is_kept(bench: ReaderBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_points_count_toward_the_cache_limit(
+    bench: ReaderBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stories = [running_story(name) for name in ("a", "b")]
     monkeypatch.setattr(reading, "_MAX_EVENTS", 2 * len(stories[0].events) + 10)
     for story in stories:
@@ -160,7 +162,7 @@ def test_the_list_of_experiments_is_read_for_a_small_share_of_the_time(bench: Re
     assert bench.store.calls.count("experiments") == 2
 
 
-def test_what_fails_in_the_background_is_given_up_and_ends_nothing(bench: ReaderBench) -> None:
+def test_a_failed_background_job_does_not_stop_the_others(bench: ReaderBench) -> None:
     def fails() -> bool:
         raise NotFoundError("gone")
 
@@ -177,7 +179,7 @@ def test_what_fails_in_the_background_is_given_up_and_ends_nothing(bench: Reader
     assert done == [1, 1, 1]
 
 
-def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(bench: ReaderBench) -> None:
+def test_other_viewers_get_the_previous_list_during_a_read(bench: ReaderBench) -> None:
     bench.store.add(running_story())
     bench.store.statuses = [status("worker-0")]
     summaries, workers = bench.reader.summaries(), bench.reader.workers()
@@ -190,7 +192,7 @@ def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(bench: R
     assert bench.reader.summaries() == ()
 
 
-def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_is_known(
+def test_other_viewers_get_known_data_while_the_store_hangs(
     bench: ReaderBench,
 ) -> None:
     bench.store.add(running_story())

@@ -15,7 +15,7 @@ from tests.waiting import HANG_S
 pytestmark = pytest.mark.processes
 
 
-def test_answer_comes_whole() -> None:
+def test_a_long_answer_is_complete() -> None:
     """Also with a long question and a long answer."""
     question = json.dumps(["x" * 1000] * 3000).encode()
     said = BoundedProcesses("json.tool", at_once=1).run(question, timeout_s=HANG_S)
@@ -23,7 +23,7 @@ def test_answer_comes_whole() -> None:
     assert (said.code, said.is_late, said.is_cut) == (0, False, False)
 
 
-def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_with_too_much_output_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The output up to the limit counts and is marked as incomplete."""
     monkeypatch.setattr("dispatcher.sandbox.bounded_processes.MAX_BYTES", 100_000)
     said = BoundedProcesses("json.tool", at_once=1).run(
@@ -33,7 +33,7 @@ def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
     assert (said.is_cut, said.is_late) == (True, False)
 
 
-def test_child_that_computes_for_too_long_is_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_child_over_its_cpu_limit_is_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The kernel's CPU limit ends it before the wall-clock timeout."""
     (tmp_path / "busy.py").write_text(
         "from dispatcher.sandbox.bounded_processes import limit_process\n"
@@ -45,7 +45,7 @@ def test_child_that_computes_for_too_long_is_late(monkeypatch: pytest.MonkeyPatc
     assert said.is_late
 
 
-def test_child_that_does_not_listen_is_no_fault() -> None:
+def test_a_child_may_exit_without_reading_its_input() -> None:
     """The child may exit before it reads the question."""
     said = BoundedProcesses("this", at_once=1).run(b"x" * 3_000_000, timeout_s=HANG_S)
     assert said.code == 0
@@ -53,7 +53,9 @@ def test_child_that_does_not_listen_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize("has_keys", [True, False])
-def test_secrets_stay_away(has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_secrets_are_removed_from_the_environment(
+    has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The cluster's token is always removed; object-store keys unless the child needs them."""
     for name in ("CEREBRO_TOKEN", "AWS_SECRET_ACCESS_KEY", "S3_KEY", "HARMLESS"):
         monkeypatch.setenv(name, "x")
@@ -87,7 +89,7 @@ def test_secrets_stay_away(has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_
         ),
     ],
 )
-def test_child_that_dies_is_told_in_its_own_words(
+def test_a_dead_child_is_reported_with_its_last_line(
     program: str, ending: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The status or signal and the last line of stderr, with keys removed."""

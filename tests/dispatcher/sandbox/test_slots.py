@@ -12,7 +12,7 @@ from dispatcher.sandbox.slots import BusyError, Slots
 from tests.waiting import HANG_S
 
 
-def test_all_that_a_browser_sends_at_once_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_requests_of_a_browser_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six requests run two at a time."""
     all_sent = threading.Barrier(6)
     at_work, most = [0], [0]
@@ -38,7 +38,7 @@ def test_all_that_a_browser_sends_at_once_is_answered(monkeypatch: pytest.Monkey
     assert most[0] <= 2
 
 
-def test_a_crowd_is_refused_and_nobody_is_blamed() -> None:
+def test_excess_requests_are_refused_as_busy() -> None:
     """A released slot can be used again."""
     slots = Slots("checks", at_once=1, waiting=0)
     told = "the page is busy with other checks: try again in a moment"

@@ -66,7 +66,7 @@ def test_before_the_first_sub_epoch_the_plan_is_shown() -> None:
     assert figure["layout"]["title"]["text"] == "Plan of 2 models on 2 workers"
 
 
-def test_what_is_to_come_stands_beside_what_runs() -> None:
+def test_planned_sub_epochs_are_shown_with_running_sub_epochs() -> None:
     """A started sub-epoch is no longer shown as planned."""
     told = story(is_planned=True)
     told.run_task("fit-1/train/m00/e1/p0", "worker-0", None)

@@ -63,7 +63,7 @@ def test_older_sub_epochs_are_read_from_the_log(browser: Browser) -> None:
     assert committed <= seen
 
 
-def test_figure_and_table_of_a_window_agree(browser: Browser) -> None:
+def test_figure_and_table_of_a_time_range_agree(browser: Browser) -> None:
     """One bar per attempt, and no marker of the run's end."""
     since, until = 20, 60
     figure: Any = browser.get(f"{VIEWS}/figures/schedule?since={since}&until={until}").json
@@ -91,7 +91,9 @@ def test_figure_and_table_of_a_window_agree(browser: Browser) -> None:
     assert expected <= attempts
 
 
-def test_what_cannot_be_read_is_told(bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_segments_are_reported(
+    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rest of the page, with the newest sub-epochs, is shown."""
     log = archived(0).log
     segment = Segment(
@@ -121,7 +123,7 @@ def test_what_cannot_be_read_is_told(bench: Bench, browser: Browser, monkeypatch
     assert 'data-key="fit-1/train' in browser.get(PAGE).text
 
 
-def test_a_model_has_its_sub_epochs_by_time(browser: Browser) -> None:
+def test_the_page_of_a_model_shows_its_sub_epochs_of_a_time_range(browser: Browser) -> None:
     """For the time range in the address."""
     made = archived(0)
     model = next(iter(made.run.models.values()))
@@ -131,7 +133,7 @@ def test_a_model_has_its_sub_epochs_by_time(browser: Browser) -> None:
     assert "Newest" in text
 
 
-def test_a_window_after_the_end_links_back() -> None:
+def test_a_time_range_after_the_end_links_back() -> None:
     """A zero-length range becomes the narrowest allowed range."""
     nothing = {"since": 100.0, "until": 100.0, "end": 100.0, "zero": 0.0, "kept_since": 0.0}
     found = window_view(

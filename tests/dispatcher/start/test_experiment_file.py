@@ -87,7 +87,7 @@ def test_file_creates_the_experiment_and_starts_its_runs(bench: Bench, browser: 
 
 
 @pytest.mark.processes
-def test_mistakes_are_told_with_their_line(bench: Bench, browser: Browser) -> None:
+def test_mistakes_are_reported_with_their_line(bench: Bench, browser: Browser) -> None:
     """`cerebro run` gives the same messages, and nothing is created."""
     answer = browser.post("/start", {"file": FILE.replace("mode: min", "mode: least")} | upload(CODE))
     assert answer.status_code == 422
@@ -105,7 +105,9 @@ def test_mistakes_are_told_with_their_line(bench: Bench, browser: Browser) -> No
         ({"digits.py": b""}, ""),
     ],
 )
-def test_code_that_the_file_names_has_to_come_with_it(files: dict[str, bytes] | None, told: str) -> None:
+def test_code_named_by_the_file_must_be_uploaded_or_installed(
+    files: dict[str, bytes] | None, told: str
+) -> None:
     """In the uploaded archive or in an installed package."""
     asked = FileContent.model_validate(
         {"name": "digits", "locators": {"train": {"metadata": "/a"}}, "code": "src", "modules": ["digits"]}
@@ -128,7 +130,7 @@ def test_code_that_the_file_names_has_to_come_with_it(files: dict[str, bytes] | 
         ("raise MemoryError", "needs too much memory"),
     ],
 )
-def test_reader_that_dies_is_told_in_its_own_words(
+def test_a_dead_reader_is_reported_with_its_last_line(
     program: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Only a `MemoryError` is reported as lack of memory."""
@@ -143,7 +145,7 @@ def test_reader_that_dies_is_told_in_its_own_words(
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_experiment_with_other_runs_is_left_alone(bench: Bench, browser: Browser) -> None:
+def test_an_experiment_with_other_runs_is_not_changed(bench: Bench, browser: Browser) -> None:
     """Its first run differs from the file's, so no run is started."""
     assert browser.post("/start", {"file": FILE} | upload(CODE)).status_code == 303
     answer = browser.post(
@@ -156,7 +158,7 @@ def test_experiment_with_other_runs_is_left_alone(bench: Bench, browser: Browser
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_file_that_takes_all_memory_is_refused(browser: Browser) -> None:
+def test_a_file_that_exhausts_memory_is_refused(browser: Browser) -> None:
     """A child process with a memory limit reads the file."""
     bomb = "a: &a [x]\n" + "".join(
         f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 60)}]\n" for n in range(9)

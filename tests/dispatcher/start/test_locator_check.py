@@ -46,7 +46,7 @@ def found(check: LocatorCheck, metadata: str, objects: str | None = None) -> tup
     return check.check(Locators(train=Locator(metadata=metadata, objects=objects)))
 
 
-def test_what_lies_there_is_shown(data: Path) -> None:
+def test_the_check_shows_table_and_objects(data: Path) -> None:
     """Rows, typed columns, five rows, the object column, missing objects, and one object."""
     table, objects = found(checker(data), f"{data}/train.csv", f"file://{data}/images")
     assert (table.state, table.rows) == ("fine", 6)
@@ -67,7 +67,7 @@ def test_what_lies_there_is_shown(data: Path) -> None:
         ("", "cannot be read as CSV"),
     ],
 )
-def test_table_that_cannot_be_used(data: Path, content: str, match: str) -> None:
+def test_an_unusable_table_is_reported(data: Path, content: str, match: str) -> None:
     """With the controller's message."""
     (data / "bad.csv").write_text(content)
     (finding,) = found(checker(data), f"{data}/bad.csv")
@@ -76,14 +76,14 @@ def test_table_that_cannot_be_used(data: Path, content: str, match: str) -> None
 
 
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/dev/zero"])
-def test_system_is_no_data(data: Path, path: str) -> None:
+def test_system_files_are_refused_as_data(data: Path, path: str) -> None:
     """Reading a device file would never end."""
     (finding,) = found(checker(data), path)
     assert finding.state == "wrong"
     assert finding.preview == ()
 
 
-def test_link_into_the_system_is_no_data(data: Path) -> None:
+def test_links_to_system_files_are_refused_as_data(data: Path) -> None:
     """Wherever the link is."""
     (data / "linked.csv").symlink_to("/proc/self/environ")
     (finding,) = found(checker(data), f"{data}/linked.csv")
@@ -132,7 +132,7 @@ def test_token_is_not_shown(data: Path) -> None:
 # --- on a cluster -------------------------------------------------------------------------------
 
 
-def test_cluster_sees_its_shared_volume_alone(data: Path, tmp_path: Path) -> None:
+def test_in_a_cluster_only_the_shared_volume_is_checked(data: Path, tmp_path: Path) -> None:
     """Other paths are in the dispatcher's own pod: not checked, and not reported as wrong."""
     (tmp_path / "own.csv").write_text("id\n1\n")
     check = checker(data, host="0.0.0.0")
@@ -143,7 +143,7 @@ def test_cluster_sees_its_shared_volume_alone(data: Path, tmp_path: Path) -> Non
         assert finding.preview == ()
 
 
-def test_cluster_follows_no_links(data: Path, tmp_path: Path) -> None:
+def test_in_a_cluster_links_are_not_followed(data: Path, tmp_path: Path) -> None:
     """User code writes to the shared volume."""
     (tmp_path / "own.csv").write_text("id,secret\n1,hush\n")
     (data / "link.csv").symlink_to(tmp_path / "own.csv")
@@ -160,7 +160,7 @@ def test_cluster_follows_no_links(data: Path, tmp_path: Path) -> None:
     "name",
     ["linked/*", "linked/z*", "linked/own.csv", "linked/absent.csv"],
 )
-def test_cluster_lists_nothing_behind_links(data: Path, tmp_path: Path, name: str) -> None:
+def test_in_a_cluster_folders_behind_links_are_not_listed(data: Path, tmp_path: Path, name: str) -> None:
     """For folders and patterns, neither the names nor their existence are shown."""
     (tmp_path / "hush").mkdir()
     (tmp_path / "hush" / "own.csv").write_text("id\n1\n")
@@ -203,7 +203,7 @@ class _Asked(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.5"])
-def test_cluster_asks_no_address_of_its_own_network(
+def test_in_a_cluster_private_addresses_are_not_contacted(
     data: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     """Neither by an S3 endpoint nor to fetch credentials of the machine."""
@@ -232,7 +232,7 @@ def test_cluster_asks_no_address_of_its_own_network(
     assert "not a public address" in with_keys.message
 
 
-def test_names_that_climb_name_nothing(data: Path) -> None:
+def test_objects_outside_their_root_are_refused(data: Path) -> None:
     """Objects must be below their root, whatever the table contains."""
     root = root_of(str(data / "images"), data.parent)
     assert size_of(root, "../train.csv") is None
@@ -252,7 +252,7 @@ def test_names_that_climb_name_nothing(data: Path) -> None:
         ("large.png", b"\x89PNG\r\n\x1a\n" + bytes(3 << 20)),
     ],
 )
-def test_what_is_shown_is_an_image_or_none(data: Path, name: str, content: bytes) -> None:
+def test_only_valid_images_are_shown(data: Path, name: str, content: bytes) -> None:
     """HTML, SVG with scripts and oversized images are refused."""
     (data / "other").mkdir()
     (data / "other" / name).write_bytes(content)
@@ -269,7 +269,7 @@ def browser(data: Path) -> Browser:
     return Bench(settings=settings(volumes=volumes)).signed_in()
 
 
-def test_check_without_scripts(browser: Browser, data: Path) -> None:
+def test_the_check_works_without_scripts(browser: Browser, data: Path) -> None:
     """The button gives the same result and reports all errors; nothing is created."""
     fields = {
         "name": "digits", "action": "check", "train_metadata": f"{data}/train.csv",
@@ -300,7 +300,7 @@ def test_text_of_tables_is_escaped(browser: Browser, data: Path) -> None:
         ("s3://test/train.csv does not exist", "s3://test/train.csv does not exist"),
     ],
 )
-def test_errors_are_told_without_keys(text: str, told: str) -> None:
+def test_errors_contain_no_keys(text: str, told: str) -> None:
     """A secret often ends with a line break that the error text lacks."""
     keys = {
         "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE\n",

@@ -38,7 +38,7 @@ PORTS = st.integers(1, 65535)
         (("93.184.216.34",), False), (("93.184.216.34", "443"), False), (None, False),
     ],
 )  # fmt: skip
-def test_addresses_of_the_internet(address: object, public: bool) -> None:
+def test_only_public_addresses_are_allowed(address: object, public: bool) -> None:
     """All other addresses are the cluster's, the machine's or the cloud's."""
     assert is_allowed(address) is public
     assert is_allowed(address, targets_of(STORE)) is public
@@ -46,7 +46,7 @@ def test_addresses_of_the_internet(address: object, public: bool) -> None:
 
 @settings(deadline=None)
 @given(st.ip_addresses(), PORTS)
-def test_one_address_and_port_is_reached_beside_the_internet(
+def test_the_configured_address_and_port_is_allowed(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int
 ) -> None:
     """Its neighbours and its other ports stay blocked."""
@@ -60,7 +60,7 @@ def test_one_address_and_port_is_reached_beside_the_internet(
 
 @settings(deadline=None)
 @given(st.ip_addresses(), PORTS)
-def test_store_is_where_its_url_says(
+def test_the_store_is_at_the_address_of_its_url(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int
 ) -> None:
     """At that address and port, except link-local addresses, where clouds serve machine credentials."""
@@ -72,7 +72,7 @@ def test_store_is_where_its_url_says(
 
 @settings(deadline=None)
 @given(st.ip_addresses(network="169.254.0.0/16"), PORTS)
-def test_metadata_services_are_no_store(address: ipaddress.IPv4Address, port: int) -> None:
+def test_a_metadata_service_cannot_be_the_store(address: ipaddress.IPv4Address, port: int) -> None:
     """Configuring one as the endpoint does not open it."""
     assert not is_allowed((str(address), port), targets_of(f"http://{address}:{port}"))
 
@@ -86,7 +86,7 @@ def test_metadata_services_are_no_store(address: ipaddress.IPv4Address, port: in
         ("http://10.0.0.7:99999", set()), ("http://[10.0.0.7", set()), ("http://no name.invalid", set()),
     ],
 )  # fmt: skip
-def test_what_is_no_url_opens_nothing(endpoint: str, reached: set[tuple[str, int]]) -> None:
+def test_an_invalid_url_allows_no_address(endpoint: str, reached: set[tuple[str, int]]) -> None:
     """An unresolvable name opens nothing, either."""
     assert {(str(address), port) for address, port in targets_of(endpoint)} == reached
 
@@ -155,7 +155,7 @@ def _connected(endpoint: str, port: int) -> str:
 
 
 @pytest.mark.processes
-def test_guard_is_the_kernels_view_of_the_address() -> None:
+def test_the_guard_checks_the_resolved_address() -> None:
     """The guard checks the resolved address at connect time, so DNS changes do not help."""
     with socket.socket() as listening, socket.socket() as other:
         for each in (listening, other):

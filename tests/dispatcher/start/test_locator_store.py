@@ -75,7 +75,7 @@ def _found(settings: Settings, metadata: str, objects: str | None = None) -> tup
 TRAIN, IMAGES = f"s3://{BUCKET}/data/train.csv", f"s3://{BUCKET}/data/images"
 
 
-def test_store_that_was_named_is_looked_into(store: str, tmp_path: Path) -> None:
+def test_the_configured_store_is_checked(store: str, tmp_path: Path) -> None:
     """Columns, first rows, the object column, missing objects, and one object."""
     told = _settings(tmp_path)
     assert not told.is_local
@@ -88,7 +88,7 @@ def test_store_that_was_named_is_looked_into(store: str, tmp_path: Path) -> None
     assert objects.image.startswith("data:image/png;base64,")
 
 
-def test_without_the_switch_it_is_not(store: str, tmp_path: Path) -> None:
+def test_without_the_option_the_store_is_not_checked(store: str, tmp_path: Path) -> None:
     """Although endpoint and keys are set."""
     (finding,) = _found(_settings(tmp_path, has_object_store=False), TRAIN)
     assert finding.state == "unseen"
@@ -97,7 +97,7 @@ def test_without_the_switch_it_is_not(store: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_services_get_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another port of the same machine, which the environment names as a credential source or endpoint."""
     with _service() as (store, asked), _service() as (other, others):
         monkeypatch.setenv("AWS_ENDPOINT_URL", store)
@@ -120,7 +120,7 @@ def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_endpoint_of_s3_goes_before_that_of_all_services(
+def test_the_s3_endpoint_precedes_the_common_endpoint(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """boto3's order; the other endpoint gets no request."""
@@ -133,7 +133,7 @@ def test_endpoint_of_s3_goes_before_that_of_all_services(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*KEYS, "AWS_SESSION_TOKEN"])
-def test_keys_are_not_told(
+def test_messages_contain_no_keys(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A key with a line break cannot be sent, and boto3's error contains it. Page and log must not."""

@@ -75,7 +75,7 @@ def test_archive_is_stored_under_its_hash(bench: Bench, browser: Browser) -> Non
     assert sha256 in page
 
 
-def test_all_mistakes_are_shown_at_once_and_nothing_is_lost(bench: Bench, browser: Browser) -> None:
+def test_all_mistakes_are_shown_together_and_the_input_stays(bench: Bench, browser: Browser) -> None:
     """Each next to its field; nothing is created."""
     fields: dict[str, object] = {
         "name": "Bad Name", "author": "Ada", "train_metadata": "train.csv", "valid_objects": "/only/objects",
@@ -91,7 +91,7 @@ def test_all_mistakes_are_shown_at_once_and_nothing_is_lost(bench: Bench, browse
     assert bench.store.records == {}
 
 
-def test_archive_survives_a_mistake_elsewhere(bench: Bench, browser: Browser) -> None:
+def test_an_archive_survives_a_mistake_in_another_field(bench: Bench, browser: Browser) -> None:
     """Browsers cannot refill a file field, so the server keeps the archive for the second try."""
     answer = browser.post("/start", GOOD | {"name": "Bad"} | upload(zip_of(**{"model.py": b"x"})))
     assert answer.status_code == 422
@@ -125,7 +125,7 @@ def evil_tar() -> bytes:
     ],
     ids=["traversal", "absolute", "bomb", "link", "no-archive", "empty", "too-large"],
 )
-def test_evil_archive_is_refused(bench: Bench, browser: Browser, content: bytes, match: str) -> None:
+def test_a_malicious_archive_is_refused(bench: Bench, browser: Browser, content: bytes, match: str) -> None:
     """The reason is next to the field; nothing is stored."""
     answer = browser.post("/start", GOOD | upload(content))
     assert answer.status_code == 422
@@ -144,7 +144,7 @@ def test_form_that_is_too_large_gets_a_page(browser: Browser) -> None:
     assert "still there" in answer.text
 
 
-def test_name_that_is_taken(bench: Bench, browser: Browser) -> None:
+def test_an_existing_name_is_refused(bench: Bench, browser: Browser) -> None:
     """The message is next to the name and links to the existing experiment."""
     bench.store.records["digits"] = record("digits", locators={"train": {"metadata": "/other.csv"}})
     answer = browser.post("/start", GOOD)
@@ -154,7 +154,7 @@ def test_name_that_is_taken(bench: Bench, browser: Browser) -> None:
     assert 'value="/data/train.csv"' in answer.text
 
 
-def test_store_that_is_away_loses_nothing(bench: Bench, browser: Browser) -> None:
+def test_an_unavailable_store_keeps_the_input(bench: Bench, browser: Browser) -> None:
     """The form is shown again with its input."""
     bench.store.is_away = True
     answer = browser.post("/start", GOOD)

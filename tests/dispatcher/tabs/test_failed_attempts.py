@@ -24,7 +24,7 @@ def crashed(times: int = 3) -> Story:
     return story
 
 
-def test_it_is_the_attempt_after_which_the_model_was_given_up() -> None:
+def test_the_attempt_that_failed_the_model_is_found() -> None:
     """The third of three attempts at one sub-epoch."""
     run = crashed().state.runs["fit-1"]
     found = failed_attempts(run, list(run.models))
@@ -32,7 +32,7 @@ def test_it_is_the_attempt_after_which_the_model_was_given_up() -> None:
     assert found["m01"].what == "trains m01, epoch 1, partition 0"
 
 
-def test_another_sub_epochs_attempt_that_was_taken_back_is_not_it() -> None:
+def test_a_revoked_attempt_of_another_sub_epoch_is_not_the_failed_attempt() -> None:
     """An earlier sub-epoch was revoked and done again; a later one failed."""
     story = Story("digits")
     story.workers_join()
@@ -46,7 +46,7 @@ def test_another_sub_epochs_attempt_that_was_taken_back_is_not_it() -> None:
     assert failed_attempts(run, ["m01"])["m01"].task == SUB_EPOCH
 
 
-def test_all_three_pages_lead_there() -> None:
+def test_three_pages_link_to_the_failed_attempt() -> None:
     """The link contains task and attempt."""
     bench = Bench()
     bench.store.add(crashed())

@@ -52,7 +52,7 @@ def checker(issuer: Issuer, **changes: Any) -> tuple[IdTokens, Clock, Clock]:
 # --- which tokens are believed -----------------------------------------------------------------------
 
 
-def test_a_right_token_says_who_it_is(issuer: Issuer) -> None:
+def test_a_valid_token_identifies_its_user(issuer: Issuer) -> None:
     """Name, projects and the highest role of all groups. A token is verified once."""
     tokens, _, _ = checker(issuer)
     token = issuer.token(groups=["researchers", "writers", "unknown", "readers"])
@@ -79,13 +79,13 @@ def test_a_right_token_says_who_it_is(issuer: Issuer) -> None:
         {"iat": NOW + 20},
     ],
 )
-def test_a_token_of_any_provider_is_believed(issuer: Issuer, claims: dict[str, Any]) -> None:
+def test_a_token_with_optional_claims_is_accepted(issuer: Issuer, claims: dict[str, Any]) -> None:
     """Optional claims are accepted."""
     tokens, _, _ = checker(issuer)
     assert tokens.verify(issuer.token(**claims))[0].principal.name == "ada@example.org"
 
 
-def test_somebody_is_who_the_provider_says_whatever_the_name(issuer: Issuer) -> None:
+def test_the_subject_identifies_a_person(issuer: Issuer) -> None:
     """The identity is the subject: a renamed person stays the same, and another person with the old name does not."""
     tokens, _, _ = checker(issuer)
 
@@ -141,7 +141,7 @@ def test_somebody_is_who_the_provider_says_whatever_the_name(issuer: Issuer) -> 
         ({"email_verified": False}, "email_verified is not true"),
     ],
 )
-def test_a_token_with_a_wrong_claim_is_not_believed(issuer: Issuer, claims: dict[str, Any], why: str) -> None:
+def test_a_token_with_a_wrong_claim_is_refused(issuer: Issuer, claims: dict[str, Any], why: str) -> None:
     """The error names the claim and the expected value."""
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError, match=re.escape(why)):
@@ -152,7 +152,7 @@ def _encoded(part: dict[str, Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
 
 
-def test_a_token_without_a_signature_is_not_believed(issuer: Issuer) -> None:
+def test_a_token_without_a_signature_is_refused(issuer: Issuer) -> None:
     """``alg: none`` in any spelling, with the claims of a valid token."""
     tokens, _, _ = checker(issuer)
     claims = issuer.token().split(".")[1]
@@ -162,7 +162,7 @@ def test_a_token_without_a_signature_is_not_believed(issuer: Issuer) -> None:
             tokens.verify(token)
 
 
-def test_a_public_key_is_no_secret(issuer: Issuer) -> None:
+def test_a_signature_by_the_public_key_is_refused(issuer: Issuer) -> None:
     """HMAC with the provider's public key, which is known to all, is refused."""
     tokens, _, _ = checker(issuer)
     claims = issuer.token().split(".")[1]
@@ -172,7 +172,7 @@ def test_a_public_key_is_no_secret(issuer: Issuer) -> None:
             tokens.verify(token)
 
 
-def test_another_ones_key_signs_nothing(issuer: Issuer) -> None:
+def test_a_signature_by_a_foreign_key_is_refused(issuer: Issuer) -> None:
     """A foreign signature under the id of a valid key is refused."""
     tokens, _, _ = checker(issuer)
     eve = Issuer(address=issuer.address)
@@ -185,7 +185,7 @@ def test_another_ones_key_signs_nothing(issuer: Issuer) -> None:
 
 
 @pytest.mark.parametrize("token", ["ey..", "ey.a.b", "eyJ.eyJ.x", "ey" + "a" * 20_000 + ".b.c"])
-def test_nonsense_is_not_believed(issuer: Issuer, token: str) -> None:
+def test_malformed_tokens_are_refused(issuer: Issuer, token: str) -> None:
     """Tokens of any length."""
     tokens, _, _ = checker(issuer)
     with pytest.raises(IdTokenError):
@@ -195,7 +195,7 @@ def test_nonsense_is_not_believed(issuer: Issuer, token: str) -> None:
 # --- its keys ----------------------------------------------------------------------------------------
 
 
-def test_a_provider_that_is_away_ends_nobodys_work(issuer: Issuer) -> None:
+def test_known_keys_stay_valid_while_the_provider_is_unavailable(issuer: Issuer) -> None:
     """Known keys still verify tokens. Without known keys the error says so, and the next attempt asks again."""
     tokens, _, monotonic = checker(issuer)
     issuer.is_away = True
@@ -227,7 +227,7 @@ def test_a_new_key_is_fetched_when_it_is_used(issuer: Issuer) -> None:
     assert len(issuer.asked) == asked
 
 
-def test_a_key_that_was_withdrawn_signs_nothing_from_then_on(issuer: Issuer) -> None:
+def test_a_withdrawn_key_is_refused(issuer: Issuer) -> None:
     """Within a few minutes; tokens verified before are refused, too. Other keys stay valid."""
     tokens, _, monotonic = checker(issuer)
     issuer.add("second")
@@ -242,7 +242,7 @@ def test_a_key_that_was_withdrawn_signs_nothing_from_then_on(issuer: Issuer) -> 
     assert FRESH_S <= 300
 
 
-def test_a_key_of_another_content_under_the_same_id_is_another_key(issuer: Issuer) -> None:
+def test_a_changed_key_under_the_same_id_is_another_key(issuer: Issuer) -> None:
     tokens, _, monotonic = checker(issuer)
     issuer.add("second")
     old = issuer.token(key="second")
@@ -255,7 +255,9 @@ def test_a_key_of_another_content_under_the_same_id_is_another_key(issuer: Issue
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
-def test_a_key_that_names_no_algorithm_signs_by_all_of_its_kind(issuer: Issuer, algorithm: str) -> None:
+def test_a_key_without_an_algorithm_accepts_all_algorithms_of_its_type(
+    issuer: Issuer, algorithm: str
+) -> None:
     """Keys of Entra ID are like this."""
     issuer.changes["first"] = {"alg": None}
     tokens, _, _ = checker(issuer)
@@ -274,7 +276,7 @@ def test_a_key_that_names_no_algorithm_signs_by_all_of_its_kind(issuer: Issuer, 
         ({"n": None}, "RS256", "0 bits"),
     ],
 )
-def test_a_key_for_something_else_signs_no_id_tokens(
+def test_a_key_for_another_use_is_refused(
     issuer: Issuer, changes: dict[str, Any], algorithm: str, why: str
 ) -> None:
     """A key for another algorithm is refused, too."""
@@ -285,7 +287,7 @@ def test_a_key_for_something_else_signs_no_id_tokens(
 
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
-def test_a_short_key_signs_nothing(issuer: Issuer) -> None:
+def test_a_short_key_is_refused(issuer: Issuer) -> None:
     """A short key can be broken."""
     issuer.add("short", 1024)
     tokens, _, _ = checker(issuer)
@@ -293,7 +295,7 @@ def test_a_short_key_signs_nothing(issuer: Issuer) -> None:
         tokens.verify(issuer.token(key="short"))
 
 
-def test_a_token_that_names_no_key_is_checked_by_all(issuer: Issuer) -> None:
+def test_a_token_without_a_key_id_is_checked_with_all_keys(issuer: Issuer) -> None:
     """Providers with one key may omit the key id."""
     issuer.add("second")
     tokens, _, _ = checker(issuer)
@@ -304,7 +306,7 @@ def test_a_token_that_names_no_key_is_checked_by_all(issuer: Issuer) -> None:
 
 
 @pytest.mark.parametrize("found", [{"issuer": "https://elsewhere.example.org"}, {"issuer": None}])
-def test_a_discovery_document_of_another_issuer_names_no_keys(
+def test_a_discovery_document_of_another_issuer_is_refused(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]
 ) -> None:
     """Required by OpenID Connect Discovery 1.0, section 4.3."""
@@ -332,7 +334,7 @@ def ask(place: Signed, token: str, path: str = "/experiments", **more: Any) -> A
     return place.app.test_client().get(path, headers=headers, base_url=LOCAL, **more)
 
 
-def test_who_has_signed_in_at_the_provider_is_signed_in(place: Signed, issuer: Issuer) -> None:
+def test_a_user_of_the_provider_is_signed_in(place: Signed, issuer: Issuer) -> None:
     """With the name and rights from the token, and one audit entry."""
     page = ask(place, issuer.token()).text
     assert "ada@example.org" in page
@@ -341,7 +343,7 @@ def test_who_has_signed_in_at_the_provider_is_signed_in(place: Signed, issuer: I
     assert [by for by, _ in signed_in] == ["ada@example.org"]
 
 
-def test_a_command_of_theirs_needs_the_forms_token(place: Signed, issuer: Issuer) -> None:
+def test_commands_behind_the_proxy_need_the_form_token(place: Signed, issuer: Issuer) -> None:
     """Browsers send the proxy's cookie with requests of other sites, too. The log has the provider's name."""
     place.experiment(place.person("bob", Role.MEMBER, "vision"), "digits")
     client = place.app.test_client()
@@ -360,7 +362,7 @@ def test_a_command_of_theirs_needs_the_forms_token(place: Signed, issuer: Issuer
     assert client.post(path, data=sent, headers=eve, base_url=LOCAL).status_code == 403
 
 
-def test_a_token_that_is_not_believed_is_told_and_logged(
+def test_a_refused_token_is_reported_and_logged(
     place: Signed, issuer: Issuer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """401 with the claim's name, on the page and in the log."""
@@ -374,7 +376,7 @@ def test_a_token_that_is_not_believed_is_told_and_logged(
         assert ask(place, issuer.token(groups=["strangers"]), path).status_code == 401, path
 
 
-def test_the_clusters_token_opens_the_page_while_the_provider_is_away(place: Signed, issuer: Issuer) -> None:
+def test_the_cluster_token_signs_in_while_the_provider_is_unavailable(place: Signed, issuer: Issuer) -> None:
     """Users see the reason; the operator signs in without the proxy."""
     issuer.is_away = True
     answer = ask(place, issuer.token())
@@ -382,7 +384,7 @@ def test_the_clusters_token_opens_the_page_while_the_provider_is_away(place: Sig
     assert place.browser(OPERATOR).get("/experiments").status_code == 200
 
 
-def test_programs_send_tokens_of_ours(place: Signed, issuer: Issuer) -> None:
+def test_programs_need_tokens_of_the_platform(place: Signed, issuer: Issuer) -> None:
     """Below /api the answer to an ID token names the accepted tokens. A platform token works behind the proxy."""
     headers = {"Authorization": f"Bearer {issuer.token()}"}
     answer = place.app.test_client().get("/api/v1/queue", headers=headers)
@@ -391,7 +393,7 @@ def test_programs_send_tokens_of_ours(place: Signed, issuer: Issuer) -> None:
     assert place.app.test_client().get("/api/v1/queue", headers=own).status_code == 200
 
 
-def test_who_has_signed_in_there_makes_tokens_here(place: Signed, issuer: Issuer) -> None:
+def test_users_of_the_provider_can_create_tokens(place: Signed, issuer: Issuer) -> None:
     """With at most the rights from the provider."""
     client = place.app.test_client()
     headers = {"Accept": "text/html", "Authorization": f"Bearer {issuer.token()}"}
@@ -436,13 +438,13 @@ ENVIRONMENT = {
         ({"CEREBRO_AUTH_MODE": "oidc"}, "expected token or users"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, str], why: str) -> None:
+def test_invalid_settings_are_refused(changes: dict[str, str], why: str) -> None:
     """The message names the variable."""
     with pytest.raises(ClusterError, match=re.escape(why)):
         Settings.from_environment(ENVIRONMENT | changes)
 
 
-def test_the_page_on_users_has_a_provider_that_fits_its_settings(issuer: Issuer) -> None:
+def test_the_documented_provider_fits_its_settings(issuer: Issuer) -> None:
     """Realm, variables and proxy name the same client, and a token with Keycloak's claims is accepted."""
     page = (Path(__file__).parents[3] / "docs" / "users.md").read_text()
     realm = json.loads(page.split("```json\n")[1].split("```")[0])

@@ -44,7 +44,7 @@ def test_a_person_signs_in_with_their_own_token(place: Signed, people: dict[str,
 
 
 @pytest.mark.parametrize("given", ["", "wrong", "ck_0123456789abcdef_" + "a" * 43, SERVICES[Role.WORKER]])
-def test_who_has_no_token_of_a_person_is_refused(place: Signed, given: str) -> None:
+def test_tokens_of_services_are_refused(place: Signed, given: str) -> None:
     """A service's token opens no page, neither by form nor by header."""
     browser = Browser(place.app)
     answer = browser.post("/sign-in", {"token": given})
@@ -63,7 +63,7 @@ def test_the_clusters_token_signs_in(place: Signed, people: dict[str, str]) -> N
     assert place.client().events("digits")[-1].by == "admin"  # type: ignore[union-attr]
 
 
-def test_a_command_on_the_page_has_its_persons_name(place: Signed, people: dict[str, str]) -> None:
+def test_a_command_on_the_page_has_the_name_of_its_user(place: Signed, people: dict[str, str]) -> None:
     """The store sets the name from the token."""
     browser = place.browser(people["ada"])
     assert browser.post("/experiments/digits/actions", STOP, form="/start").status_code == 303
@@ -74,7 +74,7 @@ def test_a_command_on_the_page_has_its_persons_name(place: Signed, people: dict[
 
 
 @pytest.mark.parametrize("name", ["bob", "vera"])
-def test_others_read_and_are_offered_nothing(place: Signed, people: dict[str, str], name: str) -> None:
+def test_users_outside_the_project_can_only_read(place: Signed, people: dict[str, str], name: str) -> None:
     """Neither the page nor its fragments have buttons, and a forged command gets 403."""
     mine, theirs = place.browser(people["ada"]), place.browser(people[name])
     for path in ("/experiments/digits", "/fragments/experiments/digits"):
@@ -90,7 +90,7 @@ def test_others_read_and_are_offered_nothing(place: Signed, people: dict[str, st
     assert len(place.client().events("digits")) == 1
 
 
-def test_the_list_offers_what_is_ones_own(place: Signed, people: dict[str, str]) -> None:
+def test_the_list_offers_commands_for_own_experiments_only(place: Signed, people: dict[str, str]) -> None:
     """The checkboxes of other experiments are disabled."""
     place.experiment(people["bob"], "words")
     for browser, off in (
@@ -153,7 +153,7 @@ def test_programs_reach_the_store_with_their_own_tokens(place: Signed, people: d
     assert client.get("/api/v1/whoami", headers=acting).json["name"] == "bob"  # type: ignore[index]
 
 
-def test_who_has_signed_in_makes_and_ends_tokens(place: Signed, people: dict[str, str]) -> None:
+def test_signed_in_users_create_and_revoke_tokens(place: Signed, people: dict[str, str]) -> None:
     """On the account page, each shown once; an admin makes tokens for others, too."""
     ada = place.browser(people["ada"])
     page = ada.post("/account/tokens", {"label": "laptop", "days": "7"}, form="/account").text
@@ -260,7 +260,7 @@ def test_a_session_of_the_clusters_token_ends_when_it_changes(
     assert any(what.startswith("signed in by operator from ") for _, what in place.audited())
 
 
-def test_an_operator_beside_a_store_of_another_version_is_told_so(
+def test_a_store_of_another_version_is_reported_to_the_operator(
     place: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The form says so after the sign-in."""
