@@ -1,4 +1,8 @@
-"""Entry point: create the application and the server."""
+"""Entry point ``python -m dispatcher``: read settings, create the application, serve it until SIGTERM.
+
+The only module that starts servers and the background thread. Ends with a message if a setting is invalid or the
+address is in use. Everything about requests is in `app` and below.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The WSGI application: creates shared objects and registers all routes. No globals, no effects at import."""
+"""The WSGI application: creates shared objects and registers all routes. No globals, no effects at import.
+
+`__main__.main` serves the result of `create_app`; tests call it with other stores and clocks. It starts no thread and
+does not call the store.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +201,7 @@ def _install_templates(app: Flask, services: Services) -> None:
 def _add_probes(app: Flask) -> None:
     @app.get("/health")
     def health() -> ResponseReturnValue:
-        # Identifies a dispatcher to clients, and tells the prefix of the store's API.
+        # Clients recognize a dispatcher by this answer, and read the prefix of the store's API from it.
         return jsonify(status="ok", api=gateway.PREFIX)
 
     @app.get("/live")

@@ -1,6 +1,8 @@
 """Prometheus metrics of the dispatcher: ``GET /metrics``, which needs the token like every page.
 
-Labels contain names of routes, not addresses, so their number is bounded.
+`Metrics` counts each request of the application, and `pages.poll_cache` reports the polls that it answers itself.
+`__main__` also offers the metrics without token at `Settings.health_bind`. Labels contain names of routes, not
+addresses, so their number is bounded. Counts cover this process only.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Labels of a request. `viewer` is empty unless a person sent it."""
+    """Labels of a request. `viewer` identifies a session, or the user that a proxy names; else it is empty."""
 
     route: str
     method: str

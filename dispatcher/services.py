@@ -1,4 +1,4 @@
-"""Objects that all routes share, created once."""
+"""Objects that all routes share. `app.create_app` creates them once per process. No logic."""
 
 from __future__ import annotations
 

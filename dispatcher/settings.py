@@ -1,4 +1,8 @@
-"""Settings of the dispatcher. Only this module reads its environment variables."""
+"""Settings of the dispatcher, read from ``CEREBRO_*`` variables and fixed at the start.
+
+`__main__` calls `Settings.from_environment`, which checks all values; a wrong one ends the process with a message. No
+other module of the dispatcher reads these variables; logging reads its own.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Checks before every route: host name, identity, form token, and security headers on the response.
 
-Closed by default: only routes in `_OPEN` work without an identity. A request proves its identity by a session
-cookie, a bearer token, or a header of an authenticating proxy; `g.identity` says which. Browsers never store the
-token: the session cookie is signed with a key derived from it. So sessions survive restarts, and end when the token
-changes or the user signs out (`dispatcher.access.sessions`).
+Closed by default: only routes in `_OPEN` work without an identity. A request proves its identity by a session cookie,
+a bearer token, or a header of an authenticating proxy; `g.identity` says which. Browsers never store the token: the
+session cookie is signed with a key derived from the token. Sessions last 7 days, survive restarts, and end when the
+token changes or the user signs out (`dispatcher.access.sessions`). Installed by `app.create_app`. Whether a user may
+command an experiment is decided by the store, not here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Verify ID tokens that an authenticating proxy forwards (OpenID Connect Core 1.0, section 3.1.3.7).
 
 The token is trusted, not the proxy: signature, issuer, audience, type and times are checked, so a forged header
-fails. Settings map the groups of the identity provider to a role and projects. `dispatcher.access.oidc_keys` has the
-keys.
+fails. Settings map the groups of the identity provider to a role and projects. `Guard` calls `IdTokens.verify` for
+each request with an ID token. `oidc_keys` reads the provider's keys; nothing here redirects to the provider or
+refreshes a token.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from dispatcher.settings import Oidc
 __all__ = ["IdTokenError", "IdTokens", "OidcUnavailableError", "is_jwt", "principal_of"]
 
 _LEEWAY_S = 30
-_BELIEVED_S = 3600.0
+"""Accepted difference between the clocks of provider and cluster, in seconds."""
+_CACHED_S = 3600.0
+"""Maximum seconds to cache a verified token. It is cached no longer than it is valid."""
 _MAX_LENGTH = 16_000
 _MAX_SUBJECT_LENGTH = 255
 _MAX_KNOWN = 2_000
@@ -85,7 +88,7 @@ class IdTokens:
         # Headers are ASCII; names may be in any script.
         found = Known(principal, json.dumps(principal.model_dump(mode="json")))
         with self._lock:
-            self._known[digest] = min(float(claims["exp"]), now + _BELIEVED_S), key, found
+            self._known[digest] = min(float(claims["exp"]), now + _CACHED_S), key, found
             while len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
         return found, cached is None

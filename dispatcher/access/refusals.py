@@ -1,4 +1,8 @@
-"""Responses to unauthenticated requests: a redirect to the sign-in for browsers, JSON for programs."""
+"""Responses to unauthenticated requests: a redirect to the sign-in for browsers, JSON for programs.
+
+`Guard` decides which requests to refuse and calls these functions. Error pages for all other errors are in
+`dispatcher.pages.problems`, which shares `is_browser`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Controls that a page offers to the current user.
 
-The store (`kvs_api`) enforces rights; this module only hides buttons that would fail. Without users, everybody is
-offered everything.
+The store (`kvs_api`) enforces rights; this module only hides buttons that would fail. Views call `allowed_commands`,
+templates `may_steer` and `may_create`, the response cache `rights_key`. Without users mode, everybody is offered
+everything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Signed-out sessions, so that copies of their cookies stop working too.
+"""Ids of browser sessions, and which ones were signed out, so that copies of their cookies stop working too.
 
-The store records them for all processes and across restarts. Each process caches an answer for a second. A cookie
-without a session id cannot be signed out, so it is refused.
+`Guard` asks for each request with a session cookie. The store records sign-outs for all processes and across
+restarts; each process caches an answer for a second, up to 10,000. The cookie itself, its signature and its lifetime
+are in `guard`. A cookie without a session id cannot be signed out, so `Guard` refuses it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Protocol
 from cerebro.errors import StoreUnavailableError
 
 FRESH_S = 1.0
+"""Seconds to cache an answer of the store."""
 _AWAY_S = 5.0
 """Seconds until an unavailable store is asked again, because each request may take seconds."""
 _MAX_KNOWN = 10_000

@@ -1,4 +1,8 @@
-"""Routes to sign in, sign out, and open TensorBoard, whose proxy checks a ticket (`cerebro.local.tensorboard`)."""
+"""Routes to sign in, sign out, and open TensorBoard, whose proxy checks a ticket (`cerebro.local.tensorboard`).
+
+`app.create_app` calls `register`. `Guard` verifies tokens and writes the session cookie; this module has the forms
+and their messages. It also writes sign-ins of users mode to the store's audit log. There are no passwords.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rate limit for wrong tokens, per address and in total, in memory.
+"""Rate limit for wrong tokens: per minute 5 from one address and 100 in total, counted in memory.
 
-Only wrong tokens are counted and delayed. A valid token is always accepted, because behind a proxy all callers share
-one address. So the limit bounds noise, and the length of the token bounds guessing: services warn of a short token
-at their start (`cerebro.contract.accounts.identity.warning_of`). A restart clears the counts.
+`Guard` and `sign_in` call it after a wrong token only. A valid token is always accepted, because behind a proxy all
+callers share one address. So the limit bounds noise, and the length of the token bounds guessing: services warn of a
+short token at their start (`cerebro.contract.accounts.identity.warning_of`). A restart clears the counts.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The page Account: the user's rights, quotas, and tokens for programs."""
+"""The page Account: the user's rights, quotas, and tokens for programs. Only in users mode."""

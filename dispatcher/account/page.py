@@ -1,4 +1,8 @@
-"""The page Account: show rights and quotas, create tokens (shown once), revoke them."""
+"""The page Account: show rights and quotas, create tokens (shown once), revoke them.
+
+Only in users mode; without it the routes answer 404. The store creates, checks and stores tokens and quotas; this
+module parses the form and keeps nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Figures of hyperparameters: select the models, then draw with `cerebro.figures`."""
+"""Figures of hyperparameters: select the models, then draw with `cerebro.figures`.
+
+`api.routes.FIGURES` lists the functions. Each selects models under the read model's lock and returns a `Drawing`,
+which `api.views` calls after it has released the lock. A scatter figure has at most 2,000 models.
+"""
 
 from __future__ import annotations
 

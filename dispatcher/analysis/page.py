@@ -1,4 +1,8 @@
-"""Route of the tab Analysis: parallel coordinates, scatter, heat map and importance."""
+"""Route of the tab Analysis: parallel coordinates, scatter, heat map and importance.
+
+Computes the form and the table of brushed models (10 rows); the figures are only linked
+(`dispatcher.analysis.figures`).
+"""
 
 from __future__ import annotations
 

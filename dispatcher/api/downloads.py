@@ -1,7 +1,8 @@
 """Grouping of range requests into downloads, for the audit log. Pure except for the clock.
 
-A client may fetch a file in many ranges, in any order. Requests of one user for one file count as one download while
-they follow each other without a long pause.
+A client may fetch a file in many ranges, in any order. Requests of one user for one file count as one download if
+pauses between them are at most 10 minutes. `files.Files` asks before it writes an audit entry. Remembers 10,000 pairs
+of user and file in memory; after a restart a continued download counts again.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ class Downloads:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._begun: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """(user, file) -> time of the newest request. Without the file's version: a log grows while it is followed.
-        """
+        """(user, file) -> time of the newest request. A file's version is not part of the key, because logs grow."""
 
     def is_new(self, who: str, path: str, *, is_piece: bool) -> bool:
         """True if the request starts a download. A request for the whole file always does."""

@@ -1,8 +1,9 @@
 """Read-only files of the volumes for clients outside the cluster: ``GET /api/volumes/<volume>/<path>``.
 
-User code writes to these volumes, so a path may contain hostile links. It is opened folder by folder without
-following links, which leaves no race. A checkpoint with a frozen-weights file is sent as one file. Training data is
-not served: it stays on its worker.
+Also called by the download routes of the tabs Checkpoints and Logs. User code writes to these volumes, so a path may
+contain hostile links. It is opened folder by folder without following links, which leaves no race. A checkpoint with
+a frozen-weights file is sent as one file. Further limits: a fixed number of transfers at once
+(`Capacity.sent_files`), then 503. Training data is not served: it stays on its worker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Gateway for clients outside the cluster: forward ``/api/...`` to kvs_api.
 
-Only routes that a client needs are forwarded: a client can request runs and follow them, but not report work, decide
-or lead. `guard` has checked the token before. The request to the store carries the dispatcher's token, or the
-caller's in users mode. This module does not interpret requests and answers, except for waits and sizes.
+Only routes that a client needs are forwarded (`FORWARDED`): a client can request runs and follow them, but not report
+work, decide or lead. `Guard` has checked the token before. The request to the store carries the dispatcher's token,
+or the caller's in users mode. This module does not interpret requests and answers, except for waits (shortened to 5
+s) and sizes. It does not retry: clients do.
 """
 
 from __future__ import annotations

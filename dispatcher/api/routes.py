@@ -1,6 +1,7 @@
-"""Table of the read API's routes: parameters, answer and builder of each.
+"""Table of the read API's routes: parameters, answer and builder of each. No request is handled here.
 
-The server and the OpenAPI document use the same table.
+`api.views` serves the table and generates the OpenAPI document from it. A builder runs under the read model's lock
+and gets everything else in a `RouteInput`, so it cannot call the store. All routes are GET.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The read API: JSON with everything that the pages show, below ``/api/views``.
 
-`dispatcher.api.routes` has the table. Unknown parameters and invalid values are refused: a misspelt filter must not
-return unfiltered data.
+`api.routes` has the table of routes; `app.create_app` calls `register`. Commands do not go through this API: programs
+append events through `gateway`. Unknown parameters and invalid values are refused: a misspelt filter must not return
+unfiltered data.
 """
 
 from __future__ import annotations
@@ -264,4 +265,4 @@ _STATUS: dict[type[errors.CerebroError], int] = {
     errors.IllegalEventError: 503,
     BusyError: 503,
 }
-"""Other errors are not listed: they mean that the store has another version."""
+"""Error -> status. Other errors mean that the store has another version, and answer 503."""

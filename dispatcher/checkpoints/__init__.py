@@ -1,1 +1,1 @@
-"""The tab Checkpoints: list a run's checkpoints, download them, and report missing files."""
+"""The tab Checkpoints: list a run's checkpoints, download them, and report missing files. Deletes nothing."""

@@ -1,6 +1,8 @@
-"""Background check for missing final checkpoints.
+"""Background check for missing final checkpoints. Deletes and repairs nothing.
 
-No page waits for the check. It covers the newest `MAX_FILES` files of an experiment and repeats after `FRESH_S`.
+The tabs Overview and Checkpoints show the result. `LostFiles` compares the files that an experiment's log names with
+the checkpoint volume. No page waits for a check. It covers the newest 5,000 files of an experiment (`MAX_FILES`),
+repeats after 5 minutes if a page asks, and keeps the results of 200 experiments in memory.
 """
 
 from __future__ import annotations

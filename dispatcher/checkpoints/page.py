@@ -1,4 +1,8 @@
-"""Routes of the tab Checkpoints and of downloads. Programs download below ``/api`` with their token."""
+"""Routes of the tab Checkpoints and of downloads. Programs download below ``/api`` with their token.
+
+A download answers 404 for a file that no run of the experiment has written according to its log. `api.files.Files`
+sends the file.
+"""
 
 from __future__ import annotations
 

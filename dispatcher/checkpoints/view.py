@@ -1,4 +1,8 @@
-"""Checkpoints that a fit run keeps, with the reasons. Pure."""
+"""Checkpoints that a fit run keeps, with the reasons. Pure.
+
+The event log is the only source: whether the files exist is checked by `dispatcher.checkpoints.lost`. The page and
+the read API call `checkpoints` under the read model's lock.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Disk use of the volumes, measured in the background.
+"""Disk use of the volumes, measured in the background. Deletes nothing.
 
-A measurement takes long if there are many files, and no page waits for it. It starts when a page is requested, at
-most once a minute.
+The cluster page and the confirmation of a deletion read the newest measurement. A measurement takes long if there are
+many files, and no page waits for it. It starts when a page is requested, at most once a minute, and stops after 2
+million files. `dispatcher.cluster.volumes` interprets the result.
 """
 
 from __future__ import annotations

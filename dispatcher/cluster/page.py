@@ -1,4 +1,4 @@
-"""Route of the page Cluster."""
+"""Route of the page Cluster. Data comes from `dispatcher.cluster.snapshot`, also for the read API."""
 
 from __future__ import annotations
 

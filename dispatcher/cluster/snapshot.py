@@ -1,4 +1,9 @@
-"""Cached data of the cluster page. All viewers share one request to the store."""
+"""Cached data of the cluster page. All viewers share one request to the store per 2 s (`WORKERS_S`).
+
+The page and the read API call `Cluster`. It reads workers, queue and incidents from the store, and the logs of at
+most 40 experiments, for which it waits up to 2 s each if they have work, else 0.1 s. Missing parts are shown as
+empty. The computation is in `dispatcher.cluster.view`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """State of the cluster, at most `WORKERS_S` old. Safe for several threads."""
+    """State of the cluster, at most `WORKERS_S` old while the store answers. Safe for several threads."""
 
     def __init__(self, reader: Reader, disks: Disks) -> None:
         self._reader, self._disks = reader, disks

@@ -1,4 +1,8 @@
-"""One experiment's part of the cluster page, and rows of the queue. Pure."""
+"""One experiment's part of the cluster page, and rows of the queue. Pure.
+
+`snapshot.Cluster` calls `summary` for each experiment under the lock of its read model. The result refers to no
+mutable state, so `view.cluster` can combine many experiments without locks.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +68,7 @@ class WorkerSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """One experiment. Times are seconds since the epoch.
+    """One experiment, for the cluster page. Times are seconds since the epoch.
 
     Attributes:
         runs: open runs by id.

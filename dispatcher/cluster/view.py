@@ -1,6 +1,7 @@
-"""The page Cluster: workers and their use, queue, incidents. Pure.
+"""The page Cluster: workers and their use, queue, incidents. Pure: `snapshot.Cluster` provides all data.
 
-A share that was not measured is None. So pages distinguish "no GPU", "not measured" and "0 %".
+A page has 100 workers; totals cover all. A share that was not measured is None. So pages distinguish "no GPU", "not
+measured" and "0 %".
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Disk use of the volumes: by experiment, and data that can be deleted. Pure."""
+"""Disk use of the volumes: by experiment, and data that can be deleted. Pure.
+
+`disks` makes the measurements, `snapshot.Cluster` builds the view, `commands.deletion` reads the bytes of one
+experiment. Users or the controller delete the data; this module only says how.
+"""
 
 from __future__ import annotations
 

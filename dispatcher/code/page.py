@@ -1,4 +1,7 @@
-"""Route of the tab Code. Loads code records and archives from the store, and caches them."""
+"""Route of the tab Code. Loads code records and archives from the store, and caches the newest 64 of each.
+
+Nothing is executed or unpacked: the page shows source text and the names of files in an archive.
+"""
 
 from __future__ import annotations
 

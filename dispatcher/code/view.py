@@ -1,4 +1,7 @@
-"""Code of an experiment's runs, their requests, and the code archive. Pure."""
+"""Code of an experiment's runs, their requests, and the code archive. Pure.
+
+`code.page` gets hashes and requests from the log under the read model's lock, then loads the code of the chosen hash.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One command on several experiments. Each experiment succeeds or fails independently."""
+"""One command on several experiments, one after the other. Each succeeds or fails independently.
+
+Only the list of experiments (`experiments.page`) calls it. Limits: 500 experiments and 15 s per form; the result
+names the experiments that were skipped. Nothing is undone if a later experiment fails.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ class Batch:
 
 
 def execute_all(services: Services, names: list[str], kind: CommandKind, by: str) -> Batch:
-    """Execute a command on each experiment, until the time limit or while the store answers."""
+    """Execute a command on each experiment, until the time limit or the first call that the store does not answer."""
     deadline = services.monotonic() + TIME_LIMIT_S
     done: list[str] = []
     refused: list[tuple[str, str]] = []
@@ -67,7 +71,7 @@ def execute_all(services: Services, names: list[str], kind: CommandKind, by: str
 
 
 def _runs(read_model: ReadModel, kind: CommandKind) -> tuple[str, ...]:
-    """Return the affected runs: all open ones to stop an experiment, else the newest (an empty id)."""
+    """Return ids of runs: all open ones to stop an experiment, else the first; an empty id without open runs."""
     found = [run.id for run in read_model.state.open_runs()]
     return tuple(found if kind is CommandKind.STOP_RUN else found[:1]) or ("",)
 

@@ -1,4 +1,4 @@
-"""Effects of deleting an experiment. Pure."""
+"""Effects of deleting an experiment, for its confirmation page. Pure; the controller deletes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class DeletionView:
 
 
 def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
-    """Return the effects of deleting an experiment. Checkpoints are counted from the log, bytes measured on disk."""
+    """Return the effects of deleting an experiment.
+
+    Checkpoints are counted from the log, at most the two newest of each model; `volumes` is measured on disk.
+    """
     open_runs, checkpoints = state.open_runs(), {}
     for each in state.runs.values():
         for model in each.models.values():

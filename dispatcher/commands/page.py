@@ -1,4 +1,8 @@
-"""Routes of commands. Each command becomes events in the experiment's log, with its author."""
+"""Routes of commands. Each command becomes events in the experiment's log, with its author.
+
+The dispatcher only appends the events; the controller acts on them. `batch` and `model_forms.page` also use
+`execute`. Commands that change hyperparameters or epochs have forms of their own in `dispatcher.model_forms`.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +93,10 @@ def parse_command(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Co
 
 
 def execute(services: Services, name: str, command: Command, by: str, *, once: str = "") -> tuple[int, ...]:
-    """Append the events of a command, all or none, and return their sequence numbers.
+    """Check a command against the complete log, append its events, and return their sequence numbers.
+
+    Nothing is appended if the state forbids the command for one of its models. Events are appended one by one: if the
+    store stops answering in between, the first ones stay.
 
     Args:
         once: id of a form, so that a double click counts once.

@@ -1,4 +1,8 @@
-"""Learning curves as a figure: select with the view, draw with `cerebro.figures`."""
+"""Learning curves as a figure: select with `curves.view`, draw with `cerebro.figures`.
+
+`api.routes.FIGURES` lists it; `api.views` also renders it as SVG for browsers without scripts. Selection runs under
+the read model's lock; drawing runs later.
+"""
 
 from __future__ import annotations
 

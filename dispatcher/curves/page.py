@@ -1,4 +1,7 @@
-"""Route of the tab Curves: the best or selected models, over epochs, rows or time."""
+"""Route of the tab Curves: the best or selected models, over epochs, rows or time.
+
+Computes the form and the ranked list of models. The browser loads the figure from the read API (`curves.figure`).
+"""
 
 from __future__ import annotations
 

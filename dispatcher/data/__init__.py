@@ -1,1 +1,1 @@
-"""The tab Data: progress of preprocessing per split, partition and worker, and rows that failed."""
+"""The tab Data: progress of preprocessing per split, partition and worker, and rows that failed. Read-only."""

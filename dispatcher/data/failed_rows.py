@@ -1,6 +1,7 @@
-"""Reader of failed rows, which workers write to the shared volume.
+"""Reader of failed rows, which workers write to the shared volume. Called by the tab Data and the read API.
 
-User code writes to that volume too. So neither the path, nor the size, nor the content of a file is trusted.
+User code writes to that volume too. So neither the path, nor the size (at most 8 MiB), nor the content of a file is
+trusted. Rows are not cached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress of preprocessing as a figure."""
+"""Progress of preprocessing as a figure, for the read API (`api.routes.FIGURES`). Drawn by `cerebro.figures`."""
 
 from __future__ import annotations
 

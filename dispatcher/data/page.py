@@ -1,4 +1,7 @@
-"""Route of the tab Data. Also shows failed rows of the partition in the address, for browsers without scripts."""
+"""Route of the tab Data. Also shows failed rows of the partition in the address, for browsers without scripts.
+
+Progress comes from the event log and live points, failed rows from the shared volume.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Progress of preprocessing per split, partition and worker, with failed rows. Pure."""
+"""Progress of preprocessing per split, partition and worker, with failed rows. Pure.
+
+Called by the tabs Data and Overview and by the read API. Combines the event log with live points, which count rows of
+running tasks. Only the newest data set of an experiment is shown.
+"""
 
 from __future__ import annotations
 

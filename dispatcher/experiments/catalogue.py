@@ -1,8 +1,8 @@
-"""Cached rows of the list of experiments.
+"""Cached rows of the list of experiments, for the page and the read API.
 
-Records are shown at once. The rest of a row needs the experiment's log: rows of the requested page are read within a
-time limit, the others in the background. The state of an experiment without open runs is discarded after its row is
-computed.
+Records are shown at once. The rest of a row needs the experiment's log: rows of the requested page are read within
+0.15 s, the others in the background. Keeps the rows of 20,000 experiments in memory. The state of an experiment
+without open runs is discarded after its row is computed. `dispatcher.experiments.view` computes the rows.
 """
 
 from __future__ import annotations

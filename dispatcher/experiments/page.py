@@ -1,4 +1,8 @@
-"""Routes of the list of experiments, and of commands on several experiments."""
+"""Routes of the list of experiments, and of commands on several experiments.
+
+Rows come from `Services.catalogue`. `commands.batch` executes the commands; the page offers stop, archive and
+unarchive.
+"""
 
 from __future__ import annotations
 

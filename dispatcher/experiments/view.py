@@ -1,4 +1,7 @@
-"""The list of experiments: rows, and their search, filter, order and pages."""
+"""The list of experiments: rows, and their search, filter, order and pages. Pure.
+
+`experiments.catalogue` calls `row_of` under an experiment's lock, and `listing` for each request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Route of the tab History."""
+"""Route of the tab History: runs, commands and the experiment's record, from the event log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of users in one experiment, newest first."""
+"""Commands of users in one experiment, newest first. Pure; called by the tab History and the read API."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Reader of the logs volume: pieces of bounded size, and searches.
 
-User output is not trusted: files are opened without following links, and searched in a child process.
+The tabs Logs and Models and the read API use one `LogReader`. An answer has at most 30 logs, 1,500 lines and about
+256 KiB. User output is not trusted: files are opened without following links, and searched in a child process for at
+most 6 s. Which logs exist is known from the event log (`dispatcher.logs.view`). Nothing is cached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Routes of the tab Logs: newest output, lines after a cursor, whole logs."""
+"""Routes of the tab Logs: newest output, lines after a cursor, whole logs.
+
+The page's script asks for new lines with the cursor of its last answer, so the server keeps no state of followers.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ def _template_variables(services: Services, head: Header, found: _Selection) -> 
         "query": found.query,
         "levels": LEVELS,
         "is_mounted": services.logs.is_mounted,
-        "sub_epochs": [(sub_epoch, services.logs.size(head.name, sub_epoch)) for sub_epoch in page.rows],
+        "sub_epochs": [(source, services.logs.size(head.name, source)) for source in page.rows],
         "page": page.page,
         "pages": page.pages,
         "chunks": [],

@@ -1,7 +1,8 @@
 """Search in logs, as a child process: ``python -P -m dispatcher.logs.search``.
 
-A regular expression can run forever on a short line and cannot be interrupted from within the process, so the parent
-kills it after a timeout. Hits are written as they are found, newest log first. Imports little, to start fast.
+`LogReader.search` starts it. A regular expression can run forever on a short line and cannot be interrupted from
+within the process, so the parent kills it after a timeout. Hits are written as they are found, in the order of the
+requested files, at most 500. Limits: 512 MiB of memory. Imports little, to start fast.
 """
 
 from __future__ import annotations

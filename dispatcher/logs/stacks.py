@@ -1,4 +1,8 @@
-"""Route that requests the thread stacks of a sub-epoch's process. They appear at the end of its log."""
+"""Route that requests the thread stacks of a sub-epoch's process. They appear at the end of its log.
+
+The store passes the request to the worker. Two requests are served at once, each for up to 5 s; four more wait for a
+slot.
+"""
 
 from __future__ import annotations
 

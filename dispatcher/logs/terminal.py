@@ -1,7 +1,8 @@
 """Conversion of terminal output to lines: collapse progress bars, map colours to CSS classes. Pure.
 
-Of the control sequences (ECMA-48) only "select graphic rendition" is interpreted; the others are removed. This
-module produces no HTML: templates escape the text.
+`log_reader` converts lines to show, `search` lines to match. Of the control sequences (ECMA-48) only "select graphic
+rendition" is interpreted; the others are removed. A shown line has at most 8,000 characters. This module produces no
+HTML: templates escape the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Selection of logs: one file per started attempt, by run, task, model or worker. Pure."""
+"""Selection of logs: one file per started attempt, by run, task, model or worker. Pure.
+
+Works on the event log only; `dispatcher.logs.log_reader` opens the files. `Cursor` is the position of a browser that
+follows several logs. Used by the tabs Logs and Models and by the read API.
+"""
 
 from __future__ import annotations
 
