@@ -1,7 +1,7 @@
 """The exclusions of one decision, by worker, device slot and task. Pure.
 
-The controller fills an `Exclusions` per run and decision, and dispatch looks up each worker. The other modules of this
-folder decide who is excluded; this one only collects.
+`controller.decisions.assignment_draft` makes and fills one `Exclusions` per run and decision; it and the task sources
+ask `feasible` before they place a task. The other modules of this folder find the exclusions; this one only collects.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Exclusions:
             `feasible` builds their exclusions on demand.
 
     Attributes:
-        slots: as given.
+        slots: see the argument.
     """
 
     def __init__(self, found: Iterable[Exclusion] = (), *, slots: Set[Place] = frozenset()) -> None:
         self.slots = slots
         self._of_workers: dict[str, Exclusion] = {}
-        """Worker -> exclusion of all tasks of the run; asked for each worker in each pass."""
+        """Worker -> exclusion of all tasks of the run; looked up for each worker in each pass."""
         self._narrow: dict[str, list[Exclusion]] = {}
         """Worker -> exclusions of some tasks."""
         self.add(*found)

@@ -1,10 +1,11 @@
-"""Broken machines: workers to quarantine, check and release, and their consequences. Pure.
+"""Broken machines: workers to quarantine, check and release, and the models to retry afterwards. Pure.
 
-Evidence is the results of attempts on a worker and of the check of its machine. A quarantined worker gets no
-tasks, and other workers rebuild its partitions, as after its removal. At most half of the workers are
-quarantined, and never the last able one: if that many fail, the machines are not the cause.
+Evidence is the last 20 attempts on each worker and the latest check of its machine. A quarantined worker gets no
+tasks, and other workers rebuild its partitions, as after its removal. At most half of the training workers are
+quarantined, and never the last able one: if more fail, the machines are not the cause.
 
-`controller.exclusions.machines` calls it in the loop and performs the actions; nothing here calls the store.
+`controller.loop.cluster_facts` collects the evidence; `controller.exclusions.machines` calls `act` in the loop and
+performs the actions. Nothing here calls the store.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cerebro.state.worker_quarantine import CHECK_TIMEOUT_S, DOUBTED_MACHINE, re
 from cerebro.state.workers import LAST, Ended
 
 DEVICE_FAILURES = 2
-"""Failed attempts, of a worker's last `LAST`, that quarantine it.
+"""Machine failures among a worker's last `LAST` attempts that quarantine it; one is enough if its cause is certain.
 
 Tasks that failed this way on several workers do not count, because they may be the cause.
 """
@@ -32,7 +33,7 @@ Evidence = Mapping[str, Sequence[Ended]]
 
 
 def evidence(of: Iterable[Mapping[str, Iterable[Ended]]]) -> dict[str, list[Ended]]:
-    """Merge the evidence of several experiments."""
+    """Merge the evidence of several experiments; keep each worker's last `LAST` attempts."""
     found: dict[str, list[Ended]] = {}
     for each in of:
         for worker, ended in each.items():

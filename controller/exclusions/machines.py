@@ -1,7 +1,7 @@
 """Effects of machine health: checks, quarantines, retries of models and labels of slow workers.
 
-The loop calls it. `controller.exclusions.health` and `controller.exclusions.stragglers` decide; this module only
-performs their decisions through the store. Not thread-safe.
+`controller.loop.cluster_facts` calls it in every round of the leading controller. `controller.exclusions.health` and
+`controller.exclusions.stragglers` decide; this module only writes their decisions to the store.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Machines:
         self._store = store
         self._reported_reasons: dict[str, str] = {}
         """Worker -> why it is broken by the rule but not quarantined."""
-        self._looked: HealthAnswer | None = None
-        self._compared = -math.inf
-        """Time of the last comparison of workers' paces."""
+        self._health: HealthAnswer | None = None
+        """The last answer after which failed models were looked up for a retry."""
+        self._compared_at = -math.inf
 
     def tend(
         self,
@@ -96,7 +96,7 @@ class Machines:
         Args:
             evidence: results of attempts by worker.
             open_runs: runs with models that may be retried.
-            now: as for `controller.exclusions.health.act`.
+            now: seconds since the epoch, as in events.
 
         Raises:
             ConflictError: another controller leads.
@@ -109,10 +109,10 @@ class Machines:
             except NotFoundError:
                 log.info("%s is not registered any more", action.worker)
             except ConflictError as error:
-                self._refused(action, str(error), term)
-        if health is not self._looked:
-            self._looked = health
-            has_acted |= self._try_again(term, health, open_runs)
+                self._report_refusal(action, str(error), term)
+        if health is not self._health:
+            self._health = health
+            has_acted |= self._retry_models(term, health, open_runs)
         return has_acted
 
     def label(
@@ -120,23 +120,23 @@ class Machines:
         term: int,
         statuses: Sequence[WorkerStatus],
         health: HealthAnswer,
-        shown: Callable[[], Iterable[stragglers.Learned]],
+        paces: Callable[[], Iterable[stragglers.Learned]],
         now: float,
     ) -> None:
-        """Label slow workers, every few seconds.
+        """Label slow workers, at most every 10 seconds.
 
         Args:
-            shown: returns the paces of workers in open runs; called only when due.
+            paces: returns the paces of workers in open runs; called only when due.
             now: seconds.
 
         Raises:
             ConflictError: another controller leads.
             RetryableError: the store is unavailable.
         """
-        if now - self._compared < stragglers.EVERY_S:
+        if now - self._compared_at < stragglers.EVERY_S:
             return
-        self._compared = now
-        for each in stragglers.label(shown(), statuses, health):
+        self._compared_at = now
+        for each in stragglers.label(paces(), statuses, health):
             request = PaceRequest(
                 is_slow=each.is_slow, factor=each.factor, sub_epochs=each.sub_epochs, term=term
             )
@@ -180,7 +180,7 @@ class Machines:
                 return False
         return True
 
-    def _refused(self, action: Action, why: str, term: int) -> None:
+    def _report_refusal(self, action: Action, why: str, term: int) -> None:
         """Report a refused action: the store has newer data, or another controller leads.
 
         The incident distinguishes the two: the store refuses it only if another controller leads.
@@ -196,7 +196,7 @@ class Machines:
             )
         )
 
-    def _try_again(
+    def _retry_models(
         self, term: int, health: HealthAnswer, open_runs: Iterable[tuple[ExperimentState, Run]]
     ) -> bool:
         """Retry models that failed because of a worker that is now quarantined."""

@@ -1,11 +1,10 @@
-"""Larger memory limits for running worker pods, if the cluster manager supports it.
+"""Larger memory limits for running worker pods, if the cluster manager supports it. Not thread-safe.
 
-Owned by the loop; not thread-safe. A pod's limit is doubled, up to a bound set by the cluster's operator. Its
-request grows by the same factor, which reserves the memory on the node and keeps the pod's QoS class. The
-worker's next report confirms the change (`controller.scaling.cluster_snapshot`). After a refusal or a timeout
-the pod is not resized again, and the sub-epoch fails as usual (`controller.exclusions.memory_needs`). A new
-pod starts with the chart's limit. `memory_needs` doesn't fail a task for memory while its worker is absent, its
-pod is being replaced or the cluster manager is unreachable, because the next pod may get more.
+`controller.scaling.membership` owns it and calls `update` for each snapshot; `controller.loop.run_decisions` calls
+`grow`. A pod's limit is doubled, up to a bound set by the cluster's operator. Its request grows by the same factor,
+which reserves the memory on the node and keeps the pod's QoS class. The worker's next report confirms the change.
+After a refusal, or without effect within 120 s, the pod is not resized again. A new pod starts with the chart's
+limit. Which tasks then fail for lack of memory is decided in `controller.exclusions.memory_needs`.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class _PendingLimit(NamedTuple):
 
 
 class MemoryLimits:
-    """The memory of all workers' pods.
+    """Raises the memory of worker pods and remembers requests and refusals.
 
     Args:
         most_bytes: maximum limit of a pod's container; 0 disables resizing.

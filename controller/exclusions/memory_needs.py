@@ -2,8 +2,8 @@
 
 A task's need is learned from attempts that ran alone on their worker (`cerebro.state.tasks.memory_need`). A worker's
 memory is known if nothing else uses it: the limit of a container, or the memory of a device. Workers with
-unknown memory try the task until it has used all its attempts. Decisions of the controller use the result; nothing
-here resizes a worker or fails a task.
+unknown memory try the task until it has used all its attempts. `controller.decisions` writes the failures (`hopeless`)
+and has workers resized (`to_grow`); nothing here resizes a worker or fails a task. ETL and verification are not judged.
 
 A task that needs more than any able worker has fails at once: with the same seed the next attempt needs the
 same memory. Able workers include absent ones, which return with the same memory; workers whose memory can, or
@@ -76,7 +76,7 @@ def _is_excluded(run: Run, task: Task, snapshot: ClusterSnapshot) -> bool:
 
 
 def _holds(run: Run, view: WorkerView, key: TaskKey) -> bool:
-    """True if an excluded worker, which no log mentions now, stores the task's data."""
+    """True if an excluded worker runs this kind of task and stores its data. Logs do not list such a worker."""
     if key.kind not in view.kinds or run.plan is None:
         return False
     is_local = key.kind == "train" or (
@@ -97,7 +97,7 @@ def _short_everywhere(
             if worker.name in snapshot.workers and _can(state, run, worker, task.key)
         ]
         is_short = able and _short(run, task, snapshot.workers).issuperset(able)
-        if is_short and not _has_other_way(run, task):
+        if is_short and not _has_other_plan(run, task):
             yield task, able
 
 
@@ -117,8 +117,8 @@ def _judged(run: Run) -> Iterator[Task]:
     for key in run.exhausted:
         task = run.tasks[key]
         model = run.models.get(task.key.model or "")
-        is_told = task.lacks and task.key.kind in _JUDGED and not task.key.other_partitions
-        if is_told and task.state is TaskState.PENDING and not (model is not None and model.is_cut_short):
+        has_lack = task.lacks and task.key.kind in _JUDGED and not task.key.other_partitions
+        if has_lack and task.state is TaskState.PENDING and not (model is not None and model.is_cut_short):
             yield task
 
 
@@ -168,7 +168,7 @@ def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
     }
 
 
-def _has_other_way(run: Run, task: Task) -> bool:
+def _has_other_plan(run: Run, task: Task) -> bool:
     """True if the sub-epoch has another parallel plan besides the last attempt's, which ran out of memory."""
     model = run.models.get(task.key.model or "")
     if task.key.kind != "train" or model is None:

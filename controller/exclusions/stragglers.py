@@ -1,8 +1,8 @@
 """Workers with much slower sub-epochs than the others, labelled for people. Pure.
 
 The estimates of sub-epoch times, which dispatch and replica copies also use, give the slowness. A label stays
-until sub-epochs disprove it, even after its run. `controller.exclusions.machines` stores the labels; they do not
-exclude a worker from tasks.
+until sub-epochs disprove it, even after its run. `controller.exclusions.machines` calls `label` every 10 s and stores
+the labels; they do not exclude a worker from tasks. A worker is compared after 5 sub-epochs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ As in `cerebro.scheduling.estimates.Estimates.slowness`.
 
 @dataclass(frozen=True, kw_only=True)
 class Paced:
-    """The pace of a worker's sub-epochs; see `cerebro.contract.stored.health.PaceRequest`."""
+    """A label to set or remove; fields as in `cerebro.contract.stored.health.PaceRequest`."""
 
     worker: str
     is_slow: bool
@@ -42,18 +42,18 @@ class Paced:
     sub_epochs: int = 0
 
 
-def compared(runs: Iterable[Learned], there: Sequence[str]) -> dict[str, tuple[float, int]]:
+def compared(runs: Iterable[Learned], names: Sequence[str]) -> dict[str, tuple[float, int]]:
     """Return worker -> slowness relative to the others' median, and the number of sub-epochs.
 
     Several runs are weighted by their sub-epochs.
 
     Args:
         runs: slowness from each run.
-        there: workers to compare.
+        names: workers to compare.
     """
     relative_slowness: dict[str, list[tuple[float, int]]] = {}
     for learned in runs:
-        known = {name: learned[name] for name in there if name in learned and learned[name][1] >= SUB_EPOCHS}
+        known = {name: learned[name] for name in names if name in learned and learned[name][1] >= SUB_EPOCHS}
         for name, (slowness, sub_epochs) in known.items() if len(known) > 1 else ():
             typical = statistics.median(other for each, (other, _) in known.items() if each != name)
             relative_slowness.setdefault(name, []).append((slowness - typical, sub_epochs))

@@ -1,8 +1,8 @@
-"""Access to a pod's API server: address, permissions, and the meaning of errors.
+"""Access to a pod's API server: address, permissions, and the meaning of errors. Makes no request itself.
 
-Kubernetes documentation: "Accessing the Kubernetes API from a Pod", "Using RBAC Authorization" (section
-"Referring to resources": `list` and `watch` of one object by name need a field selector on ``metadata.name``,
-which `controller.kubernetes.orchestrator` sends).
+`controller.__main__` calls `in_cluster`; `orchestrator` and `watching` translate errors. Kubernetes documentation:
+"Accessing the Kubernetes API from a Pod", "Using RBAC Authorization" (section "Referring to resources": `list` and
+`watch` of one object by name need a field selector on ``metadata.name``, which `orchestrator` sends).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RULES: Final = (
         "verbs": ["patch"],
     },
 )
-"""Rules of the controller's Role: exactly the ones for this package's requests."""
+"""Rules of the controller's Role: exactly the requests of this package. The tests compare them with the chart's."""
 
 RESIZE_RULES: Final = ({"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]},)
 """Further rules for raising the memory of workers (``autoscaler.resize``).

@@ -1,9 +1,9 @@
 """Reasons why pods of the worker set are not created, from the set's events. Pure.
 
-A refused pod (quota, policy, a claim being deleted) does not exist and cannot be read. The StatefulSet's
-controller records each try in an event on the set, and retries with pauses of up to a quarter of an hour;
-events are kept for an hour. Kubernetes: `StatefulPodControl.CreateStatefulPod` and `recordPodEvent` (the
-messages), "Event v1 core" (fields).
+`controller.kubernetes.orchestrator` reads the events and asks `unmade` about missing pods. A refused pod (quota,
+policy, a claim being deleted) does not exist and cannot be read. The StatefulSet's controller records each try in an
+event on the set, and retries with pauses of up to a quarter of an hour; events are kept for an hour. Kubernetes:
+`StatefulPodControl.CreateStatefulPod` and `recordPodEvent` (the messages), "Event v1 core" (fields).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pods that wait for a starting node, from the pods' events. Pure.
+"""Pods that wait for a starting node, from the pods' events, for `controller.kubernetes.orchestrator`. Pure.
 
 The cluster autoscaler reports `TriggeredScaleUp`, or `NotTriggerScaleUp` if no node would help. Karpenter and
 its variants, such as EKS Auto Mode, report `Nominated` with the node's claim, or `FailedScheduling` in their

@@ -1,11 +1,14 @@
-"""The pods of the worker StatefulSet, for `controller.scaling.orchestrator`.
+"""The pods of the worker StatefulSet: implements `controller.scaling.orchestrator.Orchestrator`.
 
+`controller.__main__` makes it. `controller.scaling.worker_set_size` calls `fleet` and `scale`, and
+`controller.exclusions.memory_limits` calls `resize`; `scale` and `resize` are the only writes to the cluster.
 Four threads keep four copies current: the StatefulSet (its size), its pods, the set's events (why a pod was
 not created) and the pods' events (starting nodes). `fleet` reads them and never waits. Nothing is stored: a
 new controller lists again.
 
 An outdated copy is `None`. A stale view would show a pod's predecessor, and a worker that has just joined
-would seem to have lost its pod. Silence then shows losses, as on one machine.
+would seem to have lost its pod. Silence then shows losses, as on one machine. A copy is outdated 8 s after the API
+server's last answer.
 """
 
 from __future__ import annotations
@@ -31,7 +34,6 @@ from controller.scaling.orchestrator import Fleet, Memory, Pod
 
 _OF_SETS = "statefulset.kubernetes.io/pod-name"
 """A label of every pod of a StatefulSet, for selection by the API server; the owner names the set."""
-
 
 _SIZE_ANNOTATION = "cerebro/replicas"
 

@@ -1,4 +1,6 @@
-"""Pod objects as the controller's `Pod`. Pure; `controller.kubernetes.reasons` has the meanings.
+"""Reads a pod object of the API server as the controller's `Pod`: why it ends or does not start, and its resources.
+
+Pure. `controller.kubernetes.orchestrator` calls `read_pod` for each change of a pod; `reasons` has the meanings.
 
 Kubernetes documentation: "Pod Lifecycle" (phases, conditions, container states, termination), "Pod v1 core"
 (fields).
@@ -195,7 +197,7 @@ def _gpus(pod: Mapping[str, Any]) -> int:
 
 
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
-    sub_epoch: 1 << 10 * (power + 1) for power, sub_epoch in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+    unit: 1 << 10 * (power + 1) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
 }
 """Suffixes of memory quantities. Documentation: "Quantity", "Resource Management for Pods and Containers"."""
 

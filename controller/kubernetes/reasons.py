@@ -1,8 +1,8 @@
-"""Meanings of Kubernetes' words for tasks, and remedies: tables only.
+"""Kubernetes' reasons and messages -> their effect on tasks, and remedies for users: tables only.
 
-`{}` in a text is Kubernetes' message. Remedies name keys of the chart's values. Kinds: `PREEMPTED` if the
-task cannot be the cause; `CRASH`, a lost worker, if it may be: these are counted, so a sub-epoch that ends
-one pod after another fails eventually.
+`reading` and `making` look them up. `{}` in a text is Kubernetes' message. Remedies name keys of the chart's values.
+Kinds: `PREEMPTED` if the task cannot be the cause; `CRASH`, a lost worker, if it may be: these are counted, so a
+sub-epoch that ends one pod after another fails eventually.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A local copy of one collection of an API server: listed once, then updated by watches.
+"""A local copy of one collection of an API server: listed once, then updated by watches. Never writes.
 
+`controller.kubernetes.orchestrator` runs one `Mirror` per collection, each in its own thread.
 Every change replaces the whole copy, so a reader needs no lock and never waits. Anything unusual (a broken
 watch, an invalid event, an outdated version) discards the copy and lists again; only a watch that ends
 normally is continued. The client's `SharedInformer` does not know the age of its view and waits forever for a

@@ -1,4 +1,8 @@
-"""Answers to requests: plans, exact solutions, comparisons with the present schedule, and forecasts."""
+"""Answers of the planner's child process: plans, exact solutions, comparisons and forecasts. Pure.
+
+`controller.planning.child` calls `answer` once per request of `controller.planning.planner_process` or of the
+autoscaler; the research simulation calls it in its own process. It reads no log: the request has all data.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,15 @@ from controller.planning.planner_query import from_json, order_from_json
 from controller.scaling.autoscaler import forecast
 
 PLAN_S = 2.0
+"""Time limit of the planner in seconds."""
 SOLVE_S = 30.0
 """Time limit of the exact solver in seconds; longer runs prove little more (docs/scheduling.md)."""
 
 _SOLVE_SHARE = 0.25
-"""Time limit as a share of the remaining time: a late result is useless."""
+"""The exact solver's time limit as a share of the remaining time: a late result is useless."""
 
 _SOLVABLE = 600
-"""Maximum sub-epochs for the exact solver; beyond it finds nothing better than the planner."""
+"""Maximum sub-epochs for the exact solver, which finds nothing better than the planner beyond."""
 
 
 def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float = SOLVE_S) -> dict[str, Any]:

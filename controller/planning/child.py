@@ -1,8 +1,8 @@
-"""The planner's child process: ``python -m controller.planning.child``.
+"""The planner's child process: ``python -m controller.planning.child``, started by `ChildHelper`.
 
-Each line of input is a request, each line of output its answer. A separate process, because planning in
-Python would block the controller, and a solver's memory is freed at its exit. It has a low priority: training
-goes first.
+Each line of input is a request, each line of output its answer, as JSON; it keeps no state between them. A separate
+process, because planning in Python would block the controller, and a solver's memory is freed at its exit. It has a
+low priority: training goes first.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ work, and if the plan is far from the bound, an exact solver tries. A result is 
 comparison finds it better than the present schedule for the work remaining *then*, at the measured noise. A
 new round starts after a completed epoch, more observations, or a change of workers.
 
-It never waits: `advise` collects an answer and sends the next request.
+`controller.loop.run_decisions` calls `advise` and writes the event that it returns to the run's log. `advise` never
+waits: it collects an answer and sends the next request. Only a run that has the cluster to itself is planned.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ _WORTH = 0.01
 _SHORTEST_S = 2.0
 """Minimum remaining seconds: below, planning takes longer than it saves."""
 
-
 ParallelPlans = dict[str, dict[str, ParallelPlan]]
 """Model -> worker -> parallel plan of its sub-epochs there."""
 
@@ -56,7 +56,7 @@ class Helper(Protocol):
 
 
 class Stage(StrEnum):
-    """The open request."""
+    """Kind of the open request; also its ``request`` field."""
 
     NONE = "none"  # no round, or it has ended
     PLAN = "plan"  # the planner's best order
@@ -115,7 +115,7 @@ class _Occasion:
 
 
 class PlannerProcess:
-    """Keeps one request open at a time. It keeps no state across controllers: the log has the plans."""
+    """Plans one run, with one request open at a time. No state outlives the controller: the log has the plans."""
 
     def __init__(self, helper: Helper) -> None:
         self._helper = helper

@@ -1,7 +1,9 @@
 """The remaining work of a fit run as a scheduling problem, and plans in the names of the log. Pure.
 
-A problem starts now. Running and queued sub-epochs are not part; their models and devices are ready at the
-expected ends. It covers as many epochs as a planner handles well.
+`controller.planning.planner_process` makes the query and sends its problem as JSON, which
+`controller.planning.answering` reads; `ready` also serves forecasts. Time 0 of a problem is now. Running and queued
+sub-epochs are not part; their models and devices are ready at the expected ends. It covers about 400 sub-epochs
+(`HORIZON`). Gangs and epochs of more than 5,000 sub-epochs are not planned.
 """
 
 from __future__ import annotations

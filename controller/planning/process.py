@@ -1,4 +1,8 @@
-"""A child process that answers requests."""
+"""A child process that answers JSON requests, for the planner, the autoscaler and search suggestions.
+
+Its owner calls from one thread; a daemon thread does the blocking I/O. One child per `ChildHelper`, started by the
+first request, with background priority, killed by `rest` and at the latest when the controller dies.
+"""
 
 from __future__ import annotations
 

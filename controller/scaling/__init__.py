@@ -1,4 +1,5 @@
-"""Number and state of workers: membership, autoscaler, cluster log.
+"""Number and state of workers: membership, autoscaler, cluster log. `controller.loop` calls it.
 
-`orchestrator` is the interface of a cluster manager. `controller.kubernetes` implements it.
+`membership` is the facade for the loop. `orchestrator` is the interface of a cluster manager, which
+`controller.kubernetes` implements.
 """

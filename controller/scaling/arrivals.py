@@ -1,12 +1,13 @@
-"""Requested pods without a worker yet: waiting times and messages.
+"""Requested pods without a worker yet: waiting times and messages. No I/O; keeps state; not thread-safe.
 
-No I/O; keeps state. Owned by the loop; not thread-safe.
+`controller.scaling.membership` updates it and copies the answers into the snapshot; `worker_set_size` owns it.
 
-- After a change of size or the loss of a pod, its partitions are not made again for a minute.
+- After a change of size or the loss of a pod, its partitions are not rebuilt for a minute.
 - After scaling up from zero (`controller.scaling.autoscaler.rest`), for ten minutes: the pods' volumes hold
 all data, and nodes may have to start first. Runs use the workers already present.
 - After the size was raised, ETL plans wait for ten minutes, because they divide the data among the present
 workers.
+- After a quarter of an hour without a node, the last pods count as stalled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decisions for the cluster log: workers that joined or were lost, and their replicas. Pure.
 
-Decided once for all experiments. Each reads these events with its own, and revokes its tasks itself
-(`controller.decisions.decide`).
+`controller.scaling.cluster_log` calls it and writes the events, once for all experiments. Every experiment reads them
+together with its own log, and revokes its tasks itself (`controller.decisions.decide`).
 """
 
 from __future__ import annotations

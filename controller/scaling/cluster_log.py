@@ -1,4 +1,8 @@
-"""The cluster log, read and written by the leading controller."""
+"""The cluster log, read and written by the leading controller.
+
+`controller.loop.cluster_facts` calls `tend` before the experiments decide. It writes only events of workers and
+replicas, which `controller.scaling.cluster_decision` derives; experiments' logs are not touched.
+"""
 
 from __future__ import annotations
 

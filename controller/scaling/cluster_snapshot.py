@@ -1,4 +1,8 @@
-"""The present workers, from the store, the cluster manager and their silence. Pure."""
+"""The present workers, from the store's registrations, the cluster manager and their silence. Pure.
+
+`controller.scaling.membership` builds one `ClusterSnapshot` before each round of decisions; `controller.decisions`,
+`controller.exclusions`, `controller.sharing` and the cluster log read it. It is never stored.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,6 @@ class WorkerView:
     devices: int = 1
     device: DeviceKind | None = None
     """Kind of its devices; `None` if unknown or mixed."""
-    """As in `WorkerRecord`."""
     address: str = ""
     """As in `WorkerRecord`."""
     absence: Absence | None = None
@@ -64,6 +67,7 @@ class WorkerView:
     previous_exit: Exit = STARTED_ANEW
     """End of the process before this incarnation."""
     free_bytes: int | None = None
+    """Free space on the checkpoint volume as it reports it; `None` if unknown."""
     has_room: bool = True
     """True unless its shard volume is known to lack room for another copy."""
     tasks: tuple[str, ...] = ()
@@ -91,7 +95,7 @@ class Growth:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSnapshot:
-    """The present workers, which no log shows."""
+    """The present workers, and facts for one decision that no log has."""
 
     workers: Mapping[str, WorkerView] = field(default_factory=dict)
     """Registered workers that may get tasks. A worker known to a log but missing here is gone, or excluded."""

@@ -1,7 +1,8 @@
-"""The controller's interface to a cluster manager, which keeps workers running.
+"""The controller's interface to a cluster manager, which keeps workers running. Types only.
 
-A single machine has no cluster manager, and only silence shows that a worker has ended. A cluster manager
-knows earlier, and the cause. It gets the requested number of workers.
+`controller.kubernetes.KubernetesOrchestrator` implements it; `controller.scaling` and
+`controller.exclusions.memory_limits` call it. A single machine has no cluster manager, and only silence shows that a
+worker has ended. A cluster manager knows earlier, and the cause. It also gets the requested number of workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The registered workers and the state of their machines, as the store reports them."""
+"""The registered workers and the state of their machines, as the store reports them.
+
+`controller.scaling.membership` owns it, refreshes it for each snapshot and has it remove workers whose pod is gone
+for good. It judges nothing: `controller.scaling.cluster_snapshot` derives who is absent.
+"""
 
 from __future__ import annotations
 

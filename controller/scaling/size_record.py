@@ -1,8 +1,8 @@
-"""Who requested the present number of workers, and when. Pure.
+"""Who requested the present number of workers, and when. No I/O; keeps state.
 
-A person's choice holds against the autoscaler for a while, so the loop must know the author of every change. Requests
-pass through the controller. Any other change of the cluster manager's number was made by a person, by `kubectl scale`.
-The store keeps the record for the next leader (`Troubles`).
+A person's choice holds against the autoscaler for an hour, so `controller.scaling.worker_set_size`, its only user,
+must know the author of every change. Requests pass through the controller. Any other change of the cluster manager's
+number was made by a person, by `kubectl scale`. The store keeps the record for the next leader (`Troubles`).
 """
 
 from __future__ import annotations

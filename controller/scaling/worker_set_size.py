@@ -1,6 +1,8 @@
 """The number of workers: requests by people, the chart's values and the autoscaler, for the cluster manager.
 
-The pure rules are in `controller.scaling.autoscaler`, the record of the authors in `controller.scaling.size_record`.
+`controller.scaling.membership` passes requests on once per tick (`tend`); `controller.loop.scaling` adapts the number
+to the open runs (`adapt`, `request`). It reads and writes the store's size request and `Troubles`. It chooses no
+number itself: the pure rules are in `controller.scaling.autoscaler`, the authors in `controller.scaling.size_record`.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class WorkerSetSize:
         self.record, self.arrivals, self._rest = SizeRecord(), Arrivals(), Rest(rules)
         self.is_pausing = False
         self._is_recalled = False
-        """True after the state left by the previous controller has been loaded."""
+        """True after the previous controller's record has been loaded."""
         self._published: Troubles | None = None
         self._may_have_request = True
         self._newest: tuple[DesiredSize | None, float] = (None, -math.inf)

@@ -1,1 +1,5 @@
-"""Number of workers a run needs: forecasts of its end, and advice by its goal."""
+"""Number of workers a run needs: forecasts of its end, advice by its goal, and scale to zero.
+
+`autoscaler` times the forecasts, `outlook` describes the run, `forecast` simulates it in the planner's child process,
+`policy` chooses a number. `use` and `rest` scale to zero.
+"""

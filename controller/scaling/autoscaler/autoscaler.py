@@ -1,12 +1,12 @@
-"""The autoscaler's timing, forecast events and size requests.
+"""The autoscaler's timing, forecast events and wanted sizes.
 
-It requests a forecast from a child process once sub-epoch times are known, and again after a change of
-workers, a completed epoch or more observations. News goes to the run's log. If it may act and a change pays
-(`controller.scaling.autoscaler.policy`), it requests another size from the cluster manager. Before workers
-leave, other workers rebuild partitions that only they hold.
+`controller.loop.scaling` calls `update`, which asks a child process for a forecast once sub-epoch times are known, and
+again after a change of workers, a completed epoch or more observations, at most every 20 s. It returns news as an
+event for the run's log, with a wanted size if it may act and a change pays (`controller.scaling.autoscaler.policy`);
+the caller requests it from the cluster manager. Before workers leave, others rebuild partitions that only they hold.
 
 It never waits: `update` collects an answer and sends the next request. It keeps no state across controllers:
-the log has its results.
+the log has its results. It serves one run, which has the cluster to itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _EVERY_S, _AT_LEAST_EVERY_S = 20.0, 600.0
 """Minimum and maximum seconds between two forecasts."""
 
-_LOOK_S = 2.0
+_CHECK_S = 2.0
 """Seconds between two checks for a reason to forecast: each costs a pass over all models and workers."""
 
 _LATE = 0.5
@@ -80,7 +80,7 @@ class SizeHistory:
     is_changing: bool = False
 
 
-class _Question(NamedTuple):
+class _OpenRequest(NamedTuple):
     """An open request: its time, the workers, and the seconds to make a copy."""
 
     at: float
@@ -122,8 +122,8 @@ class Autoscaler:
         self._helper, self._rules = helper, rules
         self._absences: Callable[[], Absences] = Absences
         self._occasion: tuple[object, ...] | None = None
-        self._question: _Question | None = None
-        self._requested_at = self._looked_at = -math.inf
+        self._open_request: _OpenRequest | None = None
+        self._requested_at = self._checked_at = -math.inf
         self._shrinking: tuple[ForecastMade, tuple[str, ...]] | None = None
         """A request for fewer workers, and the present ones. It waits until the remaining workers hold all
         partitions.
@@ -135,10 +135,10 @@ class Autoscaler:
 
     def forget(self) -> None:
         """Reset after the run has ended or shares the cluster, or the leader has changed."""
-        if self._question is not None:
+        if self._open_request is not None:
             self._helper.rest()
-        self._occasion, self._question, self._shrinking = None, None, None
-        self._requested_at = self._looked_at = -math.inf
+        self._occasion, self._open_request, self._shrinking = None, None, None
+        self._requested_at = self._checked_at = -math.inf
 
     def released(self, state: ExperimentState) -> tuple[Exclusion, ...]:
         """Return exclusions of the workers that will be released."""
@@ -159,18 +159,18 @@ class Autoscaler:
         view = _View(core.state, fit, run, now, size_history)
         if self._shrinking is not None:
             return self._shrink(view, *self._shrinking)
-        if self._question is not None:
+        if self._open_request is not None:
             answer = self._helper.answer()
-            return self._take(view, self._question, answer) if answer is not None else None
+            return self._take(view, self._open_request, answer) if answer is not None else None
         if self._is_due(view):
             self._request_forecast(view)
         return None
 
     def _is_due(self, view: _View) -> bool:
         waited_s = view.now - self._requested_at
-        if waited_s < _EVERY_S or view.now - self._looked_at < _LOOK_S:
+        if waited_s < _EVERY_S or view.now - self._checked_at < _CHECK_S:
             return False
-        self._looked_at = view.now
+        self._checked_at = view.now
         run, observed = view.run, view.fit.times.estimates.observations
         knowledge = int(math.log(max(1, observed), 1.5))
         given_up = sum(model.is_cut_short for model in run.models.values())
@@ -192,39 +192,39 @@ class Autoscaler:
         found = outlook(view.state, view.run, view.fit, there, join_s=self._rules.join_s, absent=absent)
         if found is None:
             return
-        self._question = _Question(view.now, there, found.made_s)
+        self._open_request = _OpenRequest(view.now, there, found.made_s)
         models = sum(1 for mask in view.fit.dispatch_state.open if mask)
-        bounds = self._situation(view, self._question, {}).bounds
+        bounds = self._situation(view, self._open_request, {}).bounds
         counts = candidates(len(found.order), len(found.sizes), models, bounds)
         self._helper.send({"request": "forecast", "outlook": found.to_json(), "counts": counts})
 
-    def _situation(self, view: _View, question: _Question, ends: Mapping[int, Ends]) -> Situation:
+    def _situation(self, view: _View, request: _OpenRequest, ends: Mapping[int, Ends]) -> Situation:
         goal, history = goal_of(view.run), view.size_history()
         return Situation(
             now=view.now,
-            workers=len(question.there),
+            workers=len(request.there),
             ends=ends,
             goal=goal,
             spent_h=worker_hours(view.state, view.run, view.now),
-            most=self._rules.most or max(2 * len(question.there), *(goal.workers or (1,))),
+            most=self._rules.most or max(2 * len(request.there), *(goal.workers or (1,))),
             hour_of_waiting=self._rules.hour_of_waiting,
             join_s=self._rules.join_s,
-            made_s=question.made_s,
+            made_s=request.made_s,
             changed_at=history.changed_at,
             chosen_at=history.chosen_at,
             is_changing=history.is_changing,
         )
 
-    def _take(self, view: _View, question: _Question, answer: Mapping[str, Any]) -> ForecastMade | None:
-        self._question = None
+    def _take(self, view: _View, request: _OpenRequest, answer: Mapping[str, Any]) -> ForecastMade | None:
+        self._open_request = None
         self._helper.rest()
         if "error" in answer:
             log.warning("no forecast for %s: %s", view.run.id, answer["error"])
             return None
-        if question.there != self._there(view):
+        if request.there != self._there(view):
             return None  # the set of workers has changed
-        over_s = view.now - question.at
-        present_s = (p50 for count, p50, _ in answer["ends"] if count == len(question.there))
+        over_s = view.now - request.at
+        present_s = (p50 for count, p50, _ in answer["ends"] if count == len(request.there))
         if any(over_s > min(p50, max(_LATE * p50, _EVERY_S)) for p50 in present_s):
             self._occasion = None  # request again
             return None
@@ -232,22 +232,22 @@ class Autoscaler:
             int(count): Ends(max(0.0, p50 - over_s), max(0.0, p90 - over_s))
             for count, p50, p90 in answer["ends"]
         }
-        situation = self._situation(view, question, ends)
+        situation = self._situation(view, request, ends)
         choice = choose(situation)
         wanted = size_to_request(situation, choice) if self._may_act(view.run) else None
         forecast = ForecastMade(
             run=view.run.id,
-            workers=len(question.there),
+            workers=len(request.there),
             ends=tuple(
                 ForecastEnd(count, round(each.p50_s, 1), round(each.p90_s, 1))
                 for count, each in sorted(ends.items())
             ),
-            advised=choice.workers if _is_worth_telling(situation, choice.workers) else None,
+            advised=choice.workers if _is_worth_reporting(situation, choice.workers) else None,
             allowed=None if choice.is_kept else situation.bounds[1],
             asked_for=wanted,
         )
-        if wanted is not None and wanted < len(question.there):
-            self._shrinking = forecast, question.there
+        if wanted is not None and wanted < len(request.there):
+            self._shrinking = forecast, request.there
             return self._shrink(view, *self._shrinking)
         return forecast if wanted is not None or _is_news(view.run, forecast, view.now) else None
 
@@ -277,8 +277,8 @@ class Autoscaler:
         return self._rules.mode == "act" and self._rules.can_act and is_bounded
 
 
-def _is_worth_telling(situation: Situation, chosen: int) -> bool:
-    """Whether a person would change the number for that."""
+def _is_worth_reporting(situation: Situation, chosen: int) -> bool:
+    """True if the choice would be requested now without waiting times after earlier changes."""
     if chosen == situation.workers or chosen not in situation.ends:
         return False
     whenever = replace(situation, changed_at=-math.inf, chosen_at=-math.inf, is_changing=False)

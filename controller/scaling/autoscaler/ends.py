@@ -1,4 +1,7 @@
-"""P50 and P90 of a run's end, from a few simulations. Pure."""
+"""P50 and P90 of a run's end, from 1 to 20 simulations. Pure.
+
+`controller.scaling.autoscaler.forecast` calls it after its simulations, in the planner's child process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Remaining work and workers of a fit run, as input of `controller.scaling.autoscaler.forecast`. Pure."""
+"""Remaining work and workers of a fit run, as input of `controller.scaling.autoscaler.forecast`. Pure.
+
+The autoscaler calls it in the controller; it reads the state and the dispatch state, and simulates nothing. No outlook
+for gangs, for runs without a known end and for more than 20,000 sub-epochs per epoch.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,8 @@ from controller.sources.replication import making_s
 MAX_SUB_EPOCHS = 20_000
 """Maximum sub-epochs per epoch; beyond it a request takes too long to build."""
 
-
 _SIGMA = 0.5
-"""Larger deviations show different kinds of sub-epochs rather than noise."""
-
+"""Cap of log deviations in the mean: larger ones show different kinds of sub-epochs rather than noise."""
 
 _AWAITED = 3.0
 """A worker absent for this multiple of the usual time is not expected back."""

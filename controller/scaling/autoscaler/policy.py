@@ -1,6 +1,7 @@
 """The number of workers for a run: a pure function of forecast ends, goal and past changes.
 
-The price is worker-hours: `n` workers until `T` cost ``n x T``. A goal's budget has precedence over its end.
+`controller.scaling.autoscaler.autoscaler` calls `candidates` before a forecast, and `choose` and `size_to_request`
+after it. The price is worker-hours: `n` workers until `T` cost ``n x T``. A goal's budget has precedence over its end.
 Without a goal, an hour of waiting is worth `hour_of_waiting` worker-hours.
 
 Advice is free; changes cost joins and copies. So a change must gain a tenth and twice its cost. Changes are

@@ -1,9 +1,9 @@
 """Scale to zero and scale up: release unused workers, and request them again for a run.
 
-No I/O; keeps state. Owned by the loop; not thread-safe. A cluster is unused if no run is open, except paused
-ones. After a while all but the minimum of workers are released. Their volumes stay, so no data is rebuilt.
-While a run is paused for a full disk, one worker stays or returns to report free space. An open run brings
-back the previous number.
+No I/O; keeps state; not thread-safe. `controller.scaling.worker_set_size` owns it, calls `update` in each round and
+makes the requests. A cluster is unused if no run is open, except paused ones. After `RestRules.idle_s` (default half
+an hour) all but the minimum of workers are released. Their volumes stay, so no data is rebuilt. While a run is paused
+for a full disk, one worker stays or returns to report free space. An open run brings back the previous number.
 
 A number chosen by a person holds for an hour. A choice of zero holds until a later run is requested or
 resumed, because that is the newer intention.

@@ -1,4 +1,7 @@
-"""Use of the cluster: open runs that could continue with workers. Pure."""
+"""Use of the cluster: open runs that could continue with workers. Pure.
+
+`controller.loop.scaling` calls it in each round; `controller.scaling.autoscaler.rest` decides by the result.
+"""
 
 from __future__ import annotations
 
