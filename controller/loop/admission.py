@@ -24,7 +24,7 @@ from controller.sharing.arbiter import RunRef
 from controller.sharing.rounds import Sharing
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Admission:
     """Opens the experiments of admitted runs and closes the others. Owned by the loop; not thread-safe.
 

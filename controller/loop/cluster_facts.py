@@ -17,7 +17,7 @@ from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.scaling.membership import Membership
 
 
-@dataclass(kw_only=True)
+@dataclass
 class ClusterFacts:
     """Records broken and slow machines, and changes of the workers. Owned by the loop; not thread-safe.
 

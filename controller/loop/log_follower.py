@@ -20,7 +20,7 @@ _READING_S = 0.1
 """Seconds of reading before other work continues: a long log takes minutes."""
 
 
-@dataclass(kw_only=True)
+@dataclass
 class LogFollower:
     """Reads the logs of open experiments. Owned by the loop; not thread-safe.
 

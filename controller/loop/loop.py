@@ -75,38 +75,26 @@ class Controller:
     ) -> None:
         self.stop = threading.Event()
         self._settings = settings
-        self._metrics = metrics or Metrics()
-        self._experiments = Experiments(settings.open_runs)
-        self.leadership = Leadership(
+        self._metrics = metrics = metrics or Metrics()
+        self._experiments = experiments = Experiments(settings.open_runs)
+        self._history, sharing = RunHistory(kvs), Sharing()
+        self.projections = Projections((tensorboard, self._history))
+        self._reading = reading = LogReading(self.projections, metrics, keeper)
+        self.leadership = leadership = Leadership(
             kvs,
             settings,
-            self._metrics,
+            metrics,
             attended=lambda: self._admission.attended(),  # noqa: PLW0108 - created below
             take_over=self._take_over,
             lose=lambda: self._plans.keep(()),
         )
-        self._history, sharing = RunHistory(kvs), Sharing()
-        self.projections = Projections((tensorboard, self._history))
-        self._reading = LogReading(self.projections, self._metrics, keeper)
         isolation = Isolation(
-            kvs,
-            self._experiments,
-            self._reading,
-            holder=settings.holder,
-            term=self.leadership.keep,
-            skip=sharing.skip,
+            kvs, experiments, reading, holder=settings.holder, term=leadership.keep, skip=sharing.skip
         )
         self._admission = Admission(
-            kvs=kvs,
-            settings=settings,
-            experiments=self._experiments,
-            isolation=isolation,
-            reading=self._reading,
-            leadership=self.leadership,
-            history=self._history,
-            sharing=sharing,
+            kvs, settings, experiments, isolation, reading, leadership, self._history, sharing
         )
-        self._membership = Membership(
+        self._membership = membership = Membership(
             kvs,
             orchestrator,
             lease_s=settings.lease_s,
@@ -121,53 +109,26 @@ class Controller:
             ),
         )
         self._cluster = ClusterFacts(
-            log=ClusterLog(kvs),
-            machines=Machines(kvs),
-            membership=self._membership,
-            experiments=self._experiments,
-            isolation=isolation,
-            reading=self._reading,
-            leadership=self.leadership,
-            keeper=keeper,
+            ClusterLog(kvs), Machines(kvs), membership, experiments, isolation, reading, leadership, keeper
         )
         if autoscaler is not None:
             autoscaler.see_workers(lambda: self._cluster.log.state.absences)
-        self._writer = StepWriter(
-            kvs=kvs,
-            leadership=self.leadership,
-            reading=self._reading,
-            membership=self._membership,
-            admission=self._admission,
-        )
-        self._logs = LogFollower(
-            kvs=kvs,
-            experiments=self._experiments,
-            isolation=isolation,
-            reading=self._reading,
-            leadership=self.leadership,
-            writer=self._writer,
-            stop=self.stop,
-        )
+        self._writer = StepWriter(kvs, leadership, reading, membership, self._admission)
+        self._logs = LogFollower(kvs, experiments, isolation, reading, leadership, self._writer, self.stop)
         self._scaling = Scaling(
-            size=self._membership.size,
-            autoscaler=autoscaler,
-            experiments=self._experiments,
-            isolation=isolation,
-            reading=self._reading,
-            admission=self._admission,
-            writer=self._writer,
+            membership.size, autoscaler, experiments, isolation, reading, self._admission, self._writer
         )
         self._plans = PlanMaker(settings.volumes)
-        self._pruned = PrunedFiles(settings.volumes, self.leadership.is_certain)
+        self._pruned = PrunedFiles(settings.volumes, leadership.is_certain)
         self._decisions = RunDecisions(
-            experiments=self._experiments,
+            experiments=experiments,
             isolation=isolation,
-            reading=self._reading,
-            leadership=self.leadership,
-            membership=self._membership,
+            reading=reading,
+            leadership=leadership,
+            membership=membership,
             scaling=self._scaling,
             writer=self._writer,
-            metrics=self._metrics,
+            metrics=metrics,
             sharing=sharing,
             plans=self._plans,
             pruned=self._pruned,
@@ -182,7 +143,7 @@ class Controller:
                 if each is not None:
                     each.forget(experiment)
 
-        self._deletion = Deletion(kvs, settings.volumes, forget, self.leadership.renew)
+        self._deletion = Deletion(kvs, settings.volumes, forget, leadership.renew)
 
     def run(self) -> None:
         """Work until `stop` is set. An unavailable store is retried."""

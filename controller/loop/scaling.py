@@ -23,7 +23,7 @@ from controller.scaling.worker_set_size import WorkerSetSize
 _NO_WORKERS = "all workers are given back; have some come, by `cerebro scale`, and resume it"
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Scaling:
     """Requests workers for the open runs. Owned by the loop; not thread-safe.
 

@@ -21,7 +21,7 @@ from controller.scaling.membership import Membership
 log = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class StepWriter:
     """Writes steps and applies the resulting events. Owned by the loop; not thread-safe.
 

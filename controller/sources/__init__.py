@@ -1,4 +1,4 @@
-"""Task sources: replicas, searches, trials, verifications, gangs, ETL and evaluation.
+"""Task sources: replicas, searches, trials, verifications, training, gangs, ETL and evaluation.
 
 One module per kind of task; `task_source` has their protocol, `controller.decisions.assignment` their order. Pure.
 """
