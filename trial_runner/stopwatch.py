@@ -25,6 +25,8 @@ _BLOCK_S = 0.05
 """Approximate seconds of a block."""
 MIN_SIGMA = 0.03
 """Least `Pace.sigma`, also for two equal halves: a short measurement is no exact forecast."""
+PRIOR_SIGMA = 0.2
+"""`Pace.sigma` if no halves can be compared: the prior error of `cerebro.scheduling.estimates`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +35,8 @@ class Pace:
 
     Attributes:
         batch_s: average seconds of a batch.
-        sigma: standard deviation of the logarithm of a sub-epoch's time, estimated from the two halves; infinite
-            with one block, at least `MIN_SIGMA`.
+        sigma: standard deviation of the logarithm of a sub-epoch's time, estimated from the two halves, at least
+            `MIN_SIGMA`; with one block `PRIOR_SIGMA`.
         batches: number of timed batches.
     """
 
@@ -105,10 +107,10 @@ class Stopwatch:
         """Return the measurement; `batch_s` is 0 if no batch was timed."""
         if not self.blocks:
             return Pace(batch_s=0.0, sigma=MIN_SIGMA, batches=0)
-        batches = sum(count for count, _ in self.blocks)
+        batches, difference = sum(count for count, _ in self.blocks), self._half_difference()
         return Pace(
             batch_s=sum(seconds for _, seconds in self.blocks) / batches,
-            sigma=max(MIN_SIGMA, self._half_difference() / math.sqrt(2)),
+            sigma=max(MIN_SIGMA, difference / math.sqrt(2)) if math.isfinite(difference) else PRIOR_SIGMA,
             batches=batches,
         )
 
@@ -136,7 +138,7 @@ class Stopwatch:
         return max(1, min(1_000, round(_BLOCK_S / batch_s))) if batch_s > 0 else 1_000
 
     def _half_difference(self) -> float:
-        """Return the absolute logarithm of the ratio of both halves' rates."""
+        """Return the absolute logarithm of the ratio of both halves' rates; infinite without two rates."""
         half = len(self.blocks) // 2
         if not half:
             return math.inf

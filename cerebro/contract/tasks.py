@@ -255,17 +255,16 @@ class Failure(Contract):
     kind: FailureKind
     message: Annotated[str, text_of(MAX_MESSAGE)]
     traceback: Annotated[str, text_of(MAX_TRACEBACK)] = ""
-    """Of user code, where the failure is an exception that has been through it; of a hang, the stacks of all threads
-    before the process was ended, newest calls first."""
+    """Traceback of an exception in user code. For a hang: the stacks of all threads, newest calls first."""
     needs_bytes: int = 0
     """Bytes that the checkpoint volume lacked."""
     volume: Annotated[str, text_of(MAX_MESSAGE)] = Field("", exclude_if=lambda path: not path)
-    """Path on the volume that is full or cannot be used. Such a failure does not count for the task: it is tried
-    elsewhere, and the run pauses if that fails, too. Absent of all other failures."""
+    """Path on a full or unusable volume; absent for other failures. It does not count as an attempt of the task, which
+    is tried elsewhere. The run pauses if that also fails."""
 
     @property
     def is_of_volume(self) -> bool:
-        """True if a volume was full or could not be used, which says nothing of the task."""
+        """True if a volume was full or unusable, so the task is not the cause."""
         return self.kind is FailureKind.STORAGE_FULL or (
             self.kind is FailureKind.UNAVAILABLE and bool(self.volume)
         )
@@ -280,7 +279,7 @@ class Failure(Contract):
     peak_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Peak memory of the process or rank that ran out of memory, in bytes. 0 (absent): unknown."""
     limit_bytes: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
-    """Memory of the worker's own processes, or of the device, in bytes. 0: not known, or shared with others."""
+    """Memory of the worker's own processes, or of the device, in bytes. 0: unknown, or shared with other processes."""
     is_idle: bool = Field(False, exclude_if=lambda value: not value)
     """True for a hang whose processes did nothing, so another attempt may succeed."""
     may_be_device: bool = Field(False, exclude_if=lambda value: not value)
@@ -290,7 +289,7 @@ class Failure(Contract):
     rule: MatchedRule | None = Field(None, exclude_if=lambda rule: rule is None)
     """The failure rule that matched."""
     late_rules: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
-    """Failure rules that were cut off because they took too long. Absent where none was."""
+    """Failure rules that were ended because they took too long."""
 
     @property
     def label(self) -> str:
@@ -305,7 +304,7 @@ class Failure(Contract):
 
     @property
     def text(self) -> str:
-        """All that is known: the message first, then the traceback, which does not end in the message once more."""
+        """The message, then the traceback without its last line if that repeats the message."""
         traceback = self.traceback.rstrip().removesuffix(self.message.rstrip())
         return f"{self._labelled}{self.message.strip()}\n{traceback}".rstrip()
 
@@ -334,8 +333,7 @@ MAX_POINTS = 32
 
 
 class CurvePoint(NamedTuple):
-    """Mean of `number` consecutive values. `seconds` runs from the start of training to the middle of the
-    values."""
+    """Mean of `number` consecutive values, and the seconds from the start of training to their middle."""
 
     seconds: float
     mean: float
@@ -343,12 +341,12 @@ class CurvePoint(NamedTuple):
 
 
 class Curve(Contract):
-    """The course of a number that a sub-epoch reported while it ran.
+    """Values of a live metric of a sub-epoch, over time.
 
     Attributes:
-        name: that it was reported by.
-        points: by ascending time; their means are finite. None only if nothing finite was reported.
-        has_diverged: whether that is so, or the last value was NaN or infinite. Absent where neither is.
+        name: name of the metric.
+        points: by ascending time, with finite means. Empty only if every value was NaN or infinite.
+        has_diverged: True if every value, or the last one, was NaN or infinite.
     """
 
     name: str
@@ -365,7 +363,7 @@ class Curve(Contract):
 
 
 MAX_WARNINGS, MAX_WARNING = 8, 400
-"""Most warnings of a sub-epoch, and most characters of each."""
+"""Maximum warnings of a sub-epoch, and maximum characters of each."""
 
 MAX_DIFFERENCES = 20
 """Maximum differences listed for a re-execution."""
@@ -395,11 +393,11 @@ class TaskResult(Contract):
     checksum: str = ""
     """ETL: checksum of the shards. The same rows in the same number of shards have the same checksum."""
     cores: int = 0
-    """That did it. Of ETL they decide on the number of shards; of a sub-epoch of training they are the threads that it
-    computed with, which its last bits depend on. 0 if that is not known."""
+    """Number of cores used. ETL: it determines the number of shards. Training: the number of threads, which affects the
+    last bits of the weights. 0: unknown."""
     metrics: dict[str, float] = Field(default_factory=dict)
     ratios: dict[str, Terms] = Field(default_factory=dict, exclude_if=lambda ratios: not ratios)
-    """Both terms of each metric that is a ratio."""
+    """Numerator and denominator of each ratio metric."""
     checkpoint: CheckpointRef | None = None
     resumed_rows: int = Field(0, exclude_if=lambda number: number == 0)
     """Rows before the savepoint, for a sub-epoch that continued from one; part of `rows`."""
@@ -407,8 +405,8 @@ class TaskResult(Contract):
     """Predictions: file on the shared volume. ETL: folder."""
     timings: Timings = Timings()
     peak_bytes: int = Field(0, exclude_if=lambda number: number == 0)
-    """Most memory, in bytes, that the process which ran user code had at once during the attempt; without that of
-    processes that it started. 0, as of ETL by several processes: not known."""
+    """Peak memory of the user-code process in bytes, without processes that it started. 0: unknown, for example for ETL
+    with several processes."""
     peak_gpu_bytes: int = Field(0, exclude_if=lambda number: number == 0)
     """Peak bytes that torch reserved on GPUs, with memory kept from the process's earlier tasks.
 
@@ -419,7 +417,7 @@ class TaskResult(Contract):
     trial: TrialOutcome | None = Field(None, exclude_if=lambda value: value is None)
     """Only for `trial`."""
     curve: Curve | None = Field(None, exclude_if=lambda curve: curve is None)
-    """The curve of a sub-epoch with `TrainTask.with_curve` that reported values."""
+    """Only for a sub-epoch with `TrainTask.with_curve` that reported values."""
     answer: SearchAnswer | None = Field(None, exclude_if=lambda value: value is None)
     """Only for `search`."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
@@ -431,16 +429,16 @@ class TaskResult(Contract):
     )
     """Warnings of a sub-epoch for the user."""
     validated: int = Field(0, ge=0, exclude_if=lambda epoch: epoch == 0)
-    """Epoch of the validation metrics that `train` received. 0, and absent: none."""
+    """Epoch of the validation metrics that `train` received. 0: it received none."""
 
     @property
     def part(self) -> Part:
-        """Its metrics, in a form that can be merged with other parts."""
+        """Its metrics, mergeable with other parts."""
         return Part(self.metrics, self.ratios, self.rows)
 
 
 class EtlTask(LateContract):
-    """Turn one partition of one split into shards on the worker's own or on the shared volume."""
+    """Preprocess a partition of a split into shards, on the worker's volume or the shared one."""
 
     kind: Literal["etl"] = "etl"
     key: str
@@ -452,17 +450,17 @@ class EtlTask(LateContract):
     archive: Sha256 | None = None
     locators: Locators
     max_failed: float
-    """Share of the partition's rows that may fail."""
+    """Maximum share of failed rows."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
     """The return value of `ETLSpec.fit`, if the spec has this method."""
     shortages: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Earlier attempts at this task that ran out of memory."""
     rules: tuple[FailureRule, ...] = Field((), exclude_if=lambda rules: not rules)
-    """As of `ModelTask`."""
+    """See `ModelTask`."""
 
     @property
     def misc(self) -> tuple[str, ...]:
-        """As of `ModelTask`."""
+        """See `ModelTask`."""
         return self.locators.misc
 
 
@@ -479,7 +477,7 @@ class FittingTask(LateContract):
     archive: Sha256 | None = None
     locators: Locators
     rules: tuple[FailureRule, ...] = Field((), exclude_if=lambda rules: not rules)
-    """As of `ModelTask`."""
+    """See `ModelTask`."""
 
 
 class ModelTask(LateContract):
@@ -499,7 +497,7 @@ class ModelTask(LateContract):
     rules: tuple[FailureRule, ...] = Field((), exclude_if=lambda rules: not rules)
     """Failure rules of its run. The worker checks the rules of the cluster and the built-in rules, too."""
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
-    """As of `EtlTask`."""
+    """See `EtlTask`."""
 
 
 class Position(Contract):
@@ -523,7 +521,7 @@ class Validation(Contract):
 
     Attributes:
         epoch: from 1.
-        metrics: that `test` returned, by name.
+        metrics: values that `test` returned, by name.
     """
 
     epoch: int = Field(ge=1)
@@ -531,7 +529,7 @@ class Validation(Contract):
 
 
 class TrainTask(ModelTask):
-    """A sub-epoch: one model on one partition in one epoch (the papers' sub-epoch)."""
+    """Train one model on one partition in one epoch: a sub-epoch."""
 
     kind: Literal["train"] = "train"
     epoch: int
@@ -544,13 +542,13 @@ class TrainTask(ModelTask):
     savepoint: Savepoint | None = Field(None, exclude_if=lambda savepoint: savepoint is None)
     """Savepoint to continue."""
     parallel_plan: ParallelPlan | None = Field(None, exclude_if=lambda parallel_plan: parallel_plan is None)
-    """How it uses its devices. `None`: it runs on one device as user code is written."""
+    """Use of its devices. `None`: user code runs unchanged on one device."""
     with_curve: bool = Field(False, exclude_if=lambda value: not value)
     """True if its result needs a `Curve`, because the run is dispatched by priority score."""
     merges: dict[str, bool] = Field(default_factory=dict, exclude_if=lambda merges: not merges)
     """Metrics that the epoch's earlier sub-epochs returned: name -> True if the metric is a ratio."""
     needs: tuple[str, ...] = Field((), exclude_if=lambda names: not names)
-    """Metrics that it must return: the model has returned them before, and the ranking or a stop rule reads them."""
+    """Metrics that it must return, because the ranking or a stop rule reads them."""
     validation: Validation | None = Field(None, exclude_if=lambda value: value is None)
     """The newest validation at assignment. `None`: the model has none."""
     gang: Gang | None = Field(None, exclude_if=lambda gang: gang is None)
@@ -562,8 +560,7 @@ class TrainTask(ModelTask):
         return () if self.gang is None else tuple(member.partition for member in self.gang.members[1:])
 
     keep: tuple[str, ...] = ()
-    """Checkpoint names of this model that must outlive the commit; the worker removes all others of sub-epochs
-    before."""
+    """Checkpoints of this model to keep after the commit. The worker removes the model's other ones."""
 
 
 class VerificationTask(ModelTask):
@@ -573,7 +570,7 @@ class VerificationTask(ModelTask):
     epoch: int
     partition: int
     sub_epoch: int
-    """As of `TrainTask`."""
+    """See `TrainTask`."""
     position: Position
     checkpoint: CheckpointRef | None
     """Checkpoint at the start of the sub-epoch; `None` for the model's first."""
@@ -582,17 +579,17 @@ class VerificationTask(ModelTask):
     expected: CheckpointRef
     """Checkpoint that the committed sub-epoch wrote."""
     metrics: dict[str, float]
-    """Metrics that it returned."""
+    """Metrics of the committed sub-epoch."""
     threads: int = Field(ge=1)
-    """Threads that it computed with."""
+    """Number of threads of the committed sub-epoch."""
     is_exact: bool
-    """True if it ran on the same kind of device, which computes the same bits."""
+    """True if both workers compute the same bits."""
     spare: tuple[str, ...] = ()
-    """Names of checkpoints that nothing but this verification needs: removed once it has found nothing."""
+    """Checkpoints that only this verification needs. The worker removes them if it finds no difference."""
 
 
 class EvaluateTask(ModelTask):
-    """Validation or test of a checkpoint: on all partitions of the split, or on one (`EvaluatePlan.is_whole`)."""
+    """Validate or test a checkpoint on one or all partitions of a split (`EvaluatePlan.is_whole`)."""
 
     kind: Literal["valid", "test"]
     epoch: int
@@ -602,7 +599,7 @@ class EvaluateTask(ModelTask):
 
 
 class PredictTask(ModelTask):
-    """Predictions of a checkpoint for the rows of some partitions, written as one Arrow file."""
+    """Predict the rows of some partitions with a checkpoint, and write one Arrow file."""
 
     kind: Literal["predict"] = "predict"
     epoch: int
@@ -632,7 +629,7 @@ class InspectTask(LateContract):
     """Numbers of devices to consider; none: 1, 2, 4 and so on, up to all of a worker."""
     places: tuple[DevicePlace, ...]
     fitted: FittedRef | None = Field(None, exclude_if=lambda value: value is None)
-    """As of `EtlTask`."""
+    """See `EtlTask`."""
 
 
 class TrialTask(ModelTask):

@@ -1,7 +1,7 @@
-"""Clean and cut texts for people that may come from user code.
+"""Clean and shorten texts from user code.
 
-Texts are cleaned where they enter the contract, because a worker that cannot report an error would end: a
-lone surrogate cannot be encoded, and no channel carries a message of 100 MB.
+The contract cleans texts on entry. Otherwise a worker would end because it cannot report an error: a lone surrogate
+cannot be encoded, and no channel carries a message of 100 MB.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import unicodedata
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of characters that a terminal or a page would obey, or could not show."""
+"""Unicode categories of control and invisible characters."""
 _LINE = 300
 _ORDINARY = frozenset("\n\t\u200c\u200d\u00ad\ufeff")
-"""Characters of these categories in ordinary text."""
+"""Characters of these categories that ordinary text contains."""
 
 
 def cleaned(text: str, limit: int) -> str:
@@ -20,12 +20,12 @@ def cleaned(text: str, limit: int) -> str:
 
     Idempotent.
     """
-    # Before the rest, which would take long of a long text; once more after it, because escapes are longer.
+    # Cut first, because escaping a long text is slow, and again, because escapes are longer.
     return _cut(_escaped(_cut(text, limit)), limit)
 
 
 def first_line(text: str) -> str:
-    """The first line of `text`, for places that show one line, such as a table."""
+    """Return the first line, shortened to 300 characters."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= _LINE else f"{line[: _LINE - 1]}\u2026"
 

@@ -157,6 +157,65 @@ def test_a_replay_that_is_ended_leaves_no_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+_SIGNAL_IN_HOOK = """
+import os, signal
+from cerebro.client.replay import exit_on_sigterm, fork_with_folder
+
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
+with exit_on_sigterm():
+    fork_with_folder(lambda folder: None, "the replay of m00")
+"""
+
+
+@pytest.mark.processes
+def test_a_signal_during_a_fork_ends_the_replay() -> None:
+    """Python ignores exceptions in hooks of a fork, so the signal must wait for the end of the fork."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNAL_IN_HOOK], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
+
+
+_ARCHIVE_REPLAY = """
+import sys
+from types import SimpleNamespace
+from cerebro.client import replay
+
+_, archive, python = sys.argv
+kvs = SimpleNamespace(experiment=lambda name: SimpleNamespace(archive=archive))
+replay.connect = lambda home: SimpleNamespace(kvs=kvs, volumes=None)
+replay.Session = lambda *_: SimpleNamespace(state=lambda: None)
+replay.choose_models = lambda *_: (SimpleNamespace(id="fit-1"), [])
+replay.writable_volumes = lambda volumes: volumes
+replay.archive_folder = lambda *_: archive
+replay.python_for = lambda *_: python
+replay.main("one")
+"""
+
+
+@pytest.mark.processes
+def test_a_replay_with_a_code_archive_that_is_ended_leaves_no_folder(tmp_path: Path) -> None:
+    """SIGTERM reaches the process in the archive's environment, which removes its folder first."""
+    archive, folders, python = tmp_path / "archive", tmp_path / "folders", tmp_path / "python"
+    archive.mkdir()
+    folders.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "$CEREBRO_TEST_REPLAY"\n')
+    python.chmod(0o755)
+    with subprocess.Popen(
+        [sys.executable, "-c", _ARCHIVE_REPLAY, archive, python],
+        env=os.environ | {"TMPDIR": str(folders), "CEREBRO_TEST_REPLAY": _REPLAY},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.parent == folders
+        assert folder.is_dir()
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(folders.iterdir())
+
+
 def test_a_different_state_names_the_rebuilt_partitions() -> None:
     """The objects may have changed with the same number of rows, so the error names the rebuilt data."""
     found = ReplayResult(model="m00", sub_epochs=4, differences=("state",), rebuilt=(0, 2))

@@ -48,10 +48,12 @@ def in_fork(work: Callable[[], Result], name: str) -> Result:
     if lasting_threads():
         return work()
     parent, (read, write) = os.getpid(), os.pipe()
+    former_mask = _block_signals()
     pid = fork()
     if pid == 0:
 
         def run() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
             end_with(parent)
             os.close(read)
             content = _outcome(work)
@@ -61,6 +63,7 @@ def in_fork(work: Callable[[], Result], name: str) -> Result:
         end_after(run)
     os.close(write)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
         with os.fdopen(read, "rb") as file:
             content = file.read()
     except BaseException:  # such as SystemExit at a signal: the caller now removes files that the fork uses
@@ -90,7 +93,14 @@ def _outcome(work: Callable[[], object]) -> bytes:
 
 def _fork_once() -> None:
     """Make libraries such as OpenBLAS end their threads, as they do before a fork."""
+    former_mask = _block_signals()
     pid = fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
+
+
+def _block_signals() -> set[int]:
+    """Block signals around a fork, whose hooks would swallow a handler's `SystemExit`; return the former mask."""
+    return signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
