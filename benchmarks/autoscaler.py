@@ -157,8 +157,8 @@ def simulated(
     simulation.asked_for = resize
     state = simulation.run()
     run: Run = state.runs["fit-1"]
-    outcome.ended_s, outcome.forecasts = run.ended, run.forecasts
-    outcome.hours, outcome.log = worker_hours(state, run, run.ended), simulation.log
+    outcome.ended_s, outcome.forecasts = run.clock.ended, run.scheduling.forecasts
+    outcome.hours, outcome.log = worker_hours(state, run, run.clock.ended), simulation.log
     return outcome
 
 

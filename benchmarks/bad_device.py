@@ -51,8 +51,8 @@ def _broken() -> list[Figure]:
         made = {e.worker for e in simulation.log if e.type == "TaskCommitted" and "/etl/" in e.task}
         is_left &= bool(made - {f"{BAD}-etl"})
         healthy = _simulation(seed, broken=False)
-        without.append(healthy.run().runs["fit-1"].ended)
-        longer.append(run.ended / without[-1])
+        without.append(healthy.run().runs["fit-1"].clock.ended)
+        longer.append(run.clock.ended / without[-1])
     return [
         Figure(
             what=f"bad device: models given up, of {MODELS}, where every sub-epoch of one of {WORKERS} workers raises "
@@ -81,7 +81,7 @@ def _mistake() -> Figure:
     extra, later, is_quarantined = 0, 0.0, False
     for seed in range(SEEDS):
         plain, looks_alike = (_simulation(seed, mistake=failure) for failure in (PLAIN, ILLEGAL))
-        ends = [each.run().runs["fit-1"].ended for each in (plain, looks_alike)]
+        ends = [each.run().runs["fit-1"].clock.ended for each in (plain, looks_alike)]
         counts = [sum(isinstance(e, TaskFailed) for e in each.log) for each in (plain, looks_alike)]
         extra, later = max(extra, counts[1] - counts[0]), max(later, ends[1] - ends[0])
         is_quarantined |= bool(looks_alike.store.workers_health().quarantined())

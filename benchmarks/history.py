@@ -115,7 +115,7 @@ def _run(
     plan = FitPlan(dataset=DATASET, models=named, partitions=dict.fromkeys(range(_PLACES), 1000))
     simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))
     run = simulation.run().runs["fit-1"]
-    return run.ended - run.started, simulation.log
+    return run.clock.ended - run.clock.started, simulation.log
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def _pair(
     """Return the seconds from request to end of two runs, given as (models, epochs)."""
     simulation = _simulation(most_open, first, second, seed=seed, at=at)
     simulation.run()
-    return _run(simulation, EXPERIMENT).ended, _run(simulation, OTHER).ended - at
+    return _run(simulation, EXPERIMENT).clock.ended, _run(simulation, OTHER).clock.ended - at
 
 
 def _simulation(

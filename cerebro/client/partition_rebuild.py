@@ -99,7 +99,9 @@ class PartitionRebuilder:
         """Return the logged result of the partition; an empty one if unknown."""
         for run in reversed(self.state.runs.values()):
             if isinstance(run.plan, EtlPlan) and run.plan.dataset == self.dataset:
-                task = run.tasks.get(str(TaskKey(run=run.id, kind="etl", split="train", partition=partition)))
+                task = run.tasks.by_key.get(
+                    str(TaskKey(run=run.id, kind="etl", split="train", partition=partition))
+                )
                 if task is not None and task.result is not None:
                     return task.result
         return TaskResult()

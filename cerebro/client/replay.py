@@ -243,7 +243,7 @@ def replay(
     record = connection.kvs.experiment(experiment)
     state = Session(connection, record).state()
     fit, models = choose_models(state, run, model)
-    if fit.archived_until:
+    if fit.compaction.until:
         notify(f"reading the whole log of {experiment}, because older sub-epochs of {fit.id} are compacted")
         state = Session(connection, record, is_whole=True).state()
         fit, models = choose_models(state, run, model)

@@ -164,7 +164,7 @@ class Session:
             share = f"{done}/{total}" if run.has_known_end else f"{done}"
             queue_position = self.queue_position(run)
             waits = reason_to_wait(waiting_for(state, run), queue_position, self._missing_worker_reason(run))
-            why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
+            why = (run.failures.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
             lines.append(f"  {run.id}: {state_words.run(run)}, {share} done{why and f' ({why})'}")
             lines += [f"    {line}" for line in [self._queue_display(run, queue_position).line] if line]
             lines += [f"    {line}" for line in rungs.lines(run)]
@@ -306,7 +306,7 @@ class Session:
         run = self.follow(new_run.run, progress=progress, new_run=new_run)
         if run.state is RunState.FAILED:
             raise RunFailedError(
-                f"{run.id} of experiment {self.name!r} failed: {run.error}{self._failure_hint(run)}"
+                f"{run.id} of experiment {self.name!r} failed: {run.failures.error}{self._failure_hint(run)}"
             )
         if run.state is RunState.STOPPED and run.kind != "fit":
             raise RunFailedError(f"{run.id} of experiment {self.name!r} was stopped before it was complete")
@@ -350,7 +350,7 @@ class Session:
             raise
 
     def _failure_hint(self, run: Run) -> str:
-        failures = [task.failure for task in run.tasks.values() if task.failure is not None]
+        failures = [task.failure for task in run.tasks.by_key.values() if task.failure is not None]
         if run.kind != "etl" or not any(failure.kind is FailureKind.DATA for failure in failures):
             return ""
         return (
@@ -360,7 +360,7 @@ class Session:
 
     def _troubles(self, run: Run) -> Mapping[str, str]:
         """Return reasons why pods don't start, for a run without open tasks."""
-        return self._kvs.troubles().pods if run.is_open and not run.open_tasks() else {}
+        return self._kvs.troubles().pods if run.is_open and not run.tasks.open else {}
 
     def queue_position(self, run: Run) -> QueuePosition | None:
         """Return the queue position of an open run; `None` if it has ended.

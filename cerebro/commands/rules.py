@@ -157,8 +157,8 @@ def run_now(state: ExperimentState, run: Run) -> str:
         )
     if lost := lost_text(state.runs, run):
         return f"{run.id} is {state_words.run(run)}, and {lost}: call run_{run.kind} for models that have checkpoints"
-    if run.fatal is not None:
-        why = f"a reason that affects all its models ({run.fatal.message})"
+    if run.failures.fatal is not None:
+        why = f"a reason that affects all its models ({run.failures.fatal.message})"
         return f"{run.id} failed for {why}: fix it and request a new run"
     if run.state is RunState.STOPPED and run.models and not _has_active(run):
         return f"{run.id} is stopped and has no models to train: resume or retry single models"
@@ -182,7 +182,7 @@ def model_now(state: ExperimentState, run: Run, model: Model) -> str:
     if reason is not None and model.state is not ModelState.ACTIVE:
         progress = f"after {model.completed_epochs} epochs"
         now = f"model {model.id} of {run.id} was stopped by the search {progress} ({reason})"
-    if run.state is RunState.STOPPING or run.fatal is not None or not is_free(state, run):
+    if run.state is RunState.STOPPING or run.failures.fatal is not None or not is_free(state, run):
         return f"{now}, and {run_now(state, run)}"
     if model.is_pruned and model.state is not ModelState.ACTIVE:
         return f"{now}, and {gone_text(run, model)}: clone it cold"
@@ -240,7 +240,7 @@ def _run_commands(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
 
 def _model_commands(state: ExperimentState, run: Run, model: Model) -> frozenset[CommandKind]:
     # A fatal failure ends a run for good, and a stop must complete first.
-    if run.fatal is not None or run.state is RunState.STOPPING or not is_free(state, run):
+    if run.failures.fatal is not None or run.state is RunState.STOPPING or not is_free(state, run):
         return frozenset()
     clone = {CommandKind.CLONE_MODEL}
     if model.is_pruned and model.state is not ModelState.ACTIVE:
@@ -261,7 +261,7 @@ def _model_commands(state: ExperimentState, run: Run, model: Model) -> frozenset
 
 def trains_on(state: ExperimentState, run: Run) -> bool:
     """Return True if a started fit may train more models."""
-    is_over = run.fatal is not None or run.state is RunState.STOPPING
+    is_over = run.failures.fatal is not None or run.state is RunState.STOPPING
     return run.kind == "fit" and run.plan is not None and not is_over and is_free(state, run)
 
 

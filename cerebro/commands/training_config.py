@@ -326,7 +326,7 @@ def _refused(kind: CommandKind, why: str, *, part: str = "") -> Problem:
 
 def _refusal_reason(kind: CommandKind, state: ExperimentState, run: Run, model: Model | None) -> str:
     """Return the reason why a command is not allowed now."""
-    if state.deletion is not None or run.fatal is not None or not is_free(state, run):
+    if state.deletion is not None or run.failures.fatal is not None or not is_free(state, run):
         return run_now(state, run)
     if run.state is RunState.STOPPING:
         return f"{run.id} is stopping: wait until it is stopped, then ask again"

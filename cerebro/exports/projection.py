@@ -160,11 +160,11 @@ class Projection:
             id=self.id_of(PageKey(run.id)),
             name=f"{self.record.name}/{run.id}",
             author=run.author,
-            started=run.started,
-            ended=run.ended if status != "running" else 0.0,
+            started=run.clock.started,
+            ended=run.clock.ended if status != "running" else 0.0,
             status=status,
             params=params(request_values),
-            tags=self._tags(run) | ({"cerebro.error": run.error} if run.error else {}),
+            tags=self._tags(run) | ({"cerebro.error": run.failures.error} if run.failures.error else {}),
         )
 
     def _model_page(self, run: Run, model: Model) -> Page:
@@ -191,8 +191,8 @@ class Projection:
             id=self.id_of(page_key),
             name=f"{run.id}/{model.id}",
             author=run.author,
-            started=run.started,
-            ended=self._changed.get(page_key, run.ended) if status != "running" else 0.0,
+            started=run.clock.started,
+            ended=self._changed.get(page_key, run.clock.ended) if status != "running" else 0.0,
             status=status,
             params=params(first),
             tags=tags,

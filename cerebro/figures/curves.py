@@ -140,7 +140,7 @@ def _position(run: Run, model: Model, epoch: int, axis: Axis) -> float:
         return float(epoch)
     sub_epochs = model.visits_until(epoch)
     if axis == "time":
-        return model.visits[sub_epochs - 1].ended - run.origin if sub_epochs else 0.0
+        return model.visits[sub_epochs - 1].ended - run.clock.first_start if sub_epochs else 0.0
     rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
     compacted = min(epoch, model.archived_epochs)
     return float(

@@ -42,7 +42,7 @@ def etl_progress(
         kept_rows = failed = in_progress = 0
         for part in parts:
             key = str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition))
-            task = run.tasks.get(key)
+            task = run.tasks.by_key.get(key)
             # A partition without a task existed before this run.
             if task is None or task.state is TaskState.COMMITTED:
                 kept_rows += dataset.rows.get((split, part.partition), 0)

@@ -37,7 +37,7 @@ def tested(run: Run) -> list[Measured]:
     assert isinstance(run.plan, EvaluatePlan)
     results: defaultdict[str | None, list[TaskResult]] = defaultdict(list)
     parts: defaultdict[str | None, int] = defaultdict(int)
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         parts[task.key.model] += 1
         if task.result is not None:
             results[task.key.model].append(task.result)

@@ -104,7 +104,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
     request, validated = run.fit_request, run.is_validated
     latest = model.latest_epoch(request.metric, validated=validated)
     best = model.best_epoch(request.metric, request.mode, validated=validated)
-    task = run.tasks.get(model.busy) if model.busy else None
+    task = run.tasks.by_key.get(model.busy) if model.busy else None
     shown_epoch = best or latest or model.completed_epochs
     return ModelSummary(
         id=model.id,

@@ -66,8 +66,10 @@ from cerebro.search.procedure import SEARCH
 from cerebro.state import workers
 from cerebro.state.models import added_models, parallel_plans
 from cerebro.state.models.compaction import ARCHIVE_AFTER
-from cerebro.state.runs import breaks, commands, concurrent_runs, device_time, planned_run, pruning
+from cerebro.state.runs import breaks, commands, concurrent_runs, planned_run, pruning
 from cerebro.state.runs.commands import CommandRecord, Reopening
+from cerebro.state.runs.parts.clock import RunClock
+from cerebro.state.runs.parts.retention import RunCompaction
 from cerebro.state.runs.run import Dataset, Run, RunState
 from cerebro.state.runs.search_log import SearchLog
 from cerebro.state.runs.search_reports import report_command, report_models
@@ -100,9 +102,9 @@ class ExperimentState:
     deletion: DeletionRequested | None = None
     """The user's deletion request; nothing starts after it."""
     archive_after: int | None = field(default_factory=lambda: ARCHIVE_AFTER)
-    """`Run.archive_after` for new runs."""
+    """`RunCompaction.threshold` for new runs."""
     keeps_archived: bool = False
-    """`Run.keeps_archived` for new runs."""
+    """`RunCompaction.keeps_all` for new runs."""
     torn: str = ""
     """Error that left the event after `seq` half applied; empty for a valid state."""
 
@@ -216,7 +218,7 @@ class ExperimentState:
             case RunStarted():
                 run = self._move(event)
                 if run.plan is None:
-                    run.started, run.volume_pauses = event.time, 0
+                    run.clock.started, run.pause.volume_pauses = event.time, 0
                     planned_run.begin(self.datasets, self.holders, run, event.plan)
                     if isinstance(run.request, FitRequest) and run.request.search is not None:
                         run.search = SearchLog(first_workers=self._training(), workers=self._training())
@@ -224,9 +226,7 @@ class ExperimentState:
                             run.search.see_added(model, by=SEARCH)
             case RunPaused():
                 run = self._move(event)
-                run.reason, run.needs_bytes = event.reason, event.needs_bytes
-                run.full_volume = event.volume
-                run.volume_pauses += bool(event.volume)
+                run.pause.begin(event)
             case RunFinished():
                 self._finish(event)
             case (
@@ -298,9 +298,8 @@ class ExperimentState:
             author=event.author,
             priority=event.priority,
             project=event.project,
-            requested=event.time,
-            archive_after=self.archive_after,
-            keeps_archived=self.keeps_archived,
+            clock=RunClock(requested=event.time),
+            compaction=RunCompaction(threshold=self.archive_after, keeps_all=self.keeps_archived),
         )
 
     def _delete(self, event: DeletionRequested) -> None:
@@ -323,9 +322,9 @@ class ExperimentState:
         run = self._run(event.run)
         if not run.is_open:
             raise IllegalEventError(f"RunFinished of {run.id} while it is {run.state}")
-        if run.open_tasks():
+        if run.tasks.open:
             raise IllegalEventError(f"RunFinished of {run.id} while tasks are open")
-        run.state, run.error, run.ended = RunState(event.outcome), event.error, event.time
+        run.state, run.failures.error, run.clock.ended = RunState(event.outcome), event.error, event.time
         run.verifications.end()
 
     def _note(
@@ -344,11 +343,11 @@ class ExperimentState:
         if not run.is_open or run.kind != "fit":
             raise IllegalEventError(f"{event.type} of {run.id}, a {run.kind} run that is {run.state}")
         if isinstance(event, SchedulePlanned):
-            run.planned = event
+            run.scheduling.planned = event
         elif isinstance(event, ForecastMade):
-            run.forecasts.append(event)
+            run.scheduling.forecasts.append(event)
         elif isinstance(event, DevicesTaken):
-            device_time.add_taken(run, event)
+            run.device_time.add_taken(event)
         elif isinstance(event, ParallelPlansRuledOut):
             parallel_plans.strike_all(event, run)
         elif isinstance(event, TrialsRecalled):
@@ -357,9 +356,9 @@ class ExperimentState:
             self._search(event, run)
         elif isinstance(event, CheckpointsPruned):
             pruning.prune(self.runs, run, event)
-        elif event.epoch != len(run.epochs) + 1:
+        elif event.epoch != len(run.scheduling.epochs) + 1:
             raise IllegalEventError(
-                f"epoch {event.epoch} of {run.id} completed after {len(run.epochs)} epochs"
+                f"epoch {event.epoch} of {run.id} completed after {len(run.scheduling.epochs)} epochs"
             )
         else:
             run.see_report(event, self.workers)
@@ -372,7 +371,7 @@ class ExperimentState:
         if isinstance(event, SearchDecided):
             added_models.decide(run, event)
         else:
-            run.search.see_suggestions(event, since_s=run.elapsed_s(event.time))
+            run.search.see_suggestions(event, since_s=event.time - run.clock.begun)
 
     def _tell_search(self, run: Run, event: TaskEvent | TaskGivenUp) -> None:
         if run.search is None or isinstance(event, TaskAssigned | TaskStarted | SubEpochSaved | TaskAsked):
@@ -410,7 +409,7 @@ class ExperimentState:
         elif name:
             self._note_change(self.workers[name], was_there=was_there)
         for run in concerned:
-            run.planned = None
+            run.scheduling.planned = None
             breaks.end(run, self.workers.values())
         self._tell_workers(open_runs)
 
@@ -447,14 +446,14 @@ class ExperimentState:
             worker.most_devices = max(worker.devices, known.most_devices if known else 1)
             self._note_change(worker, was_there=known is not None and known.is_alive)
         for run in self.open_runs():
-            run.planned = None
+            run.scheduling.planned = None
         self._tell_workers(self.open_runs())
 
 
 def fold(
     name: str, events: tuple[Event, ...] | list[Event], *, keeps_archived: bool = False
 ) -> ExperimentState:
-    """Return the state after all of `events`; see `Run.keeps_archived`."""
+    """Return the state after all of `events`; see `RunCompaction.keeps_all`."""
     state = ExperimentState(name=name, keeps_archived=keeps_archived)
     for event in events:
         state.apply(event)

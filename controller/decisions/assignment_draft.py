@@ -57,7 +57,7 @@ class AssignmentDraft:
         self.exclusions.add(*snapshot.exclusions, *snapshot.without_room())
         for slot in snapshot.excluded_slots:
             self.places.close(slot.worker, slot.device)
-        if run.exhausted:
+        if run.tasks.exhausted:
             self.exclusions.add(*without_memory(run, snapshot.workers))
         plan = run.plan
         dataset = state.datasets.get(plan.dataset) if plan is not None else None

@@ -163,7 +163,7 @@ class Core:
         requests = (
             task.attempts[-1].release_requested_at
             for run in self.state.open_runs()
-            for task in run.open.values()
+            for task in run.tasks.open.values()
         )
         return min((max(_SOON_S, at + YIELD_S - now) for at in requests if at is not None), default=math.inf)
 
@@ -197,7 +197,9 @@ class Core:
 
     def to_grow(self, snapshot: ClusterSnapshot, run: Run) -> set[str]:
         """Return the workers that need more memory for tasks of an active run."""
-        return to_grow(self.state, run, snapshot) if run.exhausted and snapshot.growth.workers else set()
+        return (
+            to_grow(self.state, run, snapshot) if run.tasks.exhausted and snapshot.growth.workers else set()
+        )
 
     def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:
         """Return the steps to take now.

@@ -155,7 +155,7 @@ class _Decision:
             return _resumed(run, self.snapshot)
         if run.state is not RunState.RUNNING:
             return None
-        full = run.storage_full or volume_failure(self.state, run)
+        full = run.pause.volume_failure or volume_failure(self.state, run)
         if full is not None:
             volume = full.volume or "unknown"
             event = RunPaused(run=run.id, reason=full.message, needs_bytes=full.needs_bytes, volume=volume)
@@ -166,7 +166,7 @@ class _Decision:
     def hopeless_tasks(self) -> list[Step] | None:
         """Fail tasks and rule out parallel plans that no worker can run."""
         run, fit = self.run, self.fit
-        given_up = [*hopeless(self.state, run, self.snapshot)] if run.exhausted else []
+        given_up = [*hopeless(self.state, run, self.snapshot)] if run.tasks.exhausted else []
         if given_up:
             return [api.Note(event=event) for event in given_up]
         if fit is None or fit.run != run.id:
@@ -194,14 +194,14 @@ def _may_try_volume(run: Run, snapshot: ClusterSnapshot) -> bool:
     Workers report free space of the checkpoint volume only. Other volumes and errors need a new attempt:
     after 15 s, then after pauses that double up to two minutes.
     """
-    if not run.needs_bytes and not run.full_volume:
+    if not run.pause.needs_bytes and not run.pause.volume:
         return False
-    if snapshot.free_bytes < run.needs_bytes:
+    if snapshot.free_bytes < run.pause.needs_bytes:
         return False
-    if run.needs_bytes and run.volume_pauses <= 1:
+    if run.pause.needs_bytes and run.pause.volume_pauses <= 1:
         return True
-    pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(10, max(0, run.volume_pauses - 1)))
-    return bool(snapshot.now >= run.pauses[-1][0] + pause_s)
+    pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(10, max(0, run.pause.volume_pauses - 1)))
+    return bool(snapshot.now >= run.clock.pauses[-1][0] + pause_s)
 
 
 def _reexecutions(
@@ -299,7 +299,7 @@ def _ask_for(state: ExperimentState, worker: Worker, reason: str, now: float) ->
 
 def _completed_epoch(run: Run) -> int:
     """Return the next unreported epoch that all remaining models have trained, or 0."""
-    epoch, reached = len(run.epochs) + 1, run.counts.reached
+    epoch, reached = len(run.scheduling.epochs) + 1, run.counts.reached
     return epoch if run.has_known_models and reached and min(reached) >= epoch else 0
 
 
@@ -308,7 +308,7 @@ def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
 
     A running sub-epoch of a failed model ends by itself.
     """
-    for task in run.open.values():
+    for task in run.tasks.open.values():
         if task.key.kind != "train":
             continue
         model = run.models[task.key.model or ""]
@@ -335,7 +335,7 @@ def _revoke_unneeded(record: ExperimentRecord, state: ExperimentState, run: Run)
         Reexecutions(record, state, run),
     )
     by_kind = {kind: source for source in sources for kind in source.kinds}
-    for task in run.open.values():
+    for task in run.tasks.open.values():
         source = by_kind.get(task.key.kind)
         if source is not None and not source.is_still_needed(task):
             yield revoke_task(task, source.reason, force=True)

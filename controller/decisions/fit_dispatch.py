@@ -115,15 +115,15 @@ class FitDispatch:
             is_over = model.is_trained or (model.is_cut_short and model.busy is None)
             dispatch.dispatch_state.epoch[index] = model.epochs if is_over else model.epoch
             dispatch.dispatch_state.open[index] = 0 if is_over else dispatch.names.mask(model.remaining)
-        latest = run.newest_commit
-        for task in run.open.values():
+        latest = run.clock.newest_commit
+        for task in run.tasks.open.values():
             if task.key.kind == "train":
                 newest = task.attempts[-1]
                 began = newest.started or newest.assigned
                 dispatch._start(task.key, newest, began)
                 latest = max(latest, newest.assigned)
         dispatch.dispatch_state.now = latest
-        for task in run.tasks.values():
+        for task in run.tasks.by_key.values():
             if task.key.kind == "train":
                 dispatch.retries.update(task)
         dispatch._estimate()
@@ -286,7 +286,7 @@ class FitDispatch:
         elif not self.dispatch_state.open[self.names.model(name)] and not model.is_trained:
             self.dispatch_state.restore(self.names.model(name), model.epoch, self.names.mask(model.remaining))
         self._update_parallel_plans(run, model)
-        for task in run.tasks.values():
+        for task in run.tasks.by_key.values():
             if task.key.kind == "train" and task.key.model == name:
                 self.retries.update(task)
 
@@ -377,17 +377,17 @@ class FitDispatch:
     def _follow(self, run: Run) -> None:
         """Follow the run's plan, or dispatch by its policy without one."""
         # The store accepts any name of a policy; `controller.loop.log_reading` reports unknown ones.
-        self.policy = self.dispatch = POLICIES.get(run.scheduler, POLICIES[DEFAULT_POLICY])
-        if run.planned is not None and run.planned.order:
+        self.policy = self.dispatch = POLICIES.get(run.scheduling.scheduler, POLICIES[DEFAULT_POLICY])
+        if run.scheduling.planned is not None and run.scheduling.planned.order:
             self.policy = Following(
                 Placement(
                     worker=self.names.worker(u.worker),
                     model=self.names.model(u.model),
                     epoch=u.epoch,
                     partition=self.names.partition(u.partition),
-                    start=run.planned.time + u.start_s,
+                    start=run.scheduling.planned.time + u.start_s,
                 )
-                for u in run.planned.order
+                for u in run.scheduling.planned.order
             )
 
     # --- estimates -------------------------------------------------------------------------------
@@ -432,8 +432,8 @@ class FitDispatch:
 def _training_workers(state: ExperimentState, run: Run) -> set[str]:
     """Return workers that train, and workers that trained in this run, even removed ones."""
     names = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         if task.key.kind == "train":
             names.update(attempt.worker for attempt in task.attempts)
-    names.update(run.trained_s)
+    names.update(run.device_time.trained_s)
     return names

@@ -74,7 +74,9 @@ def for_better_model(
     """
     if not fit.preempts:
         return
-    requested = [task for task in run.open.values() if task.attempts[-1].release_requested_at is not None]
+    requested = [
+        task for task in run.tasks.open.values() if task.attempts[-1].release_requested_at is not None
+    ]
     for task in requested:
         yield from release(task, _REASON, now)
     candidates = [] if requested or not is_alone else list(_preemptible(run, fit, workers, now))
@@ -111,7 +113,7 @@ class _Candidate(NamedTuple):
 def _preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: float) -> Iterator[_Candidate]:
     """Running sub-epochs on one device that have saved and won't end soon."""
     by_name = {worker.name: worker for worker in workers}
-    for key, task in run.open.items():
+    for key, task in run.tasks.open.items():
         worker, attempt = by_name.get(task.worker or ""), task.attempts[-1]
         if worker is None or task.key.kind != "train" or task.state is not TaskState.RUNNING:
             continue

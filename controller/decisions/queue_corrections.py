@@ -99,7 +99,9 @@ class QueueCorrections:
     def _queued(self) -> list[Task]:
         """Return the run's tasks that wait behind others."""
         draft = self._draft
-        listed = (draft.run.open.get(key) for w in draft.alive for key in w.open_tasks if not w.is_next(key))
+        listed = (
+            draft.run.tasks.open.get(key) for w in draft.alive for key in w.open_tasks if not w.is_next(key)
+        )
         return [task for task in listed if task and task.state is TaskState.ASSIGNED]
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:

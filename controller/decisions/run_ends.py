@@ -75,7 +75,7 @@ def _all_failed(run: Run) -> str:
 
 def fatal_message(run: Run) -> str:
     """Return the reason why no task of the run can succeed, or ""."""
-    failure = run.fatal
+    failure = run.failures.fatal
     if failure is None:
         return ""
     if failure.kind is FailureKind.CHECKPOINT:

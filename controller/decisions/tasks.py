@@ -121,7 +121,7 @@ def _train(
         checkpoint=newest,
         savepoint=_savepoint(run, model, key, parallel_plan),
         parallel_plan=parallel_plan,
-        with_curve=is_by_priority_score(run.scheduler),
+        with_curve=is_by_priority_score(run.scheduling.scheduler),
         **_measuring(run.request, run, model, key.epoch),
         validation=_validation(model, max((n for n in model.validations if n < key.epoch), default=0)),
         keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),

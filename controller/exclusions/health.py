@@ -203,7 +203,7 @@ def given_up_at(workers: Collection[str], run: Run, retried: Mapping[str, float]
     if not run.models or ModelState.FAILED not in {model.state for model in run.models.values()}:
         return []
     found = []
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         model = run.models.get(task.key.model or "")
         if (
             model is None

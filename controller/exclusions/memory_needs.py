@@ -114,8 +114,8 @@ def _is_enough(run: Run, task: Task, growth: Growth) -> bool:
 
 def _judged(run: Run) -> Iterator[Task]:
     """Yield pending tasks of one worker that ran out of memory while alone."""
-    for key in run.exhausted:
-        task = run.tasks[key]
+    for key in run.tasks.exhausted:
+        task = run.tasks.by_key[key]
         model = run.models.get(task.key.model or "")
         has_lack = task.lacks and task.key.kind in _JUDGED and not task.key.other_partitions
         if has_lack and task.state is TaskState.PENDING and not (model is not None and model.is_cut_short):
@@ -163,7 +163,7 @@ def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
         state.workers[task.attempts[-1].worker].volume
         for each in state.open_runs()
         if each.plan is not None and each.plan.dataset == run.plan.dataset
-        for task in each.open.values()
+        for task in each.tasks.open.values()
         if (task.key.kind, task.key.split, task.key.partition) == ("etl", "train", key.partition)
     }
 

@@ -37,7 +37,7 @@ def exclusions(
     found = {
         worker: runs_alone(worker, task.key)
         for each in state.open_runs()
-        for task in each.open.values()
+        for task in each.tasks.open.values()
         if task.exhausted and task.key.kind != "train" and (worker := task.worker or "")
     }
     if fit is not None:
@@ -78,7 +78,7 @@ def waiting(
     state: ExperimentState, run: Run, fit: FitDispatch | None, now: float, views: Views
 ) -> Iterator[tuple[object, list[Worker]]]:
     """Yield each task of the run that waits to run alone, and the workers that could take it."""
-    if not run.exhausted:
+    if not run.tasks.exhausted:
         return
     alive = [worker for worker in state.workers.values() if worker.is_alive]
     short = {(each.name, each.worker) for each in without_memory(run, views)}

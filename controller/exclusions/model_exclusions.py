@@ -19,7 +19,7 @@ from controller.exclusions.memory_needs import Views, without_memory
 def update_memory(run: Run, fit: FitDispatch, views: Views) -> None:
     """Update the dispatch state with the workers that have too little memory for a model."""
     fit.retries.without_memory = {}
-    for each in without_memory(run, views) if run.exhausted else ():
+    for each in without_memory(run, views) if run.tasks.exhausted else ():
         if each.scope is Scope.MODEL and each.worker in fit.names.workers:
             fit.retries.without_memory.setdefault(fit.names.model(each.name), set()).add(
                 fit.names.worker(each.worker)

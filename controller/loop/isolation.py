@@ -95,7 +95,7 @@ class Isolation:
 
     def _take_back(self, state: ExperimentState) -> None:
         """Revoke every attempt known to be open."""
-        tasks = [task for run in state.runs.values() if run.is_open for task in run.open.values()]
+        tasks = [task for run in state.runs.values() if run.is_open for task in run.tasks.open.values()]
         steps = [revoke_task(task, _QUARANTINED, force=True) for task in tasks]
         if steps:
             request = api.DecideRequest(term=self._term(), after=state.seq, steps=tuple(steps))

@@ -84,7 +84,9 @@ class LogReading:
         state = core.state
         if self._keeper is None or (grows and state.seq < self._keeper.known(state.name) + _REPORT_EVERY):
             return
-        open_since = (task.attempts[-1].assigned for run in state.open_runs() for task in run.open.values())
+        open_since = (
+            task.attempts[-1].assigned for run in state.open_runs() for task in run.tasks.open.values()
+        )
         live_before = min(open_since, default=self.now())
         progress = Progress(seq=state.seq, created=core.record.created, grows=grows, live_before=live_before)
         self._keeper.report(state.name, progress)

@@ -75,7 +75,11 @@ def ended(state: ExperimentState) -> dict[str, Collection[Ended]]:
 
 
 def _gap(run: Run) -> float:
-    return gap(run.epochs[-1].makespan_s, run.epochs[-1].lower_bound_s) if run.epochs else 0.0
+    return (
+        gap(run.scheduling.epochs[-1].makespan_s, run.scheduling.epochs[-1].lower_bound_s)
+        if run.scheduling.epochs
+        else 0.0
+    )
 
 
 def is_busy(overviews: Iterable[Overview]) -> bool:

@@ -106,7 +106,7 @@ class _Occasion:
         return cls(
             workers=(core.state.name, fit.run, workers),
             given_up=given_up,
-            epochs=len(run.epochs),
+            epochs=len(run.scheduling.epochs),
             knowledge=int(math.log(max(1, fit.times.estimates.observations), 1.5)),
             parallel_plans=()
             if fit.parallel_plans.is_plain
@@ -161,8 +161,8 @@ class PlannerProcess:
             "present": query.present,
             "sigma": fit.times.estimates.sigma,
         }
-        if run.planned is not None and run.planned.order:
-            message["followed"] = query.order(run.planned.order, since=run.planned.time)
+        if run.scheduling.planned is not None and run.scheduling.planned.order:
+            message["followed"] = query.order(run.scheduling.planned.order, since=run.scheduling.planned.time)
         if stage is Stage.JUDGE and self._found is not None:
             message["order"] = query.order(self._found.order, since=self._found.requested_at)
             message["parallel_plans"] = query.table(self._found.parallel_plans)
@@ -241,14 +241,16 @@ def without_plan(run: Run) -> SchedulePlanned | None:
     A plan assumes all workers for one run; it would wait for workers that another run uses. Its parallel
     plans stay.
     """
-    if run.planned is None or not run.planned.order:
+    if run.scheduling.planned is None or not run.scheduling.planned.order:
         return None
-    return run.planned.model_copy(update={"seq": 0, "time": 0.0, "source": "dispatch", "order": ()})
+    return run.scheduling.planned.model_copy(
+        update={"seq": 0, "time": 0.0, "source": "dispatch", "order": ()}
+    )
 
 
 def _parallel_plans(run: Run) -> ParallelPlans:
     """Return the parallel plans of the latest plan."""
-    return run.planned.parallel_plans if run.planned is not None else {}
+    return run.scheduling.planned.parallel_plans if run.scheduling.planned is not None else {}
 
 
 def _is_better(planned_s: float, answer: Mapping[str, Any]) -> bool:
@@ -282,10 +284,10 @@ def _noted(
 def _is_wanted(core: Core, fit: FitDispatch) -> bool:
     run = core.state.runs[fit.run]
     return (
-        run.planner
+        run.scheduling.has_planner
         and run.has_known_models
         and not fit.dispatch_state.has_priorities
-        and run.scheduler == DEFAULT_POLICY
+        and run.scheduling.scheduler == DEFAULT_POLICY
         and run.state is RunState.RUNNING
         and sum(fit.dispatch_state.gpus) > 1
         and max(fit.dispatch_state.work.worker_left) > _SHORTEST_S

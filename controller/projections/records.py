@@ -154,7 +154,7 @@ def keys_of(state: ExperimentState) -> set[str]:
     """Return the keys of all additions of the log, except sub-epochs (`Addition.is_sub_epoch`)."""
     found: set[str] = set()
     for run in state.runs.values():
-        found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.epochs}
+        found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.scheduling.epochs}
         for model in run.models.values():
             found |= {str(run.validation(model, epoch).key) for epoch in model.validations}
             if model.own_sub_epochs:
@@ -172,7 +172,9 @@ def _is_at_end(run: Run, model: Model) -> bool:
 
 
 def _start(state: ExperimentState, run: str, model: Model) -> Addition:
-    start = SessionStart(time=state.runs[run].started, hyperparams=model.hyperparams_of(model.inherited))
+    start = SessionStart(
+        time=state.runs[run].clock.started, hyperparams=model.hyperparams_of(model.inherited)
+    )
     return Addition(state.name, run, model.id, f"{run}/{model.id}/start", start.time, start)
 
 

@@ -138,18 +138,22 @@ class SubEpochTimes:
         """Use the trials of plans that schedules may choose: usable, and verified or named by the user.
         Idempotent.
         """
-        if run.inspection is None or not isinstance(run.plan, FitPlan) or len(run.trials) == self._trials:
+        if (
+            run.trials.inspection is None
+            or not isinstance(run.plan, FitPlan)
+            or len(run.trials.outcomes) == self._trials
+        ):
             return
-        self._trials = len(run.trials)
+        self._trials = len(run.trials.outcomes)
         rows = sum(run.plan.partitions.values()) / len(run.plan.partitions)
-        for (name, parallel_plan), outcome in run.trials.items():
-            group = run.inspection.group(name)
+        for (name, parallel_plan), outcome in run.trials.outcomes.items():
+            group = run.trials.inspection.group(name)
             known = group.parallel_plan(parallel_plan) if group is not None else None
             is_right = outcome.is_usable and (outcome.is_verified or run.fit_request.techniques is not None)
             if group is None or known is None or not is_right:
                 continue
             key = TaskKey(run=run.id, kind="trial", group=name, parallel_plan=parallel_plan)
-            task = run.tasks.get(str(key))
+            task = run.tasks.by_key.get(str(key))
             for model in group.models:
                 self._estimates.seed(
                     model,

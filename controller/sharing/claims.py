@@ -77,7 +77,7 @@ def claim(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float)
         # Search tasks are short and sub-epochs continue during them, so they do not count.
         ahead_s=sum(
             _left_s(task, sub_epoch_s, now) * _width(task)
-            for task in run.open.values()
+            for task in run.tasks.open.values()
             if task.key.kind != "search"
         ),
         start_s=_start_s(run),
@@ -98,7 +98,9 @@ def held(state: ExperimentState, run: Run) -> frozenset[Place]:
 
 def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> set[Place]:
     """Return slots whose only task may be followed by a queued one now, so that its model loads."""
-    counts = Counter(Place(*lane) for key, task in run.open.items() for lane in task_lanes(state, key, task))
+    counts = Counter(
+        Place(*lane) for key, task in run.tasks.open.items() for lane in task_lanes(state, key, task)
+    )
     found = {place for place, count in counts.items() if count == 1}
     if fit is None:
         return found
@@ -110,7 +112,9 @@ def giving_way(state: ExperimentState, run: Run, fit: FitDispatch | None) -> set
     """Return full slots with a queued sub-epoch that a model of higher priority may replace."""
     if fit is None or not fit.dispatch_state.has_priorities:
         return set()
-    counts = Counter(Place(*lane) for key, task in run.open.items() for lane in task_lanes(state, key, task))
+    counts = Counter(
+        Place(*lane) for key, task in run.tasks.open.items() for lane in task_lanes(state, key, task)
+    )
     queued = (task for task in _queued(state, run) if task.key.kind == "train")
     found = {Place(*lane) for task in queued for lane in task_lanes(state, str(task.key), task)}
     return {place for place in found if counts[place] >= QUEUE_DEPTH}
@@ -162,7 +166,7 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
 
 def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:
     """Yield tasks that wait behind others: an idle device could run them, so they will be revoked."""
-    for key, task in run.open.items():
+    for key, task in run.tasks.open.items():
         if task.state is TaskState.ASSIGNED and not state.workers[task.worker or ""].is_next(key):
             yield task
 
@@ -182,7 +186,7 @@ def _remaining_masks(fit: FitDispatch, queued: set[int]) -> dict[int, int]:
 
 def _sub_epoch_s(run: Run) -> float:
     """Return the mean seconds of a task of the run, as known."""
-    seconds = sum(run.trained_s.values()) if run.is_planned_fit else run.counts.committed_s
+    seconds = sum(run.device_time.trained_s.values()) if run.is_planned_fit else run.counts.committed_s
     count = run.counts.sub_epoch_devices if run.is_planned_fit else run.counts.committed
     return seconds / count if count else _UNKNOWN_S
 
@@ -222,5 +226,5 @@ def _left_s(task: Task, sub_epoch_s: float, now: float) -> float:
 
 
 def _start_s(run: Run) -> float:
-    newest = [until - since for _, since, until in run.starts[-_NEWEST:]]
+    newest = [until - since for _, since, until in run.device_time.starts[-_NEWEST:]]
     return sum(newest) / len(newest) if newest else 0.0

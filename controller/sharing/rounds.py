@@ -140,7 +140,7 @@ class Sharing:
         view = _RoundView(runs, now, self._skipped)
         self._arbiter.see(now, view.claims())
         named = {RunRef(core.state.name, run.id): (core, run) for core, run in runs}
-        previous = {ref: frozenset(run.open) for ref, (_, run) in named.items()}
+        previous = {ref: frozenset(run.tasks.open) for ref, (_, run) in named.items()}
         every = view.places()
         reserved = self._reserve(view, now)
         unoffered = frozenset[Place]().union(*reserved.values())
@@ -311,7 +311,7 @@ def _needing(core: Core, run: Run, now: float) -> tuple[RunRef, list[Worker], in
     if (
         fit is None
         or fit.parallel_plans.is_plain
-        or any(len(task.attempts[-1].devices) > 1 for task in run.open.values())
+        or any(len(task.attempts[-1].devices) > 1 for task in run.tasks.open.values())
     ):
         return (
             ref,
@@ -345,7 +345,7 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
 
 def _has_back(run: Run, previous: Set[str]) -> bool:
     """True if an open task became pending again. A task that was committed during the round does not count."""
-    return any(run.find(key).state is TaskState.PENDING for key in previous - run.open.keys())
+    return any(run.find(key).state is TaskState.PENDING for key in previous - run.tasks.open.keys())
 
 
 def _ending(core: Core, run: Run, now: float) -> set[Place]:

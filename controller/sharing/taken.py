@@ -132,7 +132,7 @@ def _has_begun(run: Run) -> bool:
 
 def _since(run: Run) -> float:
     """Return the time until which other runs' use is noted or irrelevant."""
-    return max(run.taken_until, run.zero)
+    return max(run.device_time.taken_until, run.zero)
 
 
 def _note(core: Core, run: Run, other_runs: Iterable[Run], now: float) -> Step | None:

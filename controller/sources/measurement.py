@@ -46,13 +46,13 @@ class Measurements:
         if run.fit_request.trials == "never" or _is_not_asked_for(run, view):
             return
         workers = [worker for worker in view.alive if worker.trains]
-        if not (run.counts.struck or run.exhausted) and all(worker.devices == 1 for worker in workers):
+        if not (run.counts.struck or run.tasks.exhausted) and all(worker.devices == 1 for worker in workers):
             return
         # Exclusions may change before the next decision, so they affect only the place of a trial.
         able = [worker for worker in workers if not view.exclusions.stops_all(worker.name)]
         maker, known = _Maker(self._record, run, fit, view, able), _queue_position(run, workers)
-        if run.inspection is None:
-            is_open = any(task.key.kind == "inspect" for task in run.open.values())
+        if run.trials.inspection is None:
+            is_open = any(task.key.kind == "inspect" for task in run.tasks.open.values())
             if not is_open and fit.again(
                 "inspect", known, lambda: is_worth_inspecting(run, fit.times, workers)
             ):
@@ -84,10 +84,10 @@ def _queue_position(run: Run, workers: list[Worker]) -> Hashable:
     sub_epochs = sum(model.epochs * len(model.partitions) for model in islice(run.models.values(), 1))
     return (
         tuple((worker.name, worker.devices, worker.device) for worker in workers),
-        run.inspection is None,
-        len(run.trials),
-        frozenset(str(task.key) for task in run.open.values() if task.key.kind in MEASURING),
-        (counts.struck, len(counts.overflowed), bool(run.exhausted)),
+        run.trials.inspection is None,
+        len(run.trials.outcomes),
+        frozenset(str(task.key) for task in run.tasks.open.values() if task.key.kind in MEASURING),
+        (counts.struck, len(counts.overflowed), bool(run.tasks.exhausted)),
         (
             counts.active,
             counts.sub_epochs.bit_length(),
@@ -140,13 +140,13 @@ class _Maker(NamedTuple):
     def trial(self, wanted: Wanted) -> Iterator[Proposal]:
         """Propose a trial to the worker with the most idle devices of the right kind."""
         run, size = self.run, wanted.known.parallel_plan.size
-        assert run.inspection is not None
+        assert run.trials.inspection is not None
         # A changed model differs from the inspected one, and outcomes are kept for other runs.
         alike = (run.models[name] for name in (wanted.model, *wanted.group.models) if name in run.models)
         model = next((each for each in alike if not (each.has_changed or each.is_trained)), None)
         if model is None:
             return
-        device = run.inspection.places[wanted.known.place].device
+        device = run.trials.inspection.places[wanted.known.place].device
         able = [
             (worker, devices) for worker in self.workers if (devices := self._devices(worker, device, size))
         ]

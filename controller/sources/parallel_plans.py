@@ -27,11 +27,11 @@ def options(run: Run, model: Model) -> tuple[ParallelPlan, ...]:
 
 def _measured(run: Run, model: Model, listed: set[str]) -> Iterator[ParallelPlan]:
     """Yield further verified plans of trials, unless the user named techniques."""
-    group = run.inspection.group_of(model.id) if run.inspection is not None else None
+    group = run.trials.inspection.group_of(model.id) if run.trials.inspection is not None else None
     if group is None or run.fit_request.techniques is not None:
         return
     for known in group.parallel_plans:
-        outcome = run.trials.get((group.id, known.id))
+        outcome = run.trials.outcomes.get((group.id, known.id))
         is_right = outcome is not None and outcome.is_usable and outcome.is_verified and known.is_automatic
         if (
             is_right
@@ -114,7 +114,11 @@ class ParallelPlans:
         self._gang_parallel_plans |= {index: gang_parallel_plan} if gang_parallel_plan is not None else {}
         if gang_parallel_plan is None:
             self._gang_parallel_plans.pop(index, None)
-        planned = run.planned.parallel_plans.get(model.id, {}) if run.planned is not None else {}
+        planned = (
+            run.scheduling.planned.parallel_plans.get(model.id, {})
+            if run.scheduling.planned is not None
+            else {}
+        )
         self._options[index] = found
         self.learn(index)
         if not planned and model.id not in self._wide and self._is_single_everywhere(found):
@@ -234,8 +238,8 @@ def _wide(
     state: ExperimentState, run: Run, times: SubEpochTimes, workers: Sequence[str]
 ) -> dict[str, tuple[ParallelPlan | None, ...]]:
     """Return model -> its measured plan for several devices on each worker, or `None` there."""
-    inspection = run.inspection
-    if inspection is None or not any(outcome.is_usable for outcome in run.trials.values()):
+    inspection = run.trials.inspection
+    if inspection is None or not any(outcome.is_usable for outcome in run.trials.outcomes.values()):
         return {}
     alive = [worker for name in workers if (worker := state.workers[name]).is_alive]
     places = {place.device: number for number, place in enumerate(inspection.places)}

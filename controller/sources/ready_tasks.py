@@ -10,7 +10,7 @@ from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 
 def ready(run: Run) -> Iterator[TaskKey]:
     """Yield the pending tasks that need no idle model."""
-    fitting = run.tasks.get(str(TaskKey(run=run.id, kind="fitting")))
+    fitting = run.tasks.by_key.get(str(TaskKey(run=run.id, kind="fitting")))
     if fitting is not None and fitting.state is not TaskState.COMMITTED:
         if fitting.state is TaskState.PENDING:
             yield fitting.key
@@ -22,7 +22,7 @@ def ready(run: Run) -> Iterator[TaskKey]:
         for epoch in run.counts.unvalidated[name]:
             if epoch not in model.unreadable and epoch not in model.unvalidated:
                 key = TaskKey(run=run.id, kind="valid", model=name, epoch=epoch)
-                task = run.tasks.get(str(key))
+                task = run.tasks.by_key.get(str(key))
                 if task is None or task.state is TaskState.PENDING:
                     yield key
 
@@ -38,7 +38,7 @@ def made_elsewhere(state: ExperimentState, run: Run) -> set[TaskKey]:
         task.key._replace(run=run.id)
         for each in state.open_runs()
         if each is not run and each.plan is not None and each.plan.dataset == run.plan.dataset
-        for task in each.open.values()
+        for task in each.tasks.open.values()
         if task.key.kind == "etl"
     }
 

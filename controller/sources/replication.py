@@ -139,7 +139,7 @@ def _unmade(state: ExperimentState, run: Run) -> Iterator[tuple[int, Failure]]:
     """Yield each partition that the run needs, that no worker holds, and whose task failed, with the failure."""
     if run.kind == "etl" or run.plan is None:
         return
-    for task in run.remade.values():
+    for task in run.tasks.replicas.values():
         if task.state is not TaskState.FAILED or task.failure is None:
             continue
         partition = task.key.partition or 0
@@ -202,7 +202,7 @@ class _Replicas:
             task.key.partition or 0: state.workers[task.attempts[-1].worker].volume
             for each in state.open_runs()
             if each.plan is not None and each.plan.dataset == self._dataset
-            for task in each.open.values()
+            for task in each.tasks.open.values()
             if task.key.kind == "etl" and task.key.split == "train"
         }
 

@@ -46,7 +46,7 @@ class SearchRequests:
         worker = _answering(view, offer.depth)
         if worker is None:
             return
-        open_requests = {(task.key.request or "").partition("-")[0] for task in self._run.open.values()}
+        open_requests = {(task.key.request or "").partition("-")[0] for task in self._run.tasks.open.values()}
         if "actions" not in open_requests and (actions := search.procedure_request(self._run)) is not None:
             yield self._proposal(worker, f"actions-{len(log.answers)}", actions)
         is_wanted = (

@@ -46,8 +46,8 @@ class TrialCache:
         Raises:
             RetryableError: the store is unavailable.
         """
-        inspection = run.inspection
-        if inspection is None or run.has_recalled or not run.is_open:
+        inspection = run.trials.inspection
+        if inspection is None or run.trials.has_recalled or not run.is_open:
             return None
         parallel_plans = {
             known.cache_key: f"{group.id}/{known.id}"
@@ -73,10 +73,13 @@ class TrialCache:
         Raises:
             RetryableError: the store is unavailable.
         """
-        if run.inspection is None or not run.trials:
+        if run.trials.inspection is None or not run.trials.outcomes:
             return
-        for group, known in _parallel_plans(run.inspection):
-            outcome, name = run.trials.get((group.id, known.id)), (experiment, run.id, group.id, known.id)
+        for group, known in _parallel_plans(run.trials.inspection):
+            outcome, name = (
+                run.trials.outcomes.get((group.id, known.id)),
+                (experiment, run.id, group.id, known.id),
+            )
             if outcome is None or name in self._stored or not known.cache_key or not _lasts(outcome):
                 continue
             self._stored.add(name)
@@ -84,8 +87,8 @@ class TrialCache:
                 key=known.cache_key,
                 outcome=outcome,
                 label=known.parallel_plan.label,
-                device=run.inspection.places[known.place].device.name,
-                torch=run.inspection.torch,
+                device=run.trials.inspection.places[known.place].device.name,
+                torch=run.trials.inspection.torch,
                 experiment=experiment,
                 run=run.id,
             )

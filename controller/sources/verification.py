@@ -53,7 +53,7 @@ class Reexecutions:
         run = self._run
         if run.kind != "fit" or run.state is not RunState.RUNNING or not run.fit_request.verify:
             return
-        known = {str(task.key) for task in run.open.values()} | {step.task for step in view.steps}
+        known = {str(task.key) for task in run.tasks.open.values()} | {step.task for step in view.steps}
         for verification in run.verifications.due():
             if str(verification.next_key) in known or (
                 self._is_overdue and not has_waited(run, verification)

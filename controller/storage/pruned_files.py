@@ -65,7 +65,7 @@ class Leftovers:
             if verification.sub_epoch.model == model.id
             for file in verification.files
         )
-        own_files.update(visit.file for visit in run.origins_of(model))
+        own_files.update(visit.file for visit in run.checkpoints.origins_of(model, run.models))
         kept_files = run.kept_checkpoints(model) & own_files
         is_trained_on = model.state is ModelState.ACTIVE or model.busy is not None
         named = _names(set() if is_trained_on else own_files - kept_files)
@@ -115,7 +115,7 @@ class _Handed:
     """A run's removals, shared with the thread.
 
     Attributes:
-        num_processed: number of processed entries of `Run.pruned`.
+        num_processed: number of processed entries of `RunCheckpoints.pruned`.
         known: their number at the last check; more than `num_processed` while the thread works.
         batch: the pending removal; it returns the unfinished models.
         since: time of the last progress or submission; 0 if all is done. The thread writes it during a batch.
@@ -177,10 +177,10 @@ class PrunedFiles:
         Args:
             term: term of the leadership.
         """
-        if not run.pruned:
+        if not run.checkpoints.pruned:
             return
         handed, now = self._runs.setdefault((experiment, run.id), _Handed()), self._clock()
-        handed.known = len(run.pruned)
+        handed.known = len(run.checkpoints.pruned)
         if handed.batch is not None:
             if not handed.batch.done():
                 return
@@ -190,7 +190,7 @@ class PrunedFiles:
             )
             handed.batch, handed.since = None, handed.since if undone.unsure else 0.0
         due = [name for name, at in handed.again.items() if at <= now]
-        models = dict.fromkeys((*run.pruned[handed.num_processed :], *due))
+        models = dict.fromkeys((*run.checkpoints.pruned[handed.num_processed :], *due))
         handed.num_processed = handed.known
         for name in models:
             handed.again.pop(name, None)

@@ -116,7 +116,7 @@ def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
     model = run.models.get(parts[2]) if run else None
     if run is None or model is None:
         return None
-    visits = chain(model.known_visits, run.origins_of(model))
+    visits = chain(model.known_visits, run.checkpoints.origins_of(model, run.models))
     return next((visit.checkpoint for visit in visits if visit.file == name), None)
 
 
@@ -158,7 +158,7 @@ def _reasons(run: Run, model: Model, sub_epoch: int, *, is_best: bool, is_end: b
     if sub_epoch == newest - 1:
         yield "backup of the newest checkpoint"
     name = model.visits[sub_epoch].file
-    for young in run.young.values():
+    for young in run.checkpoints.young.values():
         if young.visits[young.inherited - 1].file == name:
             yield f"parent checkpoint of {young.id}"
     if is_end and run.is_validated and model.may_be_validated(model.visits[sub_epoch].epoch):

@@ -119,8 +119,8 @@ def summary(
             if not worker.is_removed
         },
         held={run.id: lanes_held(state, run) for run in open_runs},
-        started={key: task.attempts[-1].started for run in open_runs for key, task in run.open.items()},
-        devices={key: task.attempts[-1].devices for run in open_runs for key, task in run.open.items()},
+        started={key: task.attempts[-1].started for run in open_runs for key, task in run.tasks.open.items()},
+        devices={key: task.attempts[-1].devices for run in open_runs for key, task in run.tasks.open.items()},
         busy=_busy(state, begin, now),
         changes=tuple(each for each in state.worker_changes[-_MAX_CHANGES:] if each.time >= begin),
     )
@@ -147,7 +147,7 @@ def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
         done=done,
         total=total if run.has_known_end else 0,
         author=run.author,
-        requested=run.requested,
+        requested=run.clock.requested,
         reason=waits,
         is_queued=run.state is RunState.QUEUED,
     )
@@ -156,7 +156,7 @@ def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
 def _busy(state: ExperimentState, begin: float, end: float) -> dict[str, tuple[tuple[float, float], ...]]:
     found: dict[str, list[tuple[float, float]]] = {}
     for run in state.runs.values():
-        if run.started and (run.is_open or run.ended > begin):
+        if run.clock.started and (run.is_open or run.clock.ended > begin):
             for each in busy(run, end, since=begin):
                 if each.ended > begin:
                     # A task occupies each of its devices. A task without devices counts once.

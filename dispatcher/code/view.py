@@ -108,8 +108,8 @@ def _request(run: Run) -> RequestView:
         more = len(request.models) - len(shown)
         fields["models"] = [*shown, f"... and {more:,} more"] if more else shown
         settings = (
-            ("scheduler", request.scheduler, run.scheduler),
-            ("planner", request.planner, run.planner),
+            ("scheduler", request.scheduler, run.scheduling.scheduler),
+            ("planner", request.planner, run.scheduling.has_planner),
         )
         differs = tuple((name, as_json(then), as_json(now)) for name, then, now in settings if then != now)
     return RequestView(

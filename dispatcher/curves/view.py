@@ -158,7 +158,7 @@ class _Positions:
     """Positions of a model's reports on an axis."""
 
     def __init__(self, run: Run, model: Model, axis: Axis) -> None:
-        self._axis, self._zero = axis, run.origin if axis == "time" else 0.0
+        self._axis, self._zero = axis, run.clock.first_start if axis == "time" else 0.0
         rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
         self._per_epoch = sum(rows.values()) or 1
         self._rows_before: dict[tuple[int, int], int] = {}

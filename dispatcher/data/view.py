@@ -125,7 +125,7 @@ def data(read_model: ReadModel, *, now: float) -> DataView | None:
         dataset=dataset.id,
         run=run.id if run else "",
         is_open=run is not None and run.is_open,
-        error=run.error if run else "",
+        error=run.failures.error if run else "",
         broken=tuple(part for split in splits for part in split.parts if part.failure is not None),
         splits=splits,
         workers=tuple(_workers(splits)),
@@ -160,7 +160,7 @@ def _partition(
     read_model: ReadModel, dataset: Dataset, run: Run | None, split: str, part: PartitionPlan, *, now: float
 ) -> PartitionRow:
     key = str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition)) if run else ""
-    task = run.tasks.get(key) if run else None
+    task = run.tasks.by_key.get(key) if run else None
     rows = dataset.rows.get((split, part.partition))
     failed = dataset.failed_rows.get((split, part.partition), 0)
     point = read_model.live.newest.get(key)

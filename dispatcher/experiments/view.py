@@ -18,7 +18,6 @@ from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
 from cerebro.state import ExperimentState, Run
 from cerebro.state.reports import state_words
-from cerebro.state.runs import breaks
 from dispatcher.pages.tables import Paged, ordered, page_of, sort_keys
 from dispatcher.read_models.read_model import ReadModel
 from dispatcher.tabs.models import Best, best
@@ -219,22 +218,22 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
 
 
 def _working_time(state: ExperimentState) -> WorkingTime:
-    started = min((each.started for each in state.runs.values() if each.started), default=None)
+    started = min((each.clock.started for each in state.runs.values() if each.clock.started), default=None)
     begun = sorted(
-        ((breaks.begun(run), run) for run in state.runs.values() if run.started), key=itemgetter(0)
+        ((run.clock.begun, run) for run in state.runs.values() if run.clock.started), key=itemgetter(0)
     )
     took, until = 0.0, 0.0
     for at, run in begun:
         since = max(at, until)  # runs may overlap
         if run.is_open:
             return WorkingTime(started=started, begun=since - took)
-        took, until = took + max(0.0, run.ended - since), max(until, run.ended)
+        took, until = took + max(0.0, run.clock.ended - since), max(until, run.clock.ended)
     return WorkingTime(started=started, begun=until - took, ended=until) if begun else WorkingTime()
 
 
 def _problem(read_model: ReadModel, run: Run) -> str:
     halted = resumable(read_model.state)
-    problem = run.error or run.reason or state_words.failed_since(read_model.state)
+    problem = run.failures.error or run.pause.reason or state_words.failed_since(read_model.state)
     if problem or halted is None or halted is run:
         return problem
     done, total = read_model.progress(halted)

@@ -137,7 +137,7 @@ def growing(state: ExperimentState, query: LogQuery) -> Sources:
     found: list[_Entry] = [
         (attempt.started, run.id, task.key, "", replace(attempt))
         for run in selected_runs(state, query)
-        for name, task in run.open.items()
+        for name, task in run.tasks.open.items()
         for attempt in task.attempts[-1:]
         if attempt.started
         and query.task in ("", name)
@@ -215,7 +215,7 @@ def _of_task(run: Run, task: str) -> list[_Entry]:
 
 def _of_run(run: Run, model: str, since: float = 0.0) -> Iterator[_Entry]:
     """Yield the attempts that started at `since` or later, in any order."""
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         if model in ("", task.key.model):
             # A completed sub-epoch is also a visit, so skip its last attempt.
             is_visit = task.state is TaskState.COMMITTED and task.key.kind == "train"

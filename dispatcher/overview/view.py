@@ -148,14 +148,14 @@ def overview(
         if run and run.search
         else None,
         forecast=_forecast(run, read_model.throughput(now, run).time_left, now)
-        if run and run.forecasts
+        if run and run.scheduling.forecasts
         else None,
         verifications=tuple(verification_texts.lines(run.verifications)) if run else (),
     )
 
 
 def _forecast(run: Run, time_left: TimeLeft | None, now: float) -> tuple[str, tuple[str, ...]]:
-    first = run.forecasts[0]
+    first = run.scheduling.forecasts[0]
     expected = time_left.ends_at if run.is_open and time_left else first.time + first.end.p50_s
     return clock(expected, now), tuple(forecast_lines(run, now))
 
@@ -199,7 +199,7 @@ def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
 
 def _running(read_model: ReadModel, runs: list[Run]) -> Iterator[RunningTask]:
     """Yield running tasks, then tasks in inboxes, each run by run."""
-    found = [task for run in runs for task in run.open_tasks()]
+    found = [task for run in runs for task in run.tasks.open.values()]
     tasks = sorted(found, key=lambda task: task.state is not TaskState.RUNNING)
     for task in tasks[:_MAX_RUNNING]:
         point = read_model.live.newest.get(str(task.key))

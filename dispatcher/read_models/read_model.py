@@ -79,7 +79,7 @@ class _Schedule:
 
     def can_recompute(self, run: Run, now: float) -> bool:
         """True immediately after the run ends or resumes, else at a limited rate."""
-        return run.ended != self.ended or abs(now - self.at) >= self.took_s / _SCHEDULE_SHARE
+        return run.clock.ended != self.ended or abs(now - self.at) >= self.took_s / _SCHEDULE_SHARE
 
 
 class ReadModel:
@@ -208,7 +208,7 @@ class ReadModel:
         began = time.perf_counter()
         found = schedule_now(self.state, run, now)
         self._schedules[run.id] = _Schedule(
-            found=found, seq=seq, ended=run.ended, at=now, took_s=time.perf_counter() - began
+            found=found, seq=seq, ended=run.clock.ended, at=now, took_s=time.perf_counter() - began
         )
         return found
 

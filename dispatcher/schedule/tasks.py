@@ -121,7 +121,7 @@ def _from_log(state: ExperimentState, query: TaskQuery, found: TimeRange) -> Fro
 def _count(state: ExperimentState) -> int:
     """Return the number of tasks. Counts a committed sub-epoch once."""
     return sum(
-        len(run.tasks)
+        len(run.tasks.by_key)
         + sum(len(model.visits) - model.inherited for model in run.models.values())
         - _duplicates(run)
         for run in state.runs.values()
@@ -130,11 +130,13 @@ def _count(state: ExperimentState) -> int:
 
 def _duplicates(run: Run) -> int:
     """Return the number of sub-epochs that have both a task and a visit."""
-    return sum(task.key.kind == "train" and task.state is TaskState.COMMITTED for task in run.tasks.values())
+    return sum(
+        task.key.kind == "train" and task.state is TaskState.COMMITTED for task in run.tasks.by_key.values()
+    )
 
 
 def _tasks(run: Run, query: TaskQuery) -> Iterator[_Entry]:
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         key = task.key
         if (
             query.model in ("", key.model)
@@ -159,7 +161,7 @@ def _visits(run: Run, query: TaskQuery) -> Iterator[_Entry]:
 
 
 def _task_keys(run: Run) -> set[tuple[str | None, int | None, tuple[int, ...]]]:
-    keys = (task.key for task in run.tasks.values())
+    keys = (task.key for task in run.tasks.by_key.values())
     return {(key.model, key.epoch, key.partitions) for key in keys if key.kind == "train"}
 
 

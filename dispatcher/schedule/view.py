@@ -79,8 +79,8 @@ def schedule(read_model: ReadModel, *, fit: str = "", now: float) -> ScheduleVie
     found = read_model.schedule_now(run, now)
     return ScheduleView(
         run=run.id,
-        scheduler=run.scheduler,
-        planner=run.planner,
+        scheduler=run.scheduling.scheduler,
+        planner=run.scheduling.has_planner,
         plan=plan_line(run),
         summary=_summary(run, found) if found else None,
         epochs=tuple(reversed(_epochs(run, found))) if found else (),
@@ -110,7 +110,7 @@ def _epochs(run: Run, now: ScheduleNow) -> list[EpochScheduleRow]:
             start_s=report.start_s,
             idle_s=sum(report.idle_s.values()),
         )
-        for report in run.epochs
+        for report in run.scheduling.epochs
     ]
     if run.has_known_models and len(rows) < now.epochs:
         present = EpochScheduleRow(

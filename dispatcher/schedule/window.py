@@ -95,10 +95,10 @@ class WindowView:
 
 def time_range(read_model: ReadModel, run: Run, query: WindowQuery, now: float) -> TimeRange | None:
     """Return the requested time range, by default everything in the fold; `None` before the first sub-epoch starts."""
-    if not math.isfinite(run.origin):
+    if not math.isfinite(run.clock.first_start):
         return None
-    record, zero, kept_since = read_model.record, run.origin, run.archived_until
-    end = max(run.ended or now, zero)
+    record, zero, kept_since = read_model.record, run.clock.first_start, run.compaction.until
+    end = max(run.clock.ended or now, zero)
     is_chosen = query.since is not None or query.until is not None
     first = zero if is_chosen or not kept_since else kept_since
     until = end if query.until is None else min(zero + query.until, end)

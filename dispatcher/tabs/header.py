@@ -155,7 +155,7 @@ def _note(run: Run | None, queue_position: QueuePosition | None, waits: str) -> 
     if run.state is RunState.QUEUED:
         place = f"{queue_position.position}: " if queue_position and queue_position.place else ""
         return place + waits if waits else "waits until the controller plans it"
-    return run.error or run.reason or state_words.shortfall(run)
+    return run.failures.error or run.pause.reason or state_words.shortfall(run)
 
 
 def _stalled(run: Run | None, workers: list[WorkerRow]) -> str:

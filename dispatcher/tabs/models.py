@@ -71,7 +71,7 @@ def failed_attempts(run: Run, models: Collection[str]) -> dict[str, FailedAttemp
     if not failures:
         return {}
     found: dict[str, tuple[float, FailedAttempt]] = {}
-    for key, task in run.tasks.items():
+    for key, task in run.tasks.by_key.items():
         model, newest = task.key.model or "", task.attempts[-1] if task.attempts else None
         if model not in failures or newest is None or not newest.has_run or task.failure != failures[model]:
             continue

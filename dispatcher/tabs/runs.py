@@ -10,7 +10,6 @@ from cerebro.figures import averaged, tested
 from cerebro.state import Run, RunState, waiting_for
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import TimeLeft
-from cerebro.state.runs import breaks
 from dispatcher.read_models.read_model import ReadModel
 
 
@@ -80,11 +79,13 @@ def run_row(read_model: ReadModel, run: Run) -> RunRow:
         done=done,
         total=total,
         author=run.author,
-        requested=run.requested,
-        started=run.started or None,
-        begun=breaks.begun(run) or None,
-        ended=run.ended or None,
-        note=run.error or run.reason or (waiting_for(read_model.state, run) if is_queued else ""),
+        requested=run.clock.requested,
+        started=run.clock.started or None,
+        begun=run.clock.begun or None,
+        ended=run.clock.ended or None,
+        note=run.failures.error
+        or run.pause.reason
+        or (waiting_for(read_model.state, run) if is_queued else ""),
         is_open=run.is_open,
     )
 

@@ -54,7 +54,9 @@ def worker_rows(
     ones.
     """
     known = {status.record.worker: status for status in statuses}
-    tasks = {key: task for run in state.runs.values() if run.is_open for key, task in run.tasks.items()}
+    tasks = {
+        key: task for run in state.runs.values() if run.is_open for key, task in run.tasks.by_key.items()
+    }
     present = {name for name, worker in state.workers.items() if not worker.is_removed}
     for name in sorted({*present, *known}, key=by_number):
         worker, status = state.workers.get(name), known.get(name)

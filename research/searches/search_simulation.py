@@ -91,7 +91,7 @@ def run(search: SearchRequest, *, epochs: int, workers: int, seed: int, conditio
     simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))
     found = simulation.run(limit=_LIMIT).runs["fit-1"]
     if found.state is not RunState.FINISHED:
-        raise InstanceError(f"the search did not finish: {found.error or found.state}")
+        raise InstanceError(f"the search did not finish: {found.failures.error or found.state}")
     return _outcome(simulation.log, found, absences)
 
 

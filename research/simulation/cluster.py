@@ -121,7 +121,7 @@ class Simulation:
     def run_whole(self) -> ExperimentState:
         """Run the simulation and return a state with all sub-epochs, including compacted ones."""
         state = self.run()
-        if any(run.archived_until for run in state.runs.values()):
+        if any(run.compaction.until for run in state.runs.values()):
             return fold(state.name, self.log, keeps_archived=True)
         return state
 

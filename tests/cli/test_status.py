@@ -159,7 +159,7 @@ def _followed() -> ExperimentLog:
 def test_the_queue_shows_shares_devices_and_wait_reasons() -> None:
     """One line per open run, with the remaining time if its log was read."""
     log = _followed()
-    now = log.state.runs["fit-1"].newest_commit
+    now = log.state.runs["fit-1"].clock.newest_commit
     rows = cli_queue.queue_lines(_shared(), {"one": log}, {}, now)
     cells = [re.split(r" {2,}", row.strip()) for row in rows[1:]]
     assert cells[0] == ["one", "fit-1", "runs now", "80%", "1 of 4 devices", "normal pixels", "5 min"]

@@ -321,5 +321,5 @@ def test_another_thread_may_read_the_status_while_a_run_is_followed() -> None:
         return tuple(log[after:])
 
     vars(session._kvs)["events"] = events
-    assert session.follow("fit-1", progress=False).error == "boom"
+    assert session.follow("fit-1", progress=False).failures.error == "boom"
     assert "fit-1: failed" in asked[0]

@@ -65,7 +65,7 @@ class PrunedDisk:
                 models = self.run.models.values()
                 self.read = {each.id for each in models if epochs_read(self.state.runs, self.run, each)}
         if "fit-1" in self.state.runs:
-            pruned = self.run.pruned
+            pruned = self.run.checkpoints.pruned
             self._due += [(event.seq + self._delay(), name) for name in pruned[self._told :]]
             self._told = len(pruned)
         self._tend(event.seq)
@@ -97,7 +97,7 @@ class PrunedDisk:
 
     def _tend(self, seq: int) -> None:
         if self._dies() and "fit-1" in self.state.runs:
-            self._due = [(seq, name) for name in dict.fromkeys(self.run.pruned)]
+            self._due = [(seq, name) for name in dict.fromkeys(self.run.checkpoints.pruned)]
         for name in [name for at, name in self._due if at <= seq]:
             self._remove(self.run.models[name])
         self._due = [(at, name) for at, name in self._due if at > seq]
@@ -113,7 +113,7 @@ class PrunedDisk:
 
     def _check(self) -> None:
         for run in self.state.open_runs():
-            for key in run.open:
+            for key in run.tasks.open:
                 if key in self._open:
                     task, _ = self._open[key]
                     if not self._is_back_at_its_origin(self.run.models[task.model]):
@@ -131,7 +131,11 @@ class PrunedDisk:
 
         Its next sub-epoch finds no file and fails the model with advice to clone it again.
         """
-        return self._loses and len(model.visits) == model.inherited > 0 and model.id not in self.run.young
+        return (
+            self._loses
+            and len(model.visits) == model.inherited > 0
+            and model.id not in self.run.checkpoints.young
+        )
 
 
 def _folder(name: str) -> str:

@@ -76,7 +76,7 @@ def test_forecasts_of_the_end_are_reported_and_accurate(finished: Simulation) ->
             finished.now, rel=0.05 if each is not told[0] else 0.08
         )
     run = fold(EXPERIMENT, finished.log).runs["fit-1"]
-    assert run.forecasts == told
+    assert run.scheduling.forecasts == told
     (line,) = forecast_lines(run, finished.now)
     assert line.startswith("forecast: was to end at")
     assert "; it ended at " in line
@@ -127,7 +127,7 @@ def test_a_spent_budget_pauses_the_run_once() -> None:
     state = fold(EXPERIMENT, simulation.log)
     run = state.runs["fit-1"]
     assert run.state is RunState.PAUSED
-    assert "its budget of 0.666667 worker-hours is spent. Resume it" in run.reason
+    assert "its budget of 0.666667 worker-hours is spent. Resume it" in run.pause.reason
     assert worker_hours(state, run, simulation.now) == pytest.approx(hours, rel=0.15)
     simulation.store.append(EXPERIMENT, RunResumed(run="fit-1", by="ada"))
     assert simulation.run(is_begun=True).runs["fit-1"].state is RunState.FINISHED

@@ -95,7 +95,7 @@ def assert_read_when_finished(simulation: Simulation) -> None:
             if isinstance(run.plan, EvaluatePlan):
                 fit = state.runs[run.plan.fit]
                 assert not fit.is_open or fit.models[key.model or ""].state is ModelState.FINISHED
-            assert sum(bool(each.open) for each in state.runs.values() if each.kind == "fit") <= 1
+            assert sum(bool(each.tasks.open) for each in state.runs.values() if each.kind == "fit") <= 1
 
 
 @settings(deadline=None, max_examples=40)
@@ -141,7 +141,7 @@ def test_a_fit_and_concurrent_evaluations_are_each_complete(  # type: ignore[no-
     assert_visited(state, "fit-1", epochs=epochs)
     assert_visited(state, "fit-2", epochs=other_epochs)
     for each in read:
-        keys = {str(task.key) for task in state.runs[each.plan.run].tasks.values()}
+        keys = {str(task.key) for task in state.runs[each.plan.run].tasks.by_key.values()}
         assert committed(simulation, each.plan.run) == dict.fromkeys(keys, 1)
     assert_exclusive(simulation)
     assert_apart(simulation)
@@ -169,12 +169,12 @@ def test_a_prediction_does_not_wait_for_the_end_of_a_fit() -> None:
     simulation = beside(steady(), prediction(1, [0, 1], 1, at=14.0))
     simulation.run()
     fit, other = simulation.core.state.runs["fit-2"], simulation.core.state.runs["predict-1"]
-    assert other.started == 14.0
-    assert other.ended < 26.0 < fit.ended
-    assert fit.ended <= alone.core.state.runs["fit-2"].ended + 6 * 2.0 / WORKERS + 4.0
+    assert other.clock.started == 14.0
+    assert other.clock.ended < 26.0 < fit.clock.ended
+    assert fit.clock.ended <= alone.core.state.runs["fit-2"].clock.ended + 6 * 2.0 / WORKERS + 4.0
     assert_visited(simulation.core.state, "fit-2", epochs=4)
     # Devices used by the prediction are no idle time of the fit.
-    now = schedule_now(simulation.core.state, fit, fit.ended)
+    now = schedule_now(simulation.core.state, fit, fit.clock.ended)
     assert now is not None
     assert now.taken_s == pytest.approx(6 * 2.0, rel=0.1)
 
@@ -214,9 +214,9 @@ def test_a_plan_is_followed_until_another_run_begins() -> None:
     simulation.run()
     run = simulation.core.state.runs["predict-1"]
     assert run.state is simulation.core.state.runs["fit-2"].state is RunState.FINISHED
-    before = [event for event in simulation.log if event.time < run.requested]
+    before = [event for event in simulation.log if event.time < run.clock.requested]
     assert [bool(event.order) for event in before if isinstance(event, SchedulePlanned)][-1]
-    during = [event for event in simulation.log if run.requested <= event.time < run.ended]
+    during = [event for event in simulation.log if run.clock.requested <= event.time < run.clock.ended]
     assert [bool(event.order) for event in during if isinstance(event, SchedulePlanned)] == [False]
 
 
@@ -241,7 +241,7 @@ def test_a_retry_after_out_of_memory_runs_alone_beside_another_run(kind: str, de
         state.apply(event)
         for worker in state.workers.values():
             for key in worker.open_tasks:
-                task = state.runs[key.partition("/")[0]].tasks[key]
+                task = state.runs[key.partition("/")[0]].tasks.by_key[key]
                 if task.exhausted:
                     has_been += 1
                     assert len(worker.open_tasks) == 1
@@ -249,7 +249,7 @@ def test_a_retry_after_out_of_memory_runs_alone_beside_another_run(kind: str, de
     run = state.runs[exhausted[0].partition("/")[0]]
     (other,) = (state.runs[name] for name in ("fit-2", "predict-1") if name != run.id)
     retried = [e for e in simulation.log if isinstance(e, TaskCommitted) and e.task == exhausted[0]]
-    assert retried[0].time < max(run.ended, other.ended) - 2.0
+    assert retried[0].time < max(run.clock.ended, other.clock.ended) - 2.0
     assert_complete(state, epochs=1, partitions=WORKERS)
     assert_visited(state, "fit-2", epochs=4)
 

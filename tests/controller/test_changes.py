@@ -146,7 +146,7 @@ def test_no_sub_epoch_starts_before_a_waiting_model_of_higher_priority(
         if isinstance(event, TaskStarted) and (key := TaskKey.parse(event.task)).kind == "train":
             run = state.runs["fit-1"]
             models, is_first = run.models, run.find(event.task).is_interrupted
-            bound = {task.key.model for task in run.tasks.values() if task.is_interrupted}
+            bound = {task.key.model for task in run.tasks.by_key.values() if task.is_interrupted}
             was_known = is_known.get(event.worker, False)
             is_known[event.worker] = all(model.visits for model in models.values())
             ((_, partition),) = state.workers[event.worker].replicas

@@ -241,7 +241,7 @@ def test_a_failure_cause_of_many_models_is_reported_once() -> None:
         return Failure(kind=FailureKind.USER_ERROR, message=told, traceback=f"{frames}{told}\n")
 
     simulation = simulate(Scenario(replicas=own_partition(2), outcome=outcome), models=9, partitions=2)
-    error = fold(EXPERIMENT, simulation.log).runs["fit-1"].error
+    error = fold(EXPERIMENT, simulation.log).runs["fit-1"].failures.error
     assert error.splitlines() == [
         "all 9 models failed, 7 of them: ValueError: boom",
         "Traceback (most recent call last):",

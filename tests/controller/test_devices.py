@@ -93,7 +93,7 @@ def test_a_retry_after_out_of_memory_is_alone_on_its_worker(shape, counts, fault
     simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs, validated=validated)
     for _, state in states(simulation):
         for worker in state.workers.values():
-            tasks = [state.runs["fit-1"].open[key] for key in worker.open_tasks]
+            tasks = [state.runs["fit-1"].tasks.open[key] for key in worker.open_tasks]
             assert not any(task.exhausted for task in tasks) or len(tasks) == 1
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=epochs, partitions=workers)
     assert_exclusive(simulation)
@@ -163,16 +163,16 @@ def test_planner_and_validator_know_the_devices(shape, counts, times) -> None:  
     report = validate(problem, schedule, actual=True).check()
     assert problem.gpus == tuple(counts[:workers])
     assert lower_bound(run, simulation.now, devices) <= report.makespan * (1 + 1e-9)
-    for before, after in pairwise(run.epochs):
+    for before, after in pairwise(run.scheduling.epochs):
         assert before.lower_bound_s <= after.lower_bound_s * (1 + 1e-9)
-    assert all(epoch.lower_bound_s <= epoch.makespan_s * (1 + 1e-9) for epoch in run.epochs)
+    assert all(epoch.lower_bound_s <= epoch.makespan_s * (1 + 1e-9) for epoch in run.scheduling.epochs)
     core = Core(simulation.store.experiment(EXPERIMENT))
     for event in simulation.log:
         core.apply(event)
         if core.fit is not None and (asked := planner_query(core.fit)) is not None:
             assert asked.problem.gpus == tuple(counts[:workers])
             assert from_json(to_json(asked.problem)).gpus == asked.problem.gpus
-            busy = core.state.runs["fit-1"].open.values()
+            busy = core.state.runs["fit-1"].tasks.open.values()
             for name, ready in zip(asked.workers, asked.problem.gpu_ready, strict=True):
                 # A queued task is expected on the device that becomes free first.
                 assert sum(map(bool, ready)) <= sum(task.worker == name for task in busy)

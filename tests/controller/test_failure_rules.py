@@ -148,7 +148,7 @@ def test_a_rule_moves_preprocessing_to_another_worker(kind: FailureKind) -> None
     fail_partition(story, kind, "retry_elsewhere", worker=1)
     assert str(PARTITION) in given(story)
     fail_partition(story, kind, "retry_elsewhere")
-    fatal = story.state.runs["etl-1"].fatal
+    fatal = story.state.runs["etl-1"].failures.fatal
     assert fatal is not None
     assert fatal.line == "[the rule] it failed"
 
@@ -160,7 +160,7 @@ def test_a_rule_decides_the_cost_of_a_preprocessing_crash(action: Action, is_ove
     """Three attempts or one; the run's message names the rule."""
     story = preprocessing()
     fail_partition(story, FailureKind.CRASH, action)
-    assert (story.state.runs["etl-1"].fatal is not None) == is_over
+    assert (story.state.runs["etl-1"].failures.fatal is not None) == is_over
     core = core_of(story)
     steps = core.decide(all_here(story), core.state.runs["etl-1"])
     ends = [
@@ -174,7 +174,7 @@ def test_a_cluster_rule_quarantines_a_preprocessing_worker() -> None:
     story = preprocessing()
     fail_partition(story, FailureKind.DEVICE, "quarantine")
     task = story.state.runs["etl-1"].task(PARTITION)
-    assert (task.failures, story.state.runs["etl-1"].fatal) == (0, None)
+    assert (task.failures, story.state.runs["etl-1"].failures.fatal) == (0, None)
     assert given(story)[str(PARTITION)].worker == "worker-1"
     statuses = [WorkerStatus(record=worker("a", f"worker-{number}"), silent_s=0.0) for number in range(3)]
     (action,) = act(statuses, HealthAnswer(), evidence([ended(story.state)]), story.time)

@@ -124,7 +124,7 @@ def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
     assert [*run.models["m00"].struck] == ["ddp-2x1"]
     assert {len(v.partitions) for v in run.models["m00"].visits} == {1}
     assert {len(v.partitions) for v in run.models["m01"].visits} == {2}
-    assert not any(task.failures for task in run.tasks.values())
+    assert not any(task.failures for task in run.tasks.by_key.values())
 
 
 def test_a_gang_plan_is_ruled_out_only_after_repeated_member_losses() -> None:

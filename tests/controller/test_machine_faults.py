@@ -22,6 +22,7 @@ from cerebro.contract.stored.health import (
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, TaskKey, TaskState, worker_quarantine
+from cerebro.state.runs.parts.run_tasks import RunTasks
 from cerebro.state.tasks.task import Task
 from controller.exclusions.health import Quarantined, act, evidence, given_up_at
 from controller.exclusions.machines import Machines
@@ -125,7 +126,7 @@ def attempts(*ends: tuple[str, str]) -> Task:
 
 def run_of(task: Task) -> Any:
     return SimpleNamespace(
-        models={"m0": SimpleNamespace(id="m0", state=ModelState.FAILED)}, tasks={"t": task}
+        models={"m0": SimpleNamespace(id="m0", state=ModelState.FAILED)}, tasks=RunTasks(by_key={"t": task})
     )
 
 

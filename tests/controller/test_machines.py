@@ -134,7 +134,7 @@ def test_a_task_moves_to_another_worker_after_a_hardware_failure() -> None:
     assert len(set(tried[:2])) == 2
     state = fold(EXPERIMENT, simulation.log)
     assert_complete(state, epochs=2, partitions=2)
-    (task,) = (t for t in state.runs["fit-1"].tasks.values() if t.device_failures)
+    (task,) = (t for t in state.runs["fit-1"].tasks.by_key.values() if t.device_failures)
     assert (task.failures, task.device_failures) == (0, 1)
 
 
@@ -144,8 +144,8 @@ def test_failures_on_all_machines_blame_no_single_worker() -> None:
     simulation = simulate(Scenario(replicas=own_partition(4), outcome=everywhere), models=3)
     run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
     assert run.state is RunState.FAILED
-    assert "perhaps no single worker is the cause" in run.error
-    assert all(task.device_failures <= MAX_DEVICE_FAILURES for task in run.tasks.values())
+    assert "perhaps no single worker is the cause" in run.failures.error
+    assert all(task.device_failures <= MAX_DEVICE_FAILURES for task in run.tasks.by_key.values())
     known = simulation.store.workers_health()
     assert len(known.quarantined()) <= 2
     assert "not quarantined" in {each.what for each in known.incidents}
@@ -177,9 +177,9 @@ def test_an_error_in_all_models_costs_one_attempt_and_no_quarantine(workers: int
         simulation = simulate(Scenario(replicas=own_partition(workers), outcome=mistake))
         run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
         assert run.state is RunState.FAILED
-        assert failure.message in run.error
+        assert failure.message in run.failures.error
         assert simulation.store.workers_health().quarantined() == set()
-        ends.append((len(failures(simulation)), run.ended))
+        ends.append((len(failures(simulation)), run.clock.ended))
     (plain, plain_s), (alike, alike_s) = ends
     assert alike - plain <= 1
     assert alike_s - plain_s <= 3.0

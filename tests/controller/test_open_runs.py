@@ -184,7 +184,7 @@ def test_two_experiments_run_concurrently(controlled: Callable[..., loop.Control
     for name in ("one", "two"):
         run = store.state(name).runs["fit-1"]
         assert all(len(model.visits) == 4 for model in run.models.values())
-        spans.append((run.started, run.ended))
+        spans.append((run.clock.started, run.clock.ended))
     (one_began, one_ended), (two_began, two_ended) = spans
     assert one_began < two_ended
     assert two_began < one_ended
@@ -208,9 +208,9 @@ def test_started_runs_continue_under_a_lower_limit(
     controlled(store, lambda: store.is_over("three", "fit-1"), open_runs=1)
     runs = [store.state(name).runs["fit-1"] for name in ("one", "two", "three")]
     assert all(run.state is RunState.FINISHED for run in runs)
-    assert runs[2].started >= max(run.ended for run in runs[:2])
-    newest_first = max(runs[0].started, runs[1].started)
-    assert newest_first < min(runs[0].ended, runs[1].ended), "neither waited for the other"
+    assert runs[2].clock.started >= max(run.clock.ended for run in runs[:2])
+    newest_first = max(runs[0].clock.started, runs[1].clock.started)
+    assert newest_first < min(runs[0].clock.ended, runs[1].clock.ended), "neither waited for the other"
 
 
 def test_the_report_lists_active_runs_and_devices(

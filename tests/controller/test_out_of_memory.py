@@ -58,7 +58,7 @@ def test_an_out_of_memory_retry_runs_alone() -> None:
         retried = [
             key
             for key in open_tasks
-            if (task := state.runs["fit-1"].tasks[key]).exhausted and task.attempt == 2
+            if (task := state.runs["fit-1"].tasks.by_key[key]).exhausted and task.attempt == 2
         ]
         seen_retry |= bool(retried)
         assert not retried or len(open_tasks) == 1

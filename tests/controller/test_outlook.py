@@ -26,7 +26,7 @@ def test_a_slow_worker_does_not_make_its_model_look_slow(slower: float) -> None:
     estimates.settle()
     key = sub_epoch(1, 0, "m00")
     story.start(key, 0)
-    task = story.run.open[str(key)]
+    task = story.run.tasks.open[str(key)]
     assert task.state is TaskState.RUNNING
     fit: Any = SimpleNamespace(
         rows={0: 10},

@@ -59,5 +59,5 @@ def test_a_volume_error_during_planning_pauses_the_run(
             assert isinstance(step, Note)
             note(step.event, now)
             assert waiting_for(state, run) == f"paused: {error}"
-            assert run.full_volume == error.path
+            assert run.pause.volume == error.path
     assert tries == [0.0, 15.0, 45.0, 105.0, 225.0, 345.0, 465.0]

@@ -120,9 +120,9 @@ def test_a_plan_is_void_when_a_worker_is_lost() -> None:
     core = Core(simulation.store.experiment(EXPERIMENT))
     voided = False
     for event in simulation.log:
-        had_plan = bool(core.state.runs) and core.state.runs["fit-1"].planned is not None
+        had_plan = bool(core.state.runs) and core.state.runs["fit-1"].scheduling.planned is not None
         core.apply(event)
-        voided |= had_plan and core.state.runs["fit-1"].planned is None
+        voided |= had_plan and core.state.runs["fit-1"].scheduling.planned is None
     assert voided
     assert_complete(core.state, epochs=4, partitions=5)
 

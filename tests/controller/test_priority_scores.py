@@ -94,7 +94,7 @@ def train(story: Story, model: str, partition: int, *losses: float, name: str = 
 
 def priority_scores(story: Story) -> list[float]:
     """Return the scores by the run's policy."""
-    return PriorityScores().of(story.state, story.run, POLICIES[story.run.scheduler])
+    return PriorityScores().of(story.state, story.run, POLICIES[story.run.scheduling.scheduler])
 
 
 def test_hermes_sees_the_losses_of_sub_epochs() -> None:

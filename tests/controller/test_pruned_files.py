@@ -208,9 +208,9 @@ def test_the_run_end_waits_for_models_pruned_during_a_removal(tmp_path: Path) ->
     disk, gate = Disk(tmp_path), Gate()
     best = {model.id for model in disk.run.best_models(2)}
     files = disk.pruned(lambda term: gate.wait(HANG_S))
-    disk.run.pruned, later = disk.run.pruned[:1], disk.run.pruned[1:]
+    disk.run.checkpoints.pruned, later = disk.run.checkpoints.pruned[:1], disk.run.checkpoints.pruned[1:]
     files.tend(EXPERIMENT, disk.run, 1)
-    disk.run.pruned += later
+    disk.run.checkpoints.pruned += later
     files.tend(EXPERIMENT, disk.run, 1)
     gate.set()
     disk.wait(files)
@@ -297,7 +297,11 @@ def test_the_parent_checkpoint_of_a_waiting_clone_survives_compaction(tmp_path: 
     for visit in trained("m00", partitions, epochs=5).visits[len(parent.visits) :]:
         parent.add(visit)
     parent.state, parent.removed = ModelState.STOPPED, {parent.visits[-1].file}
-    run.models, run.young, run.pruned = {"m00": parent, "m01": clone}, {"m01": clone}, []
+    run.models, run.checkpoints.young, run.checkpoints.pruned = (
+        {"m00": parent, "m01": clone},
+        {"m01": clone},
+        [],
+    )
     volumes = Volumes(**dict.fromkeys(Volumes.__dataclass_fields__, tmp_path))
     before = Leftovers.of(volumes, EXPERIMENT, run, parent)
     assert parent.is_pruned

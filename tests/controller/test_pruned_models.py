@@ -126,7 +126,7 @@ def _stop_test(state: ExperimentState, name: str, done: tuple[str, ...], *left: 
         kind="test", dataset=DATASET, fit="fit-1", models=models, partitions={0: 10}, is_whole=True
     )
     tell(state, RunRequested(run=name, request=request), RunStarted(run=name, plan=plan))
-    for task in [key for key, task in state.runs[name].tasks.items() if task.key.model in done]:
+    for task in [key for key, task in state.runs[name].tasks.by_key.items() if task.key.model in done]:
         tell(
             state,
             TaskAssigned(task=task, attempt=1, worker="worker-0"),

@@ -30,6 +30,7 @@ from cerebro.contract.search import ASHA
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ModelState, Run, RunState
 from cerebro.state.runs import pruning
+from cerebro.state.runs.parts.retention import owner_of_origin
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
 from controller.scaling.cluster_snapshot import ClusterSnapshot
@@ -96,8 +97,8 @@ def _may_have_files(disk: PrunedDisk) -> set[str]:
     for model in run.models.values():
         if model.state is ModelState.ACTIVE or pruning.may_go_on(run, model):
             found.add(model.id)
-            if model.id in run.young:
-                found.add(run.owner_of_origin(model).id)
+            if model.id in run.checkpoints.young:
+                found.add(owner_of_origin(model, run.models).id)
     return found
 
 

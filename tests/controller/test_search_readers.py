@@ -212,7 +212,8 @@ def test_a_grid_with_added_models_reports_no_share_of_epochs() -> None:
     done, total = run.progress()
     assert done == total == run.counts.sub_epochs
     assert any(
-        "3 models" in line and "epochs trained" in line for line in schedule_lines(state, run, run.ended)
+        "3 models" in line and "epochs trained" in line
+        for line in schedule_lines(state, run, run.clock.ended)
     )
     assert "was stopped" in stopped_text(state, run)
     assert not rungs.rungs(run)

@@ -58,7 +58,9 @@ def test_another_worker_repeats_a_lost_search_request() -> None:
     outages = [WorkerOutage(worker=f"worker-{n}", start=2.0 + 9 * n, length=20) for n in range(3)]
     made = searched(scenario={"outages": outages, "search_s": 3.0})
     run = fit_of(made)
-    attempts = [len(task.attempts) for key, task in run.tasks.items() if TaskKey.parse(key).kind == "search"]
+    attempts = [
+        len(task.attempts) for key, task in run.tasks.by_key.items() if TaskKey.parse(key).kind == "search"
+    ]
     assert max(attempts) > 1
     assert run.state is RunState.FINISHED
     assert run.search is not None

@@ -77,7 +77,7 @@ def test_a_search_without_results_fails(is_made: bool) -> None:
     assert run.search is not None
     assert "nothing was measured of 50 models in a row" in (run.search.finish or "")
     refused = "no model of the search could be made: batch_size is 4096, expected"
-    assert ("models failed: it raises" if is_made else refused) in run.error
+    assert ("models failed: it raises" if is_made else refused) in run.failures.error
     assert bool(run.models) is is_made
 
 

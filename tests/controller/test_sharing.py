@@ -109,7 +109,7 @@ def test_a_limit_of_one_open_run_equals_a_run_alone() -> None:
         event for event in alone.log if event.time < alone.now
     ]
     other = fold("other", after.store.events("other")).runs["fit-1"]
-    assert other.started == fold(EXPERIMENT, after.log).runs["fit-1"].ended
+    assert other.clock.started == fold(EXPERIMENT, after.log).runs["fit-1"].clock.ended
 
 
 @pytest.mark.parametrize("at", [0.0, 3.0])

@@ -33,7 +33,7 @@ Spans = dict[tuple[str, int], list[tuple[float, float]]]
 def had(run: Run) -> Spans:
     """Return the run's own use of each device, in order."""
     found: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-    for each in busy(run, run.ended):
+    for each in busy(run, run.clock.ended):
         for device in each.devices:
             if each.started < each.ended:
                 found[each.worker, device].append((each.started, each.ended))
@@ -43,7 +43,7 @@ def had(run: Run) -> Spans:
 def told(run: Run) -> Spans:
     """Return the recorded use by other runs."""
     found: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-    for spans in run.taken.values():
+    for spans in run.device_time.taken.values():
         for span in spans:
             found[span.worker, span.device].append((span.since, span.until))
     return {place: sorted(spans) for place, spans in found.items()}
@@ -79,14 +79,14 @@ def test_the_log_records_exactly_the_use_by_other_runs(fits: Fits) -> None:
         for place, spans in theirs.items():
             missing = 0.0
             for span in spans:
-                since, until = max(span[0], run.zero), min(span[1], run.ended)
+                since, until = max(span[0], run.zero), min(span[1], run.clock.ended)
                 missing += max(0.0, until - since) - seconds_in(noted.get(place, []), since, until)
             assert missing <= _NEW_S + 1e-6
-        found = schedule_now(state, run, run.ended)
+        found = schedule_now(state, run, run.clock.ended)
         assert found is not None
         assert found.lower_bound_s <= found.makespan_s + 1e-6
         assert found.idle_s >= 0
-        assert all(report.lower_bound_s <= report.makespan_s + 1e-6 for report in run.epochs)
+        assert all(report.lower_bound_s <= report.makespan_s + 1e-6 for report in run.scheduling.epochs)
 
 
 def shared(sub_epoch_s: float, *, models: int, others: int, workers: int = 4, epochs: int = 3) -> Simulation:
@@ -109,7 +109,7 @@ def shared(sub_epoch_s: float, *, models: int, others: int, workers: int = 4, ep
 def gap_of(events: Sequence[Event]) -> float:
     state = fold(EXPERIMENT, [*events])
     run = state.runs["fit-1"]
-    found = schedule_now(state, run, run.ended)
+    found = schedule_now(state, run, run.clock.ended)
     assert found is not None
     return found.gap
 

@@ -95,7 +95,7 @@ def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:
     revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
     assert {event.loss for event in revoked} <= {FailureKind.PREEMPTED, None}
     assert simulation.now < 60
-    tasks_done = fold(EXPERIMENT, simulation.log).runs["fit-1"].tasks.values()
+    tasks_done = fold(EXPERIMENT, simulation.log).runs["fit-1"].tasks.by_key.values()
     assert sum(task.losses + task.failures for task in tasks_done) == 0
 
 
@@ -152,8 +152,8 @@ def test_a_partition_that_cannot_be_rebuilt_fails_the_run_with_the_reason() -> N
     )
     run = fold(EXPERIMENT, simulate(scenario).log).runs["fit-1"]
     assert run.state is RunState.FAILED
-    assert "training partition 1" in run.error
-    assert "no such image" in run.error
+    assert "training partition 1" in run.failures.error
+    assert "no such image" in run.failures.error
 
 
 def test_a_test_on_training_data_rebuilds_a_lost_partition() -> None:

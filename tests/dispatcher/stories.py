@@ -110,7 +110,10 @@ class Story:
 
     def run_task(self, key: str, worker: str, result: TaskResult | None) -> None:
         """Assign, start and, with a result, commit a task."""
-        attempt = next((r.tasks[key].attempt for r in self.state.runs.values() if key in r.tasks), 0) + 1
+        attempt = (
+            next((r.tasks.by_key[key].attempt for r in self.state.runs.values() if key in r.tasks.by_key), 0)
+            + 1
+        )
         self.tell(TaskAssigned(task=key, attempt=attempt, worker=worker), 0.1)
         self.tell(TaskStarted(task=key, attempt=attempt, worker=worker), 0.1)
         if result is not None:

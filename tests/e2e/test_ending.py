@@ -70,7 +70,7 @@ def test_sigterm_preempts_a_sub_epoch_and_it_is_repeated(lab: Lab, prepared: str
     result = lab.result(fit, experiment)
     assert result.failures() == {}
     run = lab.check(experiment, result.run)
-    task = run.tasks[event.task]
+    task = run.tasks.by_key[event.task]
     assert (task.failures, task.losses, len(task.attempts)) == (0, 0, 2)
     assert [path for path in lab.volumes.checkpoints.rglob(".*") if path.is_file()] == []
 

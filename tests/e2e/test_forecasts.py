@@ -59,7 +59,7 @@ def test_a_fit_has_a_forecast_of_its_end_and_goal(lab: Lab, prepared: str, brake
     run = log.state().runs[made.run]
     assert "forecast: was to end at" in experiment.status()
     # Accuracy is tested in virtual time, since this machine may have become busier.
-    assert run.started < made.time < made.time + made.end.p50_s
+    assert run.clock.started < made.time < made.time + made.end.p50_s
 
 
 @pytest.mark.slow

@@ -172,5 +172,5 @@ def test_a_terminated_worker_uses_up_no_attempt_of_its_gang(lab: Lab, prepared: 
     lab.gate.open()
     assert lab.result(fit, experiment).failures() == {}
     run = newest(lab, experiment)
-    assert not any(task.failures for task in run.tasks.values())
+    assert not any(task.failures for task in run.tasks.by_key.values())
     check_weights(lab, run, tmp_path)

@@ -81,8 +81,8 @@ def test_a_procedure_that_raises_pauses_the_run_until_the_cause_is_fixed(lab: La
     log = lab.log(experiment)
     log.until_type("RunPaused")
     run = run_of(lab, experiment)
-    assert "No such file or directory" in run.reason
-    assert "self.path.open().close()" in run.reason
+    assert "No such file or directory" in run.pause.reason
+    assert "self.path.open().close()" in run.pause.reason
     missing.touch()
     experiment.resume(run.id)
     assert lab.result(fit, experiment).failures() == {}
@@ -112,7 +112,7 @@ def test_a_user_fixes_a_procedure_and_the_search_continues(lab: Lab) -> None:
     )
     log = lab.log(experiment)
     log.until_type("RunPaused")
-    assert "'Mistaken' object has no attribute 'nothing'" in run_of(lab, experiment).reason
+    assert "'Mistaken' object has no attribute 'nothing'" in run_of(lab, experiment).pause.reason
     experiment.resume(search=Halving(models=4))
     assert lab.result(fit, experiment).failures() == {}
     run = run_of(lab, experiment)
@@ -135,6 +135,6 @@ def test_etl_workers_answer_requests_of_searches(pods: Lab) -> None:
         run = run_of(pods, experiment)
         check_complete(run)
         assert len(run.models) == (samples or 4)
-        tasks = [task for task in run.tasks.values() if task.key.kind == "search"]
+        tasks = [task for task in run.tasks.by_key.values() if task.key.kind == "search"]
         assert {(task.key.request or "").partition("-")[0] for task in tasks} == {asked}
         assert {task.attempts[-1].worker for task in tasks} <= {"worker-0-etl", "worker-1-etl"}

@@ -61,7 +61,7 @@ def test_a_stopped_run_resumes_under_another_scheduler(lab: Lab, prepared: str) 
     experiment.set_scheduler("fifo", planner=False)
     experiment.resume()
     assert experiment.watch(progress=False).state == "finished"
-    assert lab.check(experiment).scheduler == "fifo"
+    assert lab.check(experiment).scheduling.scheduler == "fifo"
     done = [command.what for command in experiment.state().commands if command.run == run]
     assert done[-3:] == [
         f"stopped {run}",

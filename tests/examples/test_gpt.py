@@ -82,7 +82,7 @@ def test_a_model_that_does_not_fit_its_device_uses_another_parallel_plan(
         for model, parallel_plan in zip(("m00", "m01"), parallel_plans, strict=True):
             assert "MiB of its device, which has 400 MiB" in table[model, "single"]
             assert table[model, parallel_plan] == ""
-        assert not any(task.failures for task in experiment.state().runs["fit-1"].tasks.values())
+        assert not any(task.failures for task in experiment.state().runs["fit-1"].tasks.by_key.values())
         replay = [sys.executable, "-m", "cerebro.cli", "replay", "gpt", "--tolerance", "1e-4"]
         done = subprocess.run(replay, capture_output=True, text=True, timeout=4 * HANG_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -95,7 +95,7 @@ def test_the_example_finishes() -> None:
     """If one device is enough, each model trains there for one epoch without any trial."""
     assert trained("gpt") == ["single", "single"]
     run = Experiment.attach("gpt").state().runs["fit-1"]
-    assert run.inspection is None
+    assert run.trials.inspection is None
 
 
 def test_text_rows_of_a_file_are_consecutive(tmp_path: Path) -> None:

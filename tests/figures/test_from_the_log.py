@@ -42,7 +42,7 @@ def test_a_curve_over_rows_or_time_ends_where_the_epoch_ends() -> None:
     story = fitted()
     assert epoch_curves(story.run, "loss", axis="row")[0].x == (20.0, 40.0)
     visits = story.model().visits
-    expected = tuple(visits[i].ended - story.run.origin for i in (1, 3))
+    expected = tuple(visits[i].ended - story.run.clock.first_start for i in (1, 3))
     assert epoch_curves(story.run, "loss", axis="time")[0].x == expected
 
 
@@ -76,7 +76,7 @@ def test_every_attempt_that_ran_is_a_span() -> None:
         ("m02", 1, "running", ""),
     ]
     assert found[0].start_s == 0.0
-    assert found[-1].end_s == story.time + 10 - run.origin
+    assert found[-1].end_s == story.time + 10 - run.clock.first_start
     assert all(span.start_s < span.end_s for span in found)
 
 

@@ -63,7 +63,7 @@ def test_a_worker_is_absent_from_its_loss_until_it_is_back() -> None:
     story.fit()
     story.tell(lost(1), joined(1, incarnation="b"))
     story.train(1, 0)
-    origin = story.run.origin
+    origin = story.run.clock.first_start
     story.tell(lost(1, incarnation="b", reason="killed"))
     killed = story.time
     story.tell(joined(1, incarnation="c"), joined(2))
@@ -83,7 +83,7 @@ def test_a_worker_lost_between_runs_is_absent_when_the_run_resumes() -> None:
     story.etl()
     story.fit()
     story.train(1, 0)
-    origin = story.run.origin
+    origin = story.run.clock.first_start
     story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
     story.tell(lost(1))
     gone = story.time - origin

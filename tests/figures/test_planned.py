@@ -81,8 +81,8 @@ def test_started_sub_epochs_leave_the_plan_and_delay_the_rest() -> None:
         ("m00", 2, 0),
         ("m01", 2, 1),
     ]
-    begun = made.run.open[str(sub_epoch(1, 1, "m01"))].attempts[-1].started
-    assert found[0].start_s == begun + 3.0 - made.run.origin
+    begun = made.run.tasks.open[str(sub_epoch(1, 1, "m01"))].attempts[-1].started
+    assert found[0].start_s == begun + 3.0 - made.run.clock.first_start
 
 
 def test_an_unused_plan_is_not_shown() -> None:
@@ -110,5 +110,5 @@ def test_no_worker_and_no_model_has_two_sub_epochs_at_once(later_s: float, begun
         for name in {getattr(each, key) for each in found}:
             mine = [each for each in found if getattr(each, key) == name]
             assert all(after.start_s >= before.end_s - 1e-6 for before, after in pairwise(mine))
-    now_s = made.time + later_s - made.run.origin if begun else 0.0
+    now_s = made.time + later_s - made.run.clock.first_start if begun else 0.0
     assert all(each.start_s >= now_s - 1e-6 for each in found)

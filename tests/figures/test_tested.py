@@ -42,7 +42,7 @@ def test_metrics_of_the_whole_split_are_shown_unchanged(sizes: list[int], metric
     """For any number of partitions: one number per metric, without averaging."""
     story = Story()
     run = planned(story, sizes, is_whole=True)
-    for task in list(run.tasks.values()):
+    for task in list(run.tasks.by_key.values()):
         story.do(task.key, 0, TaskResult(rows=sum(sizes), metrics=metrics))
     found = figures.tested(run)
     assert [(one.model, one.epoch, one.rows, one.parts) for one in found] == [

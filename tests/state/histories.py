@@ -91,8 +91,8 @@ class History(Story):
 
     def _work(self) -> bool:
         """Assign the next sub-epoch or validation, or start or commit an open task."""
-        if self.run.open and self.random.random() < 0.7:
-            task = self.random.choice(self.run.open_tasks())
+        if self.run.tasks.open and self.random.random() < 0.7:
+            task = self.random.choice([*self.run.tasks.open.values()])
             worker = int((task.worker or "").removeprefix("worker-"))
             if task.state is TaskState.ASSIGNED:
                 gang = (self.state.workers[name] for name, _ in task.attempts[-1].places)
@@ -175,9 +175,9 @@ class History(Story):
 
     def _trouble(self) -> bool:
         """Fail or revoke an open task."""
-        if not self.run.open:
+        if not self.run.tasks.open:
             return False
-        task = self.random.choice(self.run.open_tasks())
+        task = self.random.choice([*self.run.tasks.open.values()])
         named = {"task": str(task.key), "attempt": task.attempt, "worker": task.worker or ""}
         place = self.random.choice([None, "device", "host"])
         failure = Failure.model_validate(
@@ -206,7 +206,7 @@ class History(Story):
         """Stop, finish or resume the run."""
         if (
             self.run.is_open
-            and not self.run.open
+            and not self.run.tasks.open
             and (self.run.is_complete() or self.run.state is RunState.STOPPING)
         ):
             is_stopped = self.run.state is RunState.STOPPING
@@ -227,7 +227,7 @@ class History(Story):
             return True
         self.tell(lost(number, incarnation=worker.incarnation))
         for key in list(worker.open_tasks):
-            task = self.run.tasks[key]
+            task = self.run.tasks.by_key[key]
             self.tell(
                 TaskRevoked(
                     task=key,

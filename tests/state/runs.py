@@ -80,5 +80,5 @@ def dispatched(
 
 
 def _note(story: TimedStory, run: Run) -> None:
-    while len(run.epochs) < min(model.completed_epochs for model in run.models.values()):
-        story.report(len(run.epochs) + 1)
+    while len(run.scheduling.epochs) < min(model.completed_epochs for model in run.models.values()):
+        story.report(len(run.scheduling.epochs) + 1)

@@ -11,7 +11,7 @@ from cerebro.state import ExperimentState, ModelState, Run, TaskState
 
 
 def assert_sound(state: ExperimentState) -> None:
-    open_tasks = {str(t.key): t for run in state.runs.values() for t in run.open_tasks()}
+    open_tasks = {str(t.key): t for run in state.runs.values() for t in run.tasks.open.values()}
     at_workers = {
         (key, worker.name, devices)
         for worker in state.workers.values()
@@ -31,7 +31,9 @@ def assert_sound(state: ExperimentState) -> None:
     for run in state.runs.values():
         assert_counted(run)
         for model in run.models.values():
-            sub_epochs = [k for k, t in run.open.items() if t.key.model == model.id and t.key.kind == "train"]
+            sub_epochs = [
+                k for k, t in run.tasks.open.items() if t.key.model == model.id and t.key.kind == "train"
+            ]
             assert sub_epochs == ([model.busy] if model.busy else []), (
                 "isolation: one open sub-epoch per model"
             )
@@ -69,7 +71,7 @@ def assert_counted(run: Run) -> None:
             assert all(m.returns == m.visits[0].names for m in firsts)
         assert not counts.pending
         return
-    own = run.own_tasks()
+    own = run.tasks.requested()
     assert counts.pending == {str(t.key): t for t in own if t.state is TaskState.PENDING}
     done = [a for task in own for a in task.attempts if a.outcome == "committed"]
     assert counts.committed == len(done)

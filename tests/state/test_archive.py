@@ -56,7 +56,7 @@ def test_compaction_changes_no_model_task_or_schedule(
         has_parallel_plans=has_parallel_plans,
         has_gangs=has_gangs,
     )
-    history.state.archive_after = history.run.archive_after = after
+    history.state.archive_after = history.run.compaction.threshold = after
     whole = ExperimentState(name="one", archive_after=None)
     beside = ExperimentState(name="one", archive_after=after, keeps_archived=True)
     for event in history.log:
@@ -88,12 +88,12 @@ def test_compaction_changes_no_model_task_or_schedule(
 def tell_of_epochs(history: History, reports: int) -> None:
     """Report epochs as the controller does; after `reports` epochs, add a model."""
     run = history.run
-    if run.is_open and run.has_known_models and len(run.epochs) == reports:
+    if run.is_open and run.has_known_models and len(run.scheduling.epochs) == reports:
         new = NewModel(hyperparams={"lr": 0.5, "batch_size": 1}, epochs=EPOCHS)
         history.tell(ModelsAdded(run="fit-1", models=(new,)))
     reached = epochs_of_all(run)
-    if run.is_open and run.has_known_models and reached > len(run.epochs):
-        history.tell(epoch_report(history.state, run, len(run.epochs) + 1))
+    if run.is_open and run.has_known_models and reached > len(run.scheduling.epochs):
+        history.tell(epoch_report(history.state, run, len(run.scheduling.epochs) + 1))
 
 
 def assert_kept_beside(beside: Run, whole: Run) -> None:
@@ -104,8 +104,12 @@ def assert_kept_beside(beside: Run, whole: Run) -> None:
 
 def assert_same(one: Run, whole: Run) -> None:
     """Compare all data except compacted sub-epochs."""
-    assert one.trained_s == pytest.approx(whole.trained_s)
-    assert (one.newest_commit, one.ends, one.starts) == (whole.newest_commit, whole.ends, whole.starts)
+    assert one.device_time.trained_s == pytest.approx(whole.device_time.trained_s)
+    assert (one.clock.newest_commit, one.scheduling.epoch_ends, one.device_time.starts) == (
+        whole.clock.newest_commit,
+        whole.scheduling.epoch_ends,
+        whole.device_time.starts,
+    )
     assert one.counts == whole.counts
     for model, other in zip(one.models.values(), whole.models.values(), strict=True):
         assert (model.epoch, model.remaining, model.due) == (other.epoch, other.remaining, other.due)
@@ -147,10 +151,10 @@ def assert_same_schedule(one: ExperimentState, whole: ExperimentState, now: floa
 def test_access_to_a_compacted_sub_epoch_raises_archived_error() -> None:
     """Access raises a specific error, not IndexError; the last sub-epochs of epochs stay available."""
     history = History(Random(1), validated=False, epochs=EPOCHS)
-    history.state.archive_after = history.run.archive_after = 0
+    history.state.archive_after = history.run.compaction.threshold = 0
     while not any(model.visits.archived > 2 for model in history.run.models.values()):
         history.step()
-        if history.run.is_open and len(history.run.epochs) < (e := epochs_of_all(history.run)):
+        if history.run.is_open and len(history.run.scheduling.epochs) < (e := epochs_of_all(history.run)):
             history.tell(epoch_report(history.state, history.run, e))
     model = next(m for m in history.run.models.values() if m.visits.archived > 2)
     last = model.visits_until(1) - 1
@@ -168,7 +172,7 @@ def test_a_compacted_task_counts_as_committed() -> None:
     for partition in model.partitions:
         key = f"{run.id}/train/{model.id}/e1/p{partition}"
         assert run.find(key).state is TaskState.COMMITTED
-        assert key in run.tasks or not run.find(key).attempts
+        assert key in run.tasks.by_key or not run.find(key).attempts
 
 
 @settings(deadline=None, max_examples=40)
@@ -176,7 +180,7 @@ def test_a_compacted_task_counts_as_committed() -> None:
 def test_the_fold_keeps_best_and_unvalidated_epochs(seed: int, validated: bool, after: int | None) -> None:
     """The fold keeps the best epoch of each metric and the epochs that await validation."""
     history = History(Random(seed), validated=validated, epochs=EPOCHS)
-    history.state.archive_after = history.run.archive_after = after
+    history.state.archive_after = history.run.compaction.threshold = after
     for _ in range(200):
         history.step()
         for model in history.run.models.values():

@@ -129,7 +129,7 @@ def _happen(story: Story, random: Random, number: int) -> None:
         fit if random.random() < 0.3 else RunResumed(run="fit-1", can_reopen=True),
     ]
     action = random.choice(["ask", "ask", "end", "train", "plan"])
-    open_ones = [run for run in going(story) if not runs[run].open]
+    open_ones = [run for run in going(story) if not runs[run].tasks.open]
     if action == "ask":
         story.tell(random.choice(wanted))
     elif action == "end" and open_ones:

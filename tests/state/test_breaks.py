@@ -7,7 +7,6 @@ import pytest
 from cerebro.contract.events import RunFinished
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ScheduleNow, TaskKey, schedule_now
-from cerebro.state.runs import breaks
 from tests.state.runs import TimedStory
 from tests.state.stories import joined, lost, sub_epoch
 
@@ -43,14 +42,14 @@ def now(story: TimedStory, seconds: float) -> ScheduleNow:
 def test_time_without_workers_does_not_count(is_noticed_at_once: bool) -> None:
     """The break starts with the last work, because idle workers are missed late. It ends when a worker returns."""
     story = interrupted(is_noticed_at_once=is_noticed_at_once)
-    assert story.run.breaks == [(story.zero + 4.0, story.zero + 4.0 + DOWN_S)]
+    assert story.run.clock.breaks == [(story.zero + 4.0, story.zero + 4.0 + DOWN_S)]
     story.runs(sub_epoch(1, 1), 1, 74.0, 76.0)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     found = now(story, 200.0)
     assert (found.makespan_s, found.lower_bound_s, found.gap) == (6.0, 4.0, 0.5)
     # Both workers during the last 2 s, with worker 1 busy.
     assert (found.idle_s, found.device_s) == (2.0, 8.0)
-    assert breaks.begun(story.run) == story.run.started + DOWN_S
+    assert story.run.clock.begun == story.run.clock.started + DOWN_S
 
 
 def test_waiting_beside_an_idle_worker_counts_as_makespan() -> None:
@@ -60,7 +59,7 @@ def test_waiting_beside_an_idle_worker_counts_as_makespan() -> None:
     story.runs(sub_epoch(1, 0), 0, 0.0, 2.0)
     story.at(3.0, lost(1))
     story.at(3.0 + DOWN_S, joined(1, incarnation="b"))
-    assert story.run.breaks == []
+    assert story.run.clock.breaks == []
     assert now(story, 80.0).makespan_s == 80.0
 
 
@@ -78,4 +77,4 @@ def test_a_search_request_without_training_workers_does_not_end_a_break(*, is_an
         story.time = story.zero + 39.0
         story.break_off(question, 2, 1, FailureKind.USER_ERROR, "it raises")
     story.at(50.0, joined(0, incarnation="b"), joined(1, incarnation="b"))
-    assert story.run.breaks == [(story.zero + 4.0, story.zero + 50.0)]
+    assert story.run.clock.breaks == [(story.zero + 4.0, story.zero + 50.0)]

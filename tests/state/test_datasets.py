@@ -36,7 +36,7 @@ def test_a_repeated_etl_run_rebuilds_only_partitions_without_replica() -> None:
     )
     assert again.plan is not None
     story.tell(RunRequested(run="etl-3", request=again.request), RunStarted(run="etl-3", plan=again.plan))
-    assert list(story.state.runs["etl-3"].tasks) == ["etl-3/etl/train/p1"]
+    assert list(story.state.runs["etl-3"].tasks.by_key) == ["etl-3/etl/train/p1"]
 
 
 def test_a_test_run_has_one_task_per_model() -> None:
@@ -55,7 +55,7 @@ def test_a_test_run_has_one_task_per_model() -> None:
         RunStarted(run="test-1", plan=plan),
     )
     run = story.state.runs["test-1"]
-    assert list(run.tasks) == ["test-1/test/m00", "test-1/test/m01"]
+    assert list(run.tasks.by_key) == ["test-1/test/m00", "test-1/test/m01"]
     story.do(TaskKey.parse("test-1/test/m00"), 1, TaskResult(rows=11))
     assert (run.is_complete(), run.progress()) == (False, (1, 2))
     story.do(TaskKey.parse("test-1/test/m01"), 0, TaskResult(rows=11))

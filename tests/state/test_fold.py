@@ -94,10 +94,10 @@ def events(draw: st.DrawFn, state: ExperimentState) -> Any:
     number = draw(st.integers(0, 2))
     if kind == "worker":
         return draw(st.sampled_from([joined(number, incarnation="b"), lost(number), joined(number)]))
-    open_now = [str(t.key) for run in state.runs.values() for t in run.open_tasks()]
+    open_now = [str(t.key) for run in state.runs.values() for t in run.tasks.open.values()]
     key = draw(st.sampled_from([*open_now * 4, *KEYS]))
     run_state = state.runs.get(key.split("/")[0])
-    known = run_state.tasks.get(key) if run_state else None
+    known = run_state.tasks.by_key.get(key) if run_state else None
     attempt = (known.attempt if known else 0) + draw(st.sampled_from([0, 0, 0, 1, 1, 2]))
     worker = draw(st.sampled_from([known.worker] * 3 if known and known.worker else [f"worker-{number}"]))
     named = {"task": key, "attempt": attempt, "worker": worker or f"worker-{number}"}

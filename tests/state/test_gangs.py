@@ -61,7 +61,7 @@ def test_a_gang_sub_epoch_counts_as_work_of_each_member() -> None:
     story.assign(gang(0, 2), 0, others=(member(2),))
     story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
     story.commit(gang(0, 2), 0)
-    assert story.run.trained_s == {"worker-0": 1.0, "worker-2": 1.0}
+    assert story.run.device_time.trained_s == {"worker-0": 1.0, "worker-2": 1.0}
     assert story.model().trained_s == 1.0
     assert [(bar.worker, bar.partition) for bar in spans(story.run, story.time)] == [
         ("worker-0", 0),
@@ -112,7 +112,7 @@ def test_a_gang_loses_its_attempt_as_a_whole() -> None:
     refused(story, lost.model_copy(update={"worker": "worker-2"}), "but worker-0 has it")
     story.tell(lost)
     assert not any(worker.open_tasks for worker in story.state.workers.values())
-    assert story.run.tasks[str(gang(0, 2))].state is TaskState.PENDING
+    assert story.run.tasks.by_key[str(gang(0, 2))].state is TaskState.PENDING
     story.assign(gang(0, 1, 3), 0, others=(member(1), member(3)))
 
 
@@ -126,5 +126,5 @@ def test_a_lost_checkpoint_reopens_the_whole_set() -> None:
     story.fail(sub_epoch(2, 0), 0, FailureKind.CHECKPOINT)
     model = story.model()
     assert (model.visited, model.completed_epochs, model.remaining) == (0, 0, (0, 1, 2, 3))
-    assert story.run.tasks[str(gang(0, 1, 2, 3))].state is TaskState.PENDING
+    assert story.run.tasks.by_key[str(gang(0, 1, 2, 3))].state is TaskState.PENDING
     story.train(1, 3)

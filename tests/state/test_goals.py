@@ -24,25 +24,25 @@ def test_worker_hours_include_workers_that_joined_before_the_run() -> None:
     """They count until they are lost, without the run's pauses."""
     story = begun()
     run = story.state.runs["fit-1"]
-    assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(2.0)
+    assert worker_hours(story.state, run, run.clock.started + 3600) == pytest.approx(2.0)
     story.tell(lost(1))
-    gone = story.state.worker_changes[-1].time - run.started
+    gone = story.state.worker_changes[-1].time - run.clock.started
     expected = (3600 + gone) / 3600
-    assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(expected)
+    assert worker_hours(story.state, run, run.clock.started + 3600) == pytest.approx(expected)
     story.tell(RunPaused(run="fit-1", reason="its budget is spent"), RunResumed(run="fit-1", by="ada"))
-    since, until = run.pauses[-1]
+    since, until = run.clock.pauses[-1]
     expected -= (until - since) / 3600
-    assert worker_hours(story.state, run, run.started + 3600) == pytest.approx(expected)
+    assert worker_hours(story.state, run, run.clock.started + 3600) == pytest.approx(expected)
 
 
 def test_a_resumed_run_ignores_its_spent_budget() -> None:
     """A resumed run continues without a budget."""
     story = begun(Goal(worker_hours=1.0))
     run = story.state.runs["fit-1"]
-    assert spent(story.state, run, run.started + 1000) == ""
-    assert "budget of 1 worker-hours is spent" in spent(story.state, run, run.started + 1801)
-    run.pauses.append((run.started + 1800.0, run.started + 1900.0))
-    assert spent(story.state, run, run.started + 5000) == ""
+    assert spent(story.state, run, run.clock.started + 1000) == ""
+    assert "budget of 1 worker-hours is spent" in spent(story.state, run, run.clock.started + 1801)
+    run.clock.pauses.append((run.clock.started + 1800.0, run.clock.started + 1900.0))
+    assert spent(story.state, run, run.clock.started + 5000) == ""
 
 
 def test_forecast_lines_state_the_end_and_the_needed_workers() -> None:
@@ -62,7 +62,7 @@ def test_forecast_lines_state_the_end_and_the_needed_workers() -> None:
         )
     )
     run = story.state.runs["fit-1"]
-    at = run.forecasts[0].time
+    at = run.scheduling.forecasts[0].time
     ends, short, other = forecast_lines(run, at)
     assert ends.startswith("forecast: ends at ")
     assert ends.endswith("with 2 workers")
@@ -77,6 +77,6 @@ def test_a_late_run_reports_its_delay(late_s: float, said: list[str]) -> None:
     story = begun(Goal(finish_by=1.0))
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     run = story.state.runs["fit-1"]
-    object.__setattr__(run.request, "goal", Goal(finish_by=run.ended - late_s))
-    lines = forecast_lines(run, run.ended)
+    object.__setattr__(run.request, "goal", Goal(finish_by=run.clock.ended - late_s))
+    lines = forecast_lines(run, run.clock.ended)
     assert [line.endswith(text) for line, text in zip(lines, said, strict=True)] == [True] * len(said)

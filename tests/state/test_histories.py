@@ -67,7 +67,7 @@ def test_invariants_and_counts_hold_for_any_history(
 
 def assert_stopped_models_can_go_on(run: Run) -> None:
     """A resumable model must not have a failed sub-epoch, which could never be assigned again."""
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         if task.key.kind == "train" and task.state is TaskState.FAILED:
             assert run.models[task.key.model or ""].state is ModelState.FAILED
 
@@ -79,14 +79,14 @@ def assert_counted(history: History) -> None:
     for sub_epoch in committed(run):
         for worker, devices in sub_epoch.places:
             seconds[worker] += sub_epoch.seconds * len(devices)
-    assert run.trained_s == pytest.approx(dict(seconds))
+    assert run.device_time.trained_s == pytest.approx(dict(seconds))
     visits = [visit for model in run.models.values() for visit in model.visits]
     waited = (
         (w, v.started, v.begun) for v in visits if v.start_s for w, devices in v.places for _ in devices
     )
-    assert sorted(run.starts) == sorted(waited)
+    assert sorted(run.device_time.starts) == sorted(waited)
     assert all(v.started <= v.begun <= v.ended for v in visits)
-    assert run.newest_commit == max((sub_epoch.ended for sub_epoch in committed(run)), default=0.0)
+    assert run.clock.newest_commit == max((sub_epoch.ended for sub_epoch in committed(run)), default=0.0)
     for model in run.models.values():
         assert model.trained_s == pytest.approx(sum(visit.seconds for visit in model.visits))
         assert model.compute_s == pytest.approx(sum(visit.compute_s for visit in model.visits))
@@ -140,7 +140,7 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
         name = str(t.key), t.attempt.number
         assert (t.attempt.started, t.attempt.ended) == (started.get(name, 0.0), ended.get(name, 0.0))
         assert t.attempt.has_run == (name in started)
-    assert history.run.origin == first
+    assert history.run.clock.first_start == first
     for model in history.run.models.values():
         assert model.redone == redone[model.id]
 

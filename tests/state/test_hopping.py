@@ -58,8 +58,10 @@ def test_a_worker_queues_at_most_one_task() -> None:
     refused(story, assigned(sub_epoch(1, 0, "m02"), 0), "which has")
     started = TaskStarted(task=str(sub_epoch(1, 0, "m01")), attempt=1, worker="worker-0")
     refused(story, started, "is open there")
-    assert {str(t.key) for t in story.run.open_tasks()} == set(story.state.workers["worker-0"].open_tasks)
-    assert all(task.state in OPEN for task in story.run.open_tasks())
+    assert {str(t.key) for t in story.run.tasks.open.values()} == set(
+        story.state.workers["worker-0"].open_tasks
+    )
+    assert all(task.state in OPEN for task in story.run.tasks.open.values())
 
 
 def test_each_device_has_one_running_and_one_queued_task() -> None:

@@ -64,9 +64,9 @@ def test_a_failed_trial_rules_out_its_parallel_plan_and_fails_no_run(kind: Failu
     named = started(story, DDP, (0, 1))
     story.tell(TaskFailed.model_validate({**named, "failure": Failure(kind=kind, message="no memory")}))
     run = story.run
-    assert "no memory" in run.trials["g00", "ddp-2"].reason
+    assert "no memory" in run.trials.outcomes["g00", "ddp-2"].reason
     assert run.task(DDP).state is TaskState.FAILED
-    assert (run.state, run.fatal, run.exhausted) == (RunState.RUNNING, None, set())
+    assert (run.state, run.failures.fatal, run.tasks.exhausted) == (RunState.RUNNING, None, set())
     assert all(model.failure is None for model in run.models.values())
 
 
@@ -86,9 +86,9 @@ def test_recalled_outcomes_do_not_replace_own_ones() -> None:
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=OUTCOME)}))
     earlier = TrialOutcome(batch_s=1.0)
     story.tell(TrialsRecalled(run="fit-1", outcomes={"g00/single": earlier, "g00/ddp-2": earlier}))
-    assert story.run.trials["g00", "ddp-2"] == OUTCOME
-    assert story.run.trials["g00", "single"] == earlier.model_copy(update={"is_recalled": True})
-    assert story.run.has_recalled
+    assert story.run.trials.outcomes["g00", "ddp-2"] == OUTCOME
+    assert story.run.trials.outcomes["g00", "single"] == earlier.model_copy(update={"is_recalled": True})
+    assert story.run.trials.has_recalled
     with pytest.raises(IllegalEventError, match="not known"):
         story.tell(TrialsRecalled(run="fit-1", outcomes={"g00/fsdp-2": earlier}))
     fresh = Story(devices=2)

@@ -64,7 +64,7 @@ def test_an_unusable_parallel_plan_is_ruled_out_without_costing_an_attempt(failu
     attempt(made, DDP, failure)
     assert labels(made) == ["checkpointing", "fsdp(reshard=False)-2"]
     assert made.run.task(sub_epoch(1, 0)).failures == 0
-    assert not made.run.exhausted
+    assert not made.run.tasks.exhausted
     assert made.model("m01").struck == {}
     attempt(made, FSDP)
     (visit,) = made.model().visits

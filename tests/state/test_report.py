@@ -18,7 +18,7 @@ from cerebro.state import Run, epoch_report, schedule_lines, schedule_now, sched
 from cerebro.state.experiment import fold
 from cerebro.state.reports.makespan_bound import least_s
 from cerebro.state.reports.timeline import committed
-from cerebro.state.runs.device_time import taken_s
+from cerebro.state.runs.parts.clock import RunClock
 from tests.state.runs import TimedStory, dispatched
 from tests.state.stories import joined, lost, sub_epoch
 
@@ -105,7 +105,7 @@ def test_sub_epochs_of_a_failed_model_count() -> None:
     story.runs(sub_epoch(1, 0, "m01"), 0, 2.0, 9.0)
     story.fail(sub_epoch(2, 0, "m01"), 0, FailureKind.USER_ERROR)
     story.report(1)
-    assert facts(story.run.epochs[0]) == (9.0, 9.0, {"worker-0": 0.0})
+    assert facts(story.run.scheduling.epochs[0]) == (9.0, 9.0, {"worker-0": 0.0})
     assert facts(epoch_report(story.state, story.run, 2))[:2] == (9.0, 9.0)
 
 
@@ -159,7 +159,7 @@ def test_schedule_lines_state_makespan_bound_idle_time_and_plan() -> None:
 @settings(deadline=None, max_examples=40)
 def test_no_run_beats_its_bound(story: TimedStory) -> None:
     """The same is true for each epoch; makespans and bounds never shrink."""
-    reports = story.run.epochs
+    reports = story.run.scheduling.epochs
     assert len(reports) == max(model.epochs for model in story.run.models.values())
     for report in reports:
         assert 0 < report.lower_bound_s <= report.makespan_s * (1 + 1e-9)
@@ -170,13 +170,15 @@ def test_no_run_beats_its_bound(story: TimedStory) -> None:
 @settings(deadline=None, max_examples=40)
 def test_work_and_idle_time_add_up_to_the_makespan(story: TimedStory) -> None:
     """Idle time, sub-epochs and start-up time add up to each worker's makespan."""
-    makespan = story.run.epochs[-1].makespan_s
+    makespan = story.run.scheduling.epochs[-1].makespan_s
     for worker in story.state.workers:
-        idle = sum(report.idle_s[worker] for report in story.run.epochs)
+        idle = sum(report.idle_s[worker] for report in story.run.scheduling.epochs)
         work = sum(sub_epoch.seconds for sub_epoch in committed(story.run) if sub_epoch.worker == worker)
         zero = story.run.zero
         starts = sum(
-            max(0.0, to - max(zero, since)) for name, since, to in story.run.starts if name == worker
+            max(0.0, to - max(zero, since))
+            for name, since, to in story.run.device_time.starts
+            if name == worker
         )
         assert idle + work + starts == pytest.approx(makespan)
 
@@ -188,8 +190,8 @@ def test_the_validator_needs_only_the_log(story: TimedStory) -> None:
     run = fold("one", story.log).runs["fit-1"]
     report = validate(*schedule_of(run), actual=True)
     assert report.violations == ()
-    assert report.makespan == pytest.approx(run.epochs[-1].makespan_s)
-    assert report.lower_bound == pytest.approx(run.epochs[-1].lower_bound_s)
+    assert report.makespan == pytest.approx(run.scheduling.epochs[-1].makespan_s)
+    assert report.lower_bound == pytest.approx(run.scheduling.epochs[-1].lower_bound_s)
 
 
 def taken(*spans: tuple[int, float, float], zero: float, until: float) -> DevicesTaken:
@@ -241,9 +243,11 @@ def test_adjacent_spans_of_other_runs_are_merged(notes: list[tuple[float, float]
         begin = 60.0 * number
         had = (0, begin + since, begin + end), (1, begin, begin + 60.0)
         story.tell(taken(*had, zero=story.zero, until=begin + 60.0))
-    assert [len(story.run.taken[f"worker-{number}"]) for number in range(2)] == [len(notes), 1]
+    assert [len(story.run.device_time.taken[f"worker-{number}"]) for number in range(2)] == [len(notes), 1]
     found = [
-        taken_s(story.run, f"worker-{number}", story.zero, story.zero + 60.0 * len(notes))
+        story.run.device_time.taken_s(
+            f"worker-{number}", story.zero, story.zero + 60.0 * len(notes), story.run.clock
+        )
         for number in range(2)
     ]
     assert found == pytest.approx([sum(end - since for since, end in notes), 60.0 * len(notes)])
@@ -258,13 +262,13 @@ def test_more_use_by_other_runs_never_lowers_the_bound(
     given_: list[tuple[int, float, float]], work: dict[int, float], devices: int
 ) -> None:
     """The bound is between the one without others and the one with all their time at the start."""
-    run = Run(id="fit-1", request=two_models().run.request, first_work=0.0)
+    run = Run(id="fit-1", request=two_models().run.request, clock=RunClock(first_work=0.0))
     busy = {f"worker-{number}": seconds for number, seconds in work.items()}
     places = dict.fromkeys(busy, devices)
     longest = {"m00": max(work.values()) / devices}
     found = [least_s(run, longest, busy, places)]
     for worker, since, seconds in given_:
-        run.taken.setdefault(f"worker-{worker}", []).append(
+        run.device_time.taken.setdefault(f"worker-{worker}", []).append(
             TakenSpan(f"worker-{worker}", 0, since, since + seconds)
         )
         found.append(least_s(run, longest, busy, places))

@@ -89,11 +89,11 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
 def test_snapshots_preserve_object_identity() -> None:
     """An open task is also in the run's tasks, so a change must show in both."""
     history = History(Random(4), validated=True, epochs=2)
-    while not history.run.open:
+    while not history.run.tasks.open:
         history.step()
     found = unpacked(packed(history.state), ExperimentState).runs[history.run.id]
-    for key, task in found.open.items():
-        assert found.tasks[key] is task
+    for key, task in found.tasks.open.items():
+        assert found.tasks.by_key[key] is task
 
 
 class Store:

@@ -28,7 +28,7 @@ def test_a_resumed_run_continues_its_active_models() -> None:
     story.tell(
         stop("m01"), RunStopRequested(run="fit-1"), ended("stopped"), RunResumed(run="fit-1", by="bob")
     )
-    assert (story.run.state, story.run.ended, story.run.error) == (RunState.RUNNING, 0.0, "")
+    assert (story.run.state, story.run.clock.ended, story.run.failures.error) == (RunState.RUNNING, 0.0, "")
     assert states(story) == {"m00": "active", "m01": "stopped"}
     assert story.state.active_run() is story.run
     story.train(1, 0)
@@ -71,8 +71,8 @@ def test_the_schedule_clock_stops_while_the_run_has_ended() -> None:
     assert found is not None
     assert (found.makespan_s, found.lower_bound_s, found.idle_s, found.device_s) == (10.0, 8.0, 2.0, 10.0)
     story.report(2)
-    assert story.run.epochs[-1].makespan_s == 10.0
-    assert story.run.epochs[-1].idle_s["worker-0"] == 2.0
+    assert story.run.scheduling.epochs[-1].makespan_s == 10.0
+    assert story.run.scheduling.epochs[-1].idle_s["worker-0"] == 2.0
 
 
 # --- Late commands ---

@@ -24,11 +24,15 @@ def test_a_changed_scheduler_replaces_the_plan() -> None:
     story = Story()
     story.etl()
     story.fit()
-    assert (story.run.scheduler, story.run.planner) == ("lrptw", True)
+    assert (story.run.scheduling.scheduler, story.run.scheduling.has_planner) == ("lrptw", True)
     story.tell(SchedulerChanged(run="fit-1", scheduler="my-policy", planner=False, by="ann"))
-    assert (story.run.scheduler, story.run.planner, story.run.planned) == ("my-policy", False, None)
+    assert (
+        story.run.scheduling.scheduler,
+        story.run.scheduling.has_planner,
+        story.run.scheduling.planned,
+    ) == ("my-policy", False, None)
     story.tell(SchedulerChanged(run="etl-1", scheduler="random"))
-    assert story.state.runs["etl-1"].scheduler == ""
+    assert story.state.runs["etl-1"].scheduling.scheduler == ""
     assert [command.is_late for command in story.state.commands[-2:]] == [False, True]
 
 

@@ -119,7 +119,7 @@ def test_a_failure_that_affects_every_model_fails_the_run(kind: FailureKind) -> 
     story = Story()
     story.fit()
     story.fail(sub_epoch(1, 0), 0, kind)
-    assert story.run.fatal is not None
+    assert story.run.failures.fatal is not None
     assert story.model().state is ModelState.ACTIVE
 
 
@@ -185,7 +185,7 @@ def test_failure_rules_apply_to_every_kind(kind: FailureKind, action: Action) ->
     is_over = action == "no_retry" or not goes_on
     assert task.state is (TaskState.FAILED if is_over else TaskState.PENDING)
     is_of_all = is_over and kind.traits.fails_run  # in that case the run fails, not the model
-    assert (story.run.fatal is not None) == is_of_all
+    assert (story.run.failures.fatal is not None) == is_of_all
     assert story.model().state is (ModelState.FAILED if is_over and not is_of_all else ModelState.ACTIVE)
     if action == "retry_elsewhere":
         assert task.failed_at == {"worker-0"}
@@ -250,7 +250,7 @@ def test_every_failure_ends_in_a_bounded_number_of_attempts(
             key = TaskKey(run="fit-1", kind="valid", model="m00", epoch=1)
         states = []
         for number in range(2 * MAX_DEVICE_FAILURES):
-            if story.run.task(key).state is not TaskState.PENDING or story.run.fatal is not None:
+            if story.run.task(key).state is not TaskState.PENDING or story.run.failures.fatal is not None:
                 break
             if task == "valid" and kind is FailureKind.CHECKPOINT and not story.model().is_trained:
                 break  # the previous sub-epoch runs again first
@@ -265,5 +265,5 @@ def test_every_failure_ends_in_a_bounded_number_of_attempts(
         assert set(states) <= {TaskState.PENDING, TaskState.FAILED}
         may_go_on = {FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT}
         if kind not in may_go_on:
-            assert states[-1] is TaskState.FAILED or story.run.fatal is not None
+            assert states[-1] is TaskState.FAILED or story.run.failures.fatal is not None
             assert len(states) <= MAX_DEVICE_FAILURES

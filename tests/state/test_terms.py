@@ -91,14 +91,14 @@ class Course:
     def start(self, model: Model) -> None:
         """Start the sub-epoch if it is first in the queue."""
         key, _ = self.open[model.id]
-        task = self.story.run.tasks[str(key)]
+        task = self.story.run.tasks.by_key[str(key)]
         worker = self.story.state.workers[task.worker or ""]
         if task.state is TaskState.ASSIGNED and worker.is_next(str(key)):
             self.story.tell(TaskStarted(task=str(key), attempt=task.attempt, worker=worker.name))
 
     def commit(self, model: Model) -> None:
         key, told = self.open[model.id]
-        if self.story.run.tasks[str(key)].state is TaskState.RUNNING:
+        if self.story.run.tasks.by_key[str(key)].state is TaskState.RUNNING:
             del self.open[model.id]
             self.told[model.id].append(told)
             self.story.commit(key, key.partition or 0)
@@ -106,7 +106,7 @@ class Course:
     def save(self, model: Model) -> None:
         """Save in the middle of the running sub-epoch."""
         key, _ = self.open[model.id]
-        task = self.story.run.tasks[str(key)]
+        task = self.story.run.tasks.by_key[str(key)]
         if task.state is TaskState.RUNNING:
             file = CheckpointRef(name=f"{key}-s{task.attempt}", checksum="-", size=1)
             saved = Savepoint(checkpoint=file, batch=1, rows=1)
@@ -116,7 +116,7 @@ class Course:
 
     def revoke(self, model: Model) -> None:
         key, _ = self.open.pop(model.id)
-        task = self.story.run.tasks[str(key)]
+        task = self.story.run.tasks.by_key[str(key)]
         self.story.tell(
             TaskRevoked(task=str(key), attempt=task.attempt, worker=task.worker or "", reason="why")
         )
@@ -128,7 +128,7 @@ class Course:
             return
         self.start(model)
         key, _ = self.open[model.id]
-        task = self.story.run.tasks[str(key)]
+        task = self.story.run.tasks.by_key[str(key)]
         if task.state is TaskState.RUNNING:
             del self.open[model.id]
             if len(model.visits) > model.inherited:
@@ -168,7 +168,7 @@ class Course:
             assert model.epochs >= model.begun_epochs
             if model.id in self.open:
                 assert model.terms_of(len(model.visits)) == self.open[model.id][1][0]
-        for young in self.story.run.young.values():
+        for young in self.story.run.checkpoints.young.values():
             origin = young.visits[young.inherited - 1].file
             assert all(origin in self.story.run.kept_checkpoints(m) for m in self.story.run.models.values())
 

@@ -26,7 +26,7 @@ def test_concurrent_runs_do_not_distort_throughput(others: int, every: int) -> N
         RunRequested(run="predict-1", request=EvaluateRequest(kind="predict", fit="fit-1", split="predict"))
     )
     prediction = story.state.runs["predict-1"]
-    meter, now = ThroughputMeter(), fit.started
+    meter, now = ThroughputMeter(), fit.clock.started
     for number in range(1000):
         now += BATCH_S
         if number % every == 0:

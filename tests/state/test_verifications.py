@@ -103,7 +103,7 @@ def test_the_draw_depends_on_seed_run_and_sub_epoch_only(seed: int, share: float
 def test_a_pending_verification_is_dropped_when_its_epoch_is_compacted() -> None:
     """Only the log still has its position, so the fold drops the verification."""
     story = Verified()
-    story.run.archive_after = 0
+    story.run.compaction.threshold = 0
     for epoch, partition in ((1, 0), (1, 1), (2, 0), (2, 1)):
         story.trains(sub_epoch(epoch, partition), partition)
     assert [str(verification.sub_epoch) for verification in story.run.verifications.due()] == [

@@ -55,7 +55,7 @@ def test_etl_waits_for_the_worker_assigned_to_a_partition() -> None:
     run = story.state.runs["etl-1"]
     assert "worker-1 (silent)" in waiting_for(story.state, run)
     assert "train 1" in waiting_for(story.state, run)
-    assert list(run.tasks) == [
+    assert list(run.tasks.by_key) == [
         str(TaskKey(run="etl-1", kind="etl", split="train", partition=p)) for p in (0, 1)
     ]
 

@@ -103,10 +103,10 @@ def test_a_fit_may_rebuild_a_partition_repeatedly() -> None:
     for _ in range(2):
         story.do(key, 0, TaskResult(rows=10))
     assert story.state.workers["worker-0"].replicas == {P0, P1}
-    assert story.run.tasks[str(key)].state is TaskState.PENDING
-    assert [attempt.outcome for attempt in story.run.tasks[str(key)].attempts] == ["committed"] * 2
+    assert story.run.tasks.by_key[str(key)].state is TaskState.PENDING
+    assert [attempt.outcome for attempt in story.run.tasks.by_key[str(key)].attempts] == ["committed"] * 2
     assert story.run.progress() == progress
-    assert str(key) not in [str(task.key) for task in story.run.own_tasks()]
+    assert str(key) not in [str(task.key) for task in story.run.tasks.requested()]
 
 
 @pytest.mark.parametrize(("split", "partition"), [("valid", 0), ("train", 7)])
@@ -126,9 +126,9 @@ def test_a_full_shard_volume_does_not_pause_the_run() -> None:
     key = TaskKey(run="fit-1", kind="etl", split="train", partition=1)
     for state in (TaskState.PENDING, TaskState.FAILED):
         story.fail(key, 0, FailureKind.STORAGE_FULL)
-        assert story.run.tasks[str(key)].state is state
-    assert story.run.storage_full is None
-    assert story.run.fatal is None
+        assert story.run.tasks.by_key[str(key)].state is state
+    assert story.run.pause.volume_failure is None
+    assert story.run.failures.fatal is None
 
 
 # --- Cost of a lost worker ---
@@ -153,7 +153,7 @@ def test_the_cost_of_a_lost_task_depends_on_the_kind_of_loss(
     story.fit()
     (story.start if is_running else story.assign)(sub_epoch(1, 0), 0)
     story.tell(TaskRevoked(task=str(sub_epoch(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=loss))
-    task = story.run.tasks[str(sub_epoch(1, 0))]
+    task = story.run.tasks.by_key[str(sub_epoch(1, 0))]
     assert (task.state, task.losses, task.failures) == (TaskState.PENDING, losses, failures)
     assert task.exhausted == ({"worker-0"} if failures else set())
 

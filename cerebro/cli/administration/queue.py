@@ -152,7 +152,7 @@ def _run_json(
     log: ExperimentLog, run: Run, queue: QueueAnswer, troubles: Mapping[str, str], now: float
 ) -> dict[str, Any]:
     done, total = run.progress()
-    found = schedule_now(log.state, run, run.ended or now)
+    found = schedule_now(log.state, run, run.clock.ended or now)
     in_queue = queue_position_of(queue, log.state.name, run.id) if run.is_open else None
     queue_position = in_queue.as_logged(log.state) if in_queue is not None else None
     return {
@@ -161,7 +161,7 @@ def _run_json(
         "state": state_words.run(run),
         "done": done,
         "total": total if run.has_known_end else None,
-        "error": run.error,
+        "error": run.failures.error,
         "schedule": asdict(found) | {"gap": found.gap} if found is not None else None,
         "queue_position": _queue_position_json(queue_position, log, troubles, now)
         if queue_position is not None

@@ -64,7 +64,7 @@ def running(state: ExperimentState, model: str, run: str = "") -> list[str]:
         raise NotFoundError(
             f"no model {model!r} in {run or state.name}; there are {', '.join(known) or 'none yet'}"
         )
-    open_tasks = [task for each in runs for task in each.open.values() if task.key.model == model]
+    open_tasks = [task for each in runs for task in each.tasks.open.values() if task.key.model == model]
     found = [str(task.key) for task in open_tasks if task.state is TaskState.RUNNING]
     if not found:
         newest = with_model[-1]

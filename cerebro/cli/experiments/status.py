@@ -33,7 +33,7 @@ from cerebro.state import (
 from cerebro.state.models.best import best_model
 from cerebro.state.reports import state_words
 from cerebro.state.reports.throughput import ThroughputMeter
-from cerebro.state.runs import breaks, rungs
+from cerebro.state.runs import rungs
 from cerebro.state.runs.goals import forecast_lines
 from cerebro.state.snapshots import restored
 from cerebro.state.tasks import verification_texts
@@ -142,8 +142,8 @@ def _run_row(
 ) -> tuple[str, ...]:
     done, total = run.progress()
     share = f"{done}/{total}" if run.has_known_end else f"{done} so far"
-    note = explained(reason_to_wait(waiting_for(state, run), queue_position), troubles) or run.error
-    spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
+    note = explained(reason_to_wait(waiting_for(state, run), queue_position), troubles) or run.failures.error
+    spent = duration((run.clock.ended or now) - run.clock.begun) if run.clock.started else "-"
     return (run.id, state_words.run(run), share, spent, first_line(note))
 
 
@@ -157,7 +157,7 @@ def _epoch_lines(fit: Run) -> list[str]:
             f"{report.start_s:.1f} s",
             f"{sum(report.idle_s.values()):.1f} s",
         )
-        for report in fit.epochs
+        for report in fit.scheduling.epochs
     ]
     return table((f"EPOCHS OF {fit.id}", "ENDED AFTER", "AT BEST", "GAP", "STARTS", "IDLE"), rows)
 

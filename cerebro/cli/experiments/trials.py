@@ -121,7 +121,7 @@ class Row:
 
 def rows(run: Run) -> list[Row]:
     """Return every parallel plan of every group, in the order of the inspection."""
-    inspection = run.inspection
+    inspection = run.trials.inspection
     return [
         _row(run, inspection, group, known)
         for group in _groups(run)
@@ -131,12 +131,12 @@ def rows(run: Run) -> list[Row]:
 
 
 def _groups(run: Run) -> tuple[ModelGroup, ...]:
-    return run.inspection.groups if run.inspection is not None else ()
+    return run.trials.inspection.groups if run.trials.inspection is not None else ()
 
 
 def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownParallelPlan) -> Row:
-    outcome = run.trials.get((group.id, known.id))
-    is_open = f"{run.id}/trial/{group.id}/{known.id}" in run.open
+    outcome = run.trials.outcomes.get((group.id, known.id))
+    is_open = f"{run.id}/trial/{group.id}/{known.id}" in run.tasks.open
     ruled_out = [
         found.reason
         for name in group.models
@@ -176,16 +176,16 @@ def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownParall
 
 def lines(run: Run) -> list[str]:
     """Format the plans of a run's models."""
-    if run.inspection is None:
+    if run.trials.inspection is None:
         why = "no trials were wanted" if run.fit_request.trials == "never" else "there was nothing to choose"
         return [f"The models of {run.id} were not inspected: {why}."]
-    if run.inspection.problem:
-        return [f"The models of {run.id} could not be inspected: {run.inspection.problem}"]
+    if run.trials.inspection.problem:
+        return [f"The models of {run.id} could not be inspected: {run.trials.inspection.problem}"]
     found = [
         f"Parallel plans for the models of {run.id}. Models of a group are alike: a trial of one holds for all.",
         "",
     ]
-    for group in run.inspection.groups:
+    for group in run.trials.inspection.groups:
         more = f" and {len(group.models) - _NAMED} more" if len(group.models) > _NAMED else ""
         kind = f" ({group.name})" if group.name else ""
         found.append(f"  {group.id}: {', '.join(group.models[:_NAMED])}{more}{kind}")

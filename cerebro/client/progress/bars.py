@@ -68,7 +68,7 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
 def _fitting(run: Run, plan: EtlPlan, rows: Mapping[str, int]) -> Iterator[ProgressBar]:
     """Yield the bar of `ETLSpec.fit`."""
     key = str(TaskKey(run=run.id, kind="fitting"))
-    task = run.tasks.get(key)
+    task = run.tasks.by_key.get(key)
     if task is not None:
         total = sum(part.rows for part in plan.splits.get("train", ()))
         done = total if task.state is TaskState.COMMITTED else min(rows.get(key, 0), total)

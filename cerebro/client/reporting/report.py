@@ -122,7 +122,7 @@ def report_html(
             dataset=plan.dataset if plan else "",
             etl=state.etl_request(plan.dataset) if plan else None,
             located=_locator_table(record),
-            schedule=list(schedule_lines(state, run, run.ended or now)),
+            schedule=list(schedule_lines(state, run, run.clock.ended or now)),
             actions=_actions(state),
             class_name=class_name,
             schema=SCHEMA_VERSION,

@@ -62,7 +62,7 @@ class EtlResult:
             rows=rows,
             kept_rows=kept_rows,
             failed=failed,
-            seconds=run.ended - run.started,
+            seconds=run.clock.ended - run.clock.started,
             plan=dataset.plan,
             files=files,
         )

@@ -42,7 +42,7 @@ def failed_table(
         for part in parts:
             report = _read(files, failed_rows_file(plan.dataset, split, part.partition))
             if run is not None:
-                task = run.tasks.get(
+                task = run.tasks.by_key.get(
                     str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition))
                 )
                 if task is not None and _is_replaced(report, task, (experiment, run.id)):

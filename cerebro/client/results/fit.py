@@ -291,7 +291,7 @@ class FitResult(FitFigures):
                 "idle": sum(report.idle_s.values()),
             }
             | {f"idle {worker}": seconds for worker, seconds in report.idle_s.items()}
-            for report in self._run.epochs
+            for report in self._run.scheduling.epochs
         ]
         columns = None if rows else ["epoch", "makespan", "lower_bound", "gap", "process_start", "idle"]
         return pd.DataFrame(rows, columns=columns).set_index("epoch")

@@ -108,7 +108,7 @@ def _from_state(run: Run) -> Iterator[_Numbered]:
 
 def _from_log(run: Run, selection: Selection, pages: LogPages | None, log: Log) -> Iterator[_Numbered]:
     since, until = _time_range(run, selection)
-    if not run.archived_until or since > until:
+    if not run.compaction.until or since > until:
         return
     if pages is None:
         reason = (
@@ -133,7 +133,7 @@ def _from_log(run: Run, selection: Selection, pages: LogPages | None, log: Log) 
 
 def _time_range(run: Run, selection: Selection) -> tuple[float, float]:
     """Return the time range of selected sub-epochs that only the log has. An end before the start means none."""
-    since, until = max(selection.since, run.origin), min(selection.until, run.archived_until)
+    since, until = max(selection.since, run.clock.first_start), min(selection.until, run.compaction.until)
     if selection.epochs is None:
         return since, until
     starts, ends = [math.inf], [-math.inf]
@@ -195,7 +195,7 @@ class _LogReader:
             model, epoch = self.run.models[tried.key.model or ""], tried.key.epoch or 0
             if tried.visit and (epoch, tried.key.partitions) in model.taken_back:
                 ends.append(_end_of(model, epoch))
-        return min(max(ends), self.run.archived_until)
+        return min(max(ends), self.run.compaction.until)
 
     def remaining(self) -> Iterator[_Numbered]:
         yield from self._numbered(self.past.pop_final(lambda key: True))

@@ -37,7 +37,7 @@ def prediction_table(run: Run, files: Files) -> pd.DataFrame:
     """Return the predictions of a run, indexed by row id, or by model and id."""
     assert isinstance(run.plan, EvaluatePlan)
     frames = []
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         if task.result is not None:
             frame = pd.DataFrame(read_columns(files.shared(task.result.output)))
             frames.append(frame.assign(model=task.key.model))

@@ -49,10 +49,10 @@ def planned(
         devices: worker -> number of devices; default 1.
     """
     known = devices or {}
-    plan = run.planned
+    plan = run.scheduling.planned
     if plan is None or not run.is_open:
         return []
-    zero = run.origin if math.isfinite(run.origin) else now
+    zero = run.clock.first_start if math.isfinite(run.clock.first_start) else now
     free = {sub_epoch.worker: [now] * known.get(sub_epoch.worker, 1) for sub_epoch in plan.order}
     models: defaultdict[str, float] = defaultdict(lambda: now)
     found: list[PlannedSpan] = []
@@ -117,5 +117,5 @@ def _running(run: Run, sub_epoch: PlannedSubEpoch) -> Attempt | None:
     key = TaskKey(
         run=run.id, kind="train", model=sub_epoch.model, epoch=sub_epoch.epoch, partition=sub_epoch.partition
     )
-    task = run.open.get(str(key))
+    task = run.tasks.open.get(str(key))
     return task.attempts[-1] if task is not None and task.state is TaskState.RUNNING else None

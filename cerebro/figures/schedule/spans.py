@@ -114,14 +114,16 @@ def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
 
     Before the first sub-epoch starts, all values are 0.
     """
-    at = run.ended or now
-    found, zero, begun = schedule_now(state, run, at), run.origin, run.zero
+    at = run.clock.ended or now
+    found, zero, begun = schedule_now(state, run, at), run.clock.first_start, run.zero
     if found is None:
         return Landmarks(now_s=0.0)
     return Landmarks(
         now_s=moment(run, begun, found.makespan_s) - zero,
-        breaks=tuple((since - zero, until - zero) for since, until in run.breaks if since >= zero),
-        epochs=tuple((epoch.epoch, moment(run, begun, epoch.makespan_s) - zero) for epoch in run.epochs),
+        breaks=tuple((since - zero, until - zero) for since, until in run.clock.breaks if since >= zero),
+        epochs=tuple(
+            (epoch.epoch, moment(run, begun, epoch.makespan_s) - zero) for epoch in run.scheduling.epochs
+        ),
         lower_bound_s=found.lower_bound_s,
         bound_at_s=moment(run, begun, found.lower_bound_s) - zero,
         idle_share=found.idle_share,
@@ -164,12 +166,12 @@ def _taken(run: Run) -> list[TakenBar]:
         TakenBar(
             worker=span.worker,
             devices=(span.device,),
-            start_s=max(0.0, span.since - run.origin),
-            end_s=span.until - run.origin,
+            start_s=max(0.0, span.since - run.clock.first_start),
+            end_s=span.until - run.clock.first_start,
         )
-        for spans in run.taken.values()
+        for spans in run.device_time.taken.values()
         for span in spans
-        if span.until > run.origin
+        if span.until > run.clock.first_start
     ]
     return sorted(found, key=lambda bar: bar.start_s)
 
@@ -236,7 +238,7 @@ def spans_of(
 
 
 def _spans(run: Run, now: float, kinds: Collection[str]) -> list[Span]:
-    zero = run.origin if math.isfinite(run.origin) else now
+    zero = run.clock.first_start if math.isfinite(run.clock.first_start) else now
     chosen = (tried for tried in task_attempts(run) if tried.key.kind in kinds)
     found = (each for tried in chosen for each in _per_worker(tried, _span(tried, run, zero, now)))
     return sorted(found, key=lambda span: span.start_s)
@@ -256,7 +258,7 @@ def _span(tried: TaskAttempt, run: Run, zero: float, now: float) -> Span | None:
     name = str(key)
     ended, outcome = attempt.ended, _outcome(attempt.outcome)
     if not attempt.outcome:
-        task = run.open.get(name)
+        task = run.tasks.open.get(name)
         if task is None or task.state is not TaskState.RUNNING:
             return None
         ended, outcome = max(now, attempt.started), "running"
@@ -293,7 +295,7 @@ def _new_span(tried: TaskAttempt, zero: float, *, ended: float, outcome: Outcome
 def _trial_result(tried: TaskAttempt, run: Run) -> str:
     """Return the result of a trial; empty for other tasks."""
     key, attempt = tried.key, tried.attempt
-    outcome = run.trials.get((key.group or "", key.parallel_plan or ""))
+    outcome = run.trials.outcomes.get((key.group or "", key.parallel_plan or ""))
     if key.kind != "trial" or attempt.outcome != "committed" or outcome is None:
         return ""
     return outcome.reason or f"{1000 * outcome.batch_s:.3g} ms a batch"

@@ -101,10 +101,9 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
         )
         model.unvalidated.update(set(range(1, model.completed_epochs + 1)) - model.validations.keys())
         model.extend(model.epochs)
-        run.young[model.id] = model
+        run.checkpoints.young[model.id] = model
     run.models[model.id] = model
-    run.has_added = True
-    run.planned = None
+    run.scheduling.see_added()
     run.settle(model)  # its resource may equal the inherited epochs
     run.see_model(model)
     return model

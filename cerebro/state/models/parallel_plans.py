@@ -167,10 +167,10 @@ def _used(model: Model) -> Iterator[ParallelPlanUsed]:
 
 def _tried(run: Run, model: Model) -> dict[str, tuple[ParallelPlan, TrialOutcome]]:
     """Label -> plan and trial outcome; the best one across kinds of devices."""
-    group = run.inspection.group_of(model.id) if run.inspection else None
+    group = run.trials.inspection.group_of(model.id) if run.trials.inspection else None
     found: dict[str, tuple[ParallelPlan, TrialOutcome]] = {}
     for known in group.parallel_plans if group else ():
-        outcome = run.trials.get((group.id, known.id)) if group else None
+        outcome = run.trials.outcomes.get((group.id, known.id)) if group else None
         if outcome is not None and (known.parallel_plan.label not in found or outcome.is_usable):
             found[known.parallel_plan.label] = known.parallel_plan, outcome
     return found
@@ -180,7 +180,7 @@ def _upcoming(run: Run, model: Model) -> str:
     """Label of the running, last or probable next sub-epoch's plan; empty for an ended model."""
     if model.state is not ModelState.ACTIVE or model.is_trained:
         return ""
-    task = run.open.get(model.busy or "")
+    task = run.tasks.open.get(model.busy or "")
     if task is not None:
         return (task.attempts[-1].parallel_plan or SINGLE).label
     last = (model.visits[-1].parallel_plan or SINGLE).label if model.visits else ""
@@ -238,13 +238,15 @@ def see_trial(run: Run, group: str, parallel_plan: str) -> None:
     Args:
         group, parallel_plan: ids in the run's inspection.
     """
-    known = run.inspection.group(group) if run.inspection else None
+    known = run.trials.inspection.group(group) if run.trials.inspection else None
     tried = known.parallel_plan(parallel_plan) if known else None
     if known is None or tried is None:
         return
     label = tried.parallel_plan.label
     outcomes = [
-        run.trials.get((group, each.id)) for each in known.parallel_plans if each.parallel_plan.label == label
+        run.trials.outcomes.get((group, each.id))
+        for each in known.parallel_plans
+        if each.parallel_plan.label == label
     ]
     bad = [each for each in outcomes if each is not None and each.cause in _CONCLUSIVE]
     models = [each for name in known.models if (each := run.models.get(name)) and not each.has_changed]

@@ -13,7 +13,6 @@ from itertools import chain
 
 from cerebro.contract.runs import TakenSpan
 from cerebro.state.reports.timeline import TrainedSubEpoch, running
-from cerebro.state.runs.device_time import open_s
 from cerebro.state.runs.run import Run
 
 _TICK_S = 1e-3
@@ -27,13 +26,13 @@ def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
         devices: worker that could train for the run -> its largest number of devices; default 1.
     """
     models = {model.id: model.trained_s for model in run.models.values()}
-    return _with_sub_epochs(run, running(run, now), devices, models, run.trained_s)
+    return _with_sub_epochs(run, running(run, now), devices, models, run.device_time.trained_s)
 
 
 def lower_bound_until(run: Run, end: float, devices: Mapping[str, int]) -> float:
     """Return the bound until a past time, with no visit compacted since."""
     models = {model.id: model.trained_s for model in run.models.values()}
-    work = dict(run.trained_s)
+    work = dict(run.device_time.trained_s)
     for sub_epoch in _ended_after(run, end):
         excess_s = sub_epoch.ended - max(end, sub_epoch.started)
         models[sub_epoch.model] -= excess_s
@@ -85,7 +84,7 @@ def least_s(
     """
     longest, zero = max(models.values(), default=0.0), run.zero
     counts = {name: devices.get(name, 1) for name in {*devices, *work}}
-    if not any(run.taken.values()):
+    if not any(run.device_time.taken.values()):
         return max([longest, *(seconds / counts[name] for name, seconds in work.items())])
     found = [
         _completion_time(seconds, counts[name], _edges(run, zero, [name])) for name, seconds in work.items()
@@ -96,11 +95,11 @@ def least_s(
 
 def _edges(run: Run, zero: float, workers: Iterable[str]) -> Iterator[tuple[float, int]]:
     """(seconds since `zero` without breaks, change in devices of other runs), in order."""
-    spans: Iterable[TakenSpan] = chain.from_iterable(run.taken.get(name, ()) for name in workers)
+    spans: Iterable[TakenSpan] = chain.from_iterable(run.device_time.taken.get(name, ()) for name in workers)
     found = []
     for span in spans:
         if span.until > zero:
-            found += [(open_s(run, zero, span.since), 1), (open_s(run, zero, span.until), -1)]
+            found += [(run.clock.open_s(zero, span.since), 1), (run.clock.open_s(zero, span.until), -1)]
     yield from sorted(found)
 
 

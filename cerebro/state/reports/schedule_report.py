@@ -23,7 +23,7 @@ from cerebro.state.models.model import Model
 from cerebro.state.reports import state_words
 from cerebro.state.reports.makespan_bound import lower_bound, lower_bound_until
 from cerebro.state.reports.timeline import busy, busy_without_visits, lost, running, starts
-from cerebro.state.runs import breaks, device_time
+from cerebro.state.runs import breaks
 from cerebro.state.runs.run import Run
 
 
@@ -79,16 +79,16 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
         epoch: from 1.
     """
     # Over all epochs up to this one: a model that has ended may have finished last.
-    end = max((ended for known, ended in run.ends.items() if known <= epoch), default=0.0)
+    end = max((ended for known, ended in run.scheduling.epoch_ends.items() if known <= epoch), default=0.0)
     zero = run.zero if end else end
-    begin = moment(run, zero, run.epochs[epoch - 2].makespan_s) if epoch > 1 else zero
+    begin = moment(run, zero, run.scheduling.epochs[epoch - 2].makespan_s) if epoch > 1 else zero
     return EpochCompleted(
         run=run.id,
         epoch=epoch,
-        makespan_s=device_time.open_s(run, zero, end),
+        makespan_s=run.clock.open_s(zero, end),
         lower_bound_s=lower_bound_until(run, end, _devices(state, run)),
         idle_s=_idle(state, run, begin, end),
-        start_s=max(0.0, _start_s(run) - sum(report.start_s for report in run.epochs)),
+        start_s=max(0.0, _start_s(run) - sum(report.start_s for report in run.scheduling.epochs)),
     )
 
 
@@ -100,30 +100,29 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
     models = [model for model in run.models.values() if not model.is_cut_short]
     is_growing = run.is_open and not (run.has_known_end and all(model.is_trained for model in models))
     begun = [sub_epoch.ended for sub_epoch in running(run, now)]
-    latest = run.worked if breaks.is_deserted(run, state.workers.values()) else now
-    end = max([zero, run.newest_commit, *begun, *([latest] if is_growing else [])])
-    begin = moment(run, zero, run.epochs[-1].makespan_s) if run.epochs else zero
-    idle_s = sum(sum(report.idle_s.values()) for report in run.epochs)
+    latest = run.clock.worked if breaks.is_deserted(run, state.workers.values()) else now
+    end = max([zero, run.clock.newest_commit, *begun, *([latest] if is_growing else [])])
+    begin = moment(run, zero, run.scheduling.epochs[-1].makespan_s) if run.scheduling.epochs else zero
+    idle_s = sum(sum(report.idle_s.values()) for report in run.scheduling.epochs)
     idle_s += sum(_idle(state, run, begin, end).values())
     return ScheduleNow(
         epoch=_present_epoch(run, models),
         epochs=max((model.epochs for model in run.models.values()), default=0),
-        makespan_s=device_time.open_s(run, zero, end),
+        makespan_s=run.clock.open_s(zero, end),
         lower_bound_s=lower_bound(run, now, _devices(state, run)),
         idle_s=idle_s,
         # Visits lie within the makespan, except for process starts; other tasks may not.
         device_s=idle_s
-        + sum(run.trained_s.values())
-        + sum(device_time.open_s(run, max(zero, since), until) for _, since, until in run.starts)
+        + sum(run.device_time.trained_s.values())
+        + sum(run.clock.open_s(max(zero, since), until) for _, since, until in run.device_time.starts)
         + sum(
-            len(t.devices) * device_time.open_s(run, max(zero, t.started), min(t.ended, end))
+            len(t.devices) * run.clock.open_s(max(zero, t.started), min(t.ended, end))
             for t in busy_without_visits(run, end)
         ),
         start_s=_start_s(run),
-        taken_s=sum(device_time.taken_s(run, name, zero, end) for name in run.taken),
+        taken_s=sum(run.device_time.taken_s(name, zero, end, run.clock) for name in run.device_time.taken),
         lost_s=sum(
-            len(t.devices) * device_time.open_s(run, max(zero, t.started), max(zero, t.ended))
-            for t in lost(run)
+            len(t.devices) * run.clock.open_s(max(zero, t.started), max(zero, t.ended)) for t in lost(run)
         ),
         is_growing=is_growing,
     )
@@ -131,7 +130,7 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
 
 def _present_epoch(run: Run, models: Sequence[Model]) -> int:
     if run.has_known_models:
-        return min((model.epoch for model in models), default=max(1, len(run.epochs)))
+        return min((model.epoch for model in models), default=max(1, len(run.scheduling.epochs)))
     return max((model.epoch for model in run.models.values()), default=1)
 
 
@@ -141,7 +140,8 @@ def _devices(state: ExperimentState, run: Run) -> dict[str, int]:
     return {
         worker.name: worker.most_devices
         for worker in state.workers.values()
-        if worker.name in run.trained_s or (worker.trains and not held.isdisjoint(worker.replicas))
+        if worker.name in run.device_time.trained_s
+        or (worker.trains and not held.isdisjoint(worker.replicas))
     }
 
 
@@ -153,7 +153,7 @@ def _held(run: Run) -> set[tuple[str, int]]:
 def moment(run: Run, zero: float, seconds: float) -> float:
     """Return the time `seconds` after `zero` in the run's clock, which skips breaks."""
     at = zero + seconds
-    for since, until in run.breaks:
+    for since, until in run.clock.breaks:
         at += until - since if zero <= since < at else 0.0
     return at
 
@@ -199,7 +199,7 @@ def _reached(run: Run, found: ScheduleNow) -> str:
 
 def plan_line(run: Run) -> str:
     """Describe the plan a run follows and its gain, if any."""
-    plan = run.planned
+    plan = run.scheduling.planned
     if plan is None or not plan.order:
         return ""
     verb = "follows" if run.is_open else "followed"
@@ -225,17 +225,17 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
         if since < until and worker.trains and not held.isdisjoint(worker.replicas):
             there[worker.name] = since, until
     idle = {
-        name: state.workers[name].devices * device_time.open_s(run, since, until)
-        - device_time.taken_s(run, name, since, until)
+        name: state.workers[name].devices * run.clock.open_s(since, until)
+        - run.device_time.taken_s(name, since, until, run.clock)
         for name, (since, until) in there.items()
     }
     # Item by item, because there may be very many attempts.
     for name, started, ended, devices in busy(run, end, since=begin):
         if name in there:
             since, until = there[name]
-            idle[name] -= len(devices) * device_time.open_s(run, max(started, since), min(ended, until))
+            idle[name] -= len(devices) * run.clock.open_s(max(started, since), min(ended, until))
     for name in there:
-        joined, archived_s = run.archived_s.get(name, (0.0, 0.0))
+        joined, archived_s = run.device_time.compacted_s.get(name, (0.0, 0.0))
         if joined == state.workers[name].joined:
             idle[name] -= archived_s
     return {name: max(0.0, seconds) for name, seconds in idle.items()}

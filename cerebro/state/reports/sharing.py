@@ -48,9 +48,9 @@ def lanes_held(state: ExperimentState, run: Run) -> frozenset[tuple[str, int]]:
     """Return (worker, device) of the run's open tasks; `NO_DEVICE` for tasks without one.
 
     A task that runs alone after an out-of-memory failure holds its whole worker."""
-    found = {lane for key, task in run.open.items() for lane in task_lanes(state, key, task)}
-    if run.exhausted:
-        alone = {task.attempts[-1].worker for task in run.open.values() if task.exhausted}
+    found = {lane for key, task in run.tasks.open.items() for lane in task_lanes(state, key, task)}
+    if run.tasks.exhausted:
+        alone = {task.attempts[-1].worker for task in run.tasks.open.values() if task.exhausted}
         for name in alone:
             found.update((name, lane) for lane in (NO_DEVICE, *range(state.workers[name].devices)))
     return frozenset(found)

@@ -49,13 +49,13 @@ def failed_since(state: ExperimentState) -> str:
         if each is shown:
             break
         if each.state is RunState.FAILED:
-            return f"{each.id} failed: {each.error}"
+            return f"{each.id} failed: {each.failures.error}"
     return ""
 
 
 def run(value: Run) -> str:
     """The word for a run: `starting` before its first task, `ended` instead of `finished` with lost models."""
-    if value.state is RunState.RUNNING and value.is_fresh:
+    if value.state is RunState.RUNNING and value.tasks.is_fresh:
         return "starting"
     if value.state is RunState.FINISHED and value.models:
         ends = model_ends(value)
@@ -93,11 +93,14 @@ def shortfall(value: Run) -> str:
 
 def incomplete(value: Run) -> str:
     """Describe the missing partitions of an ended ETL run; empty if none is missing."""
-    missing_partitions = sum(task.state is not TaskState.COMMITTED for task in value.tasks.values())
+    tasks = value.tasks.by_key
+    missing_partitions = sum(task.state is not TaskState.COMMITTED for task in tasks.values())
     if value.is_open or value.kind != "etl" or not missing_partitions:
         return ""
     rest = "more of their rows may fail"
-    return f"{value.id} ended before {missing_partitions} of its {len(value.tasks)} partitions were complete: {rest}."
+    return (
+        f"{value.id} ended before {missing_partitions} of its {len(tasks)} partitions were complete: {rest}."
+    )
 
 
 def model(value: Model, owner: Run) -> str:
@@ -142,7 +145,7 @@ def _counted(number: int, what: str) -> str:
 
 def is_at_work(value: Model, owner: Run) -> bool:
     """Return True if the model's sub-epoch runs on a worker now."""
-    task = owner.tasks.get(value.busy) if value.busy else None
+    task = owner.tasks.by_key.get(value.busy) if value.busy else None
     return task is not None and task.state is TaskState.RUNNING
 
 

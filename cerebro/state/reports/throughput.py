@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 from cerebro.contract.events import Event, LivePoint, TaskCommitted
 from cerebro.contract.runs import EtlPlan, FitPlan
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.reports.turnaround import turnaround_s
-from cerebro.state.runs import breaks
 from cerebro.state.runs.run import Run, RunState
 from cerebro.state.tasks.task import TaskState
 from cerebro.state.workers import NO_DEVICE
@@ -157,7 +155,7 @@ class ThroughputMeter:
         if not isinstance(event, TaskCommitted):
             return
         run = state.runs.get(event.task.partition("/")[0])
-        task = run.open.get(event.task) if run is not None else None
+        task = run.tasks.open.get(event.task) if run is not None else None
         if run is not None and task is not None and task.attempts[-1].started:
             self.commit(
                 run,
@@ -185,13 +183,13 @@ class ThroughputMeter:
             newest: task -> newest report of its open attempt.
         """
         table = sub_epochs or (_Counted(run) if run.is_planned_fit else None)
-        clock = partial(breaks.worked_until, run)
+        clock = run.clock.worked_until
         run_commits = [commit.by(clock) for commit in self._commits if commit.run == run.id]
         told_at, now = now, clock(now)
-        begin = max(clock(run.started), now - WINDOW_S)
+        begin = max(clock(run.clock.started), now - WINDOW_S)
         if len(self._commits) == _COMMITS:
             begin = max(begin, clock(self._commits[0].ended))  # older commits are forgotten, for all runs
-        if not run.started or now <= begin:
+        if not run.clock.started or now <= begin:
             return IDLE
         recent = [commit for commit in run_commits if commit.ended > begin]
         under_way = [span.by(clock) for span in _under_way(run, told_at, newest)]
@@ -225,11 +223,11 @@ class ThroughputMeter:
 
 def forecast_left(run: Run, now: float) -> TimeLeft | None:
     """Return the newest forecast's time left; `None` after an interruption or past its end."""
-    if not run.forecasts or run.state is not RunState.RUNNING:
+    if not run.scheduling.forecasts or run.state is not RunState.RUNNING:
         return None
-    newest = run.forecasts[-1]
+    newest = run.scheduling.forecasts[-1]
     ends_at = newest.time + newest.end.p50_s
-    interrupted = max((until for _, until in (*run.breaks, *run.pauses)), default=0.0)
+    interrupted = max((until for _, until in (*run.clock.breaks, *run.clock.pauses)), default=0.0)
     if ends_at <= now or interrupted > newest.time:
         return None
     return TimeLeft(seconds=ends_at - now, ends_at=ends_at, basis=FORECAST)
@@ -237,7 +235,7 @@ def forecast_left(run: Run, now: float) -> TimeLeft | None:
 
 def _under_way(run: Run, now: float, newest: Callable[[str], LivePoint | None]) -> Iterator[_Span]:
     """Running attempts with a report; without one it is unknown whether the process has started."""
-    for task in run.open_tasks():
+    for task in run.tasks.open.values():
         point = newest(str(task.key))
         if point is not None and task.state is TaskState.RUNNING and _is_work(run, task.key.kind):
             attempt = task.attempts[-1]
@@ -267,7 +265,7 @@ def _rows_left(run: Run, table: SubEpochs | None) -> float | None:
     if table is not None and isinstance(run.plan, FitPlan):
         done, total = table.progress()
         return (total - done) * sum(run.plan.partitions.values()) / max(1, len(run.plan.partitions))
-    pending = [task.key for task in run.own_tasks() if task.state is not TaskState.COMMITTED]
+    pending = [task.key for task in run.tasks.requested() if task.state is not TaskState.COMMITTED]
     if isinstance(run.plan, EtlPlan):
         sizes = {(split, p.partition): p.rows for split, parts in run.plan.splits.items() for p in parts}
         return sum(sizes.get((key.split or "", key.partition or 0), 0) for key in pending)

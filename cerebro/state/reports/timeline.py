@@ -103,7 +103,7 @@ def task_attempts(run: Run, model: str = "") -> Iterator[TaskAttempt]:
     Only attempts at one task are in order. A committed sub-epoch's attempt comes with its visit; its assignment time is
     known only for a second or later attempt.
     """
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         if model in ("", task.key.model):
             is_sub_epoch_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
             for attempt in task.attempts[:-1] if is_sub_epoch_done else task.attempts:
@@ -111,7 +111,7 @@ def task_attempts(run: Run, model: str = "") -> Iterator[TaskAttempt]:
     for name in (model,) if model else run.models:
         for visit in run.models[name].kept_visits if name in run.models else ():
             key = visit.key(run.id, name)
-            known = run.tasks.get(str(key))
+            known = run.tasks.by_key.get(str(key))
             yield TaskAttempt(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
 
 
@@ -124,7 +124,7 @@ def committed(run: Run) -> Iterator[TrainedSubEpoch]:
 
 def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
     """Yield running sub-epochs until `now`, which may lag behind the store's clock."""
-    for task in run.open.values():
+    for task in run.tasks.open.values():
         key, attempt = task.key, task.attempts[-1]
         if key.kind != "train" or task.state is not TaskState.RUNNING:
             continue
@@ -168,7 +168,7 @@ def lost(run: Run) -> Iterator[Busy]:
     """Yield uncommitted attempts at sub-epochs, without process start.
 
     Their work was repeated, except for the part in a savepoint."""
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         if task.key.kind != "train":
             continue
         for attempt in task.attempts[:-1] if task.state is TaskState.COMMITTED else task.attempts:
@@ -180,7 +180,7 @@ def lost(run: Run) -> Iterator[Busy]:
 
 def starts(run: Run) -> Iterator[Busy]:
     """Yield the process starts (with imports) of committed tasks."""
-    yield from (Busy(*start) for start in run.starts)
+    yield from (Busy(*start) for start in run.device_time.starts)
     for attempt in _unvisited(run):
         if attempt.start_s:
             for worker, _ in attempt.places:
@@ -189,7 +189,7 @@ def starts(run: Run) -> Iterator[Busy]:
 
 def _unvisited(run: Run) -> Iterator[Attempt]:
     """Attempts that ran and left no visit."""
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         is_sub_epoch_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
         for attempt in task.attempts[:-1] if is_sub_epoch_done else task.attempts:
             if attempt.has_run:
@@ -216,7 +216,7 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
             "single schedule. `result.sub_epochs()` lists every sub-epoch; `cerebro status` shows the makespan"
         )
     index = {model.id: position for position, model in enumerate(models)}
-    if run.archived_until:
+    if run.compaction.until:
         raise InstanceError(
             f"older sub-epochs of {run.id} are compacted, so the state has no schedule of all of them. "
             "`result.sub_epochs()` reads them from the log; `cerebro status` shows makespan and idle time"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 
-from cerebro.state.runs import breaks
 from cerebro.state.runs.run import Run
 
 _NEWEST = 16
@@ -32,8 +31,8 @@ def turnaround_s(run: Run) -> float:
         previous = 0.0
         for visit in visits:
             places = [(worker, device) for worker, devices in visit.places for device in devices]
-            ended = breaks.worked_until(run, visit.ended)
-            starts.append((breaks.worked_until(run, visit.started), previous, places))
+            ended = run.clock.worked_until(visit.ended)
+            starts.append((run.clock.worked_until(visit.started), previous, places))
             previous = ended
             for place in places:
                 ends.setdefault(place, []).append(ended)

@@ -22,8 +22,8 @@ KIND = {"etl": "etl", "fit": "train", "test": "test", "predict": "predict"}
 def waiting_for(state: ExperimentState, run: Run) -> str:
     """Return why a run waits; empty for a running or ended run."""
     if run.state is RunState.PAUSED:
-        return f"paused: {run.reason}"
-    if not run.is_open or run.open_tasks():
+        return f"paused: {run.pause.reason}"
+    if not run.is_open or run.tasks.open:
         return ""
     if run.state is RunState.QUEUED:
         found = obstacle(state.runs, run)
@@ -40,7 +40,7 @@ def _missing_memory(run: Run) -> str:
     """The memory an exhausted task needs, while a larger worker is away or restarting.
 
     The controller fails tasks that no worker could ever run."""
-    known = (run.tasks[key] for key in sorted(run.exhausted))
+    known = (run.tasks.by_key[key] for key in sorted(run.tasks.exhausted))
     waiting = [
         task for task in known if task.state is TaskState.PENDING and task.lacks and _is_wanted(run, task)
     ]
@@ -144,7 +144,7 @@ def _missing_makers(state: ExperimentState, run: Run) -> dict[str, list[str]]:
     """Lost workers and their pending partitions. Any worker can make a removed worker's partitions."""
     found: dict[str, list[str]] = {}
     assert isinstance(run.plan, EtlPlan)
-    for task in run.tasks.values():
+    for task in run.tasks.by_key.values():
         parts = run.plan.splits.get(task.key.split or "", ())
         owner = state.workers.get(next((p.worker for p in parts if p.partition == task.key.partition), ""))
         if task.state is TaskState.PENDING and owner and not owner.is_alive and not owner.is_removed:

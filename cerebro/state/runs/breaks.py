@@ -16,40 +16,20 @@ from cerebro.state.tasks.task import TaskState
 from cerebro.state.workers import Worker
 
 
-def add(run: Run, since: float, until: float) -> None:
-    """Add a break of `run` (the store's clock, seconds); add breaks in order."""
-    run.breaks.append((since, until))
-    run.worked = max(run.worked, until)
-
-
-def begun(run: Run) -> float:
-    """Return the start of `run`, shifted by its breaks; 0 before the start. End minus this is time without breaks."""
-    return run.started + sum(until - since for since, until in run.breaks) if run.started else 0.0
-
-
-def worked_until(run: Run, at: float) -> float:
-    """Convert a time to a clock that stops in the breaks and pauses of `run`."""
-    stood, edge = 0.0, -math.inf
-    for since, until in sorted([*run.breaks, *run.pauses]):
-        stood += max(0.0, min(at, until) - max(since, edge))
-        edge = max(edge, until)
-    return at - stood
-
-
 def end(run: Run, workers: Collection[Worker]) -> None:
     """Record a break that a change of workers has ended, if any."""
     there = _there(run, workers)
     if there and is_deserted(run, workers):
-        add(run, run.worked, min(worker.since for worker in there))
+        run.clock.add_break(run.clock.worked, min(worker.since for worker in there))
 
 
 def is_deserted(run: Run, workers: Collection[Worker]) -> bool:
     """Return True if no worker can continue a started fit: all from the time of the last work are gone or draining."""
-    if not math.isfinite(run.origin) or any(
-        task.state is TaskState.RUNNING and task.key.kind != "search" for task in run.open.values()
+    if not math.isfinite(run.clock.first_start) or any(
+        task.state is TaskState.RUNNING and task.key.kind != "search" for task in run.tasks.open.values()
     ):
         return False
-    return all(worker.since > run.worked for worker in _there(run, workers))
+    return all(worker.since > run.clock.worked for worker in _there(run, workers))
 
 
 def _there(run: Run, workers: Collection[Worker]) -> list[Worker]:

@@ -6,7 +6,6 @@ another user resumed the run) is no error and changes nothing; the list says so.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +35,6 @@ from cerebro.contract.priority import shown
 from cerebro.state.models import added_models, parallel_plans
 from cerebro.state.models.model import TRANSITIONS as MODEL_TRANSITIONS
 from cerebro.state.models.model import Model, ModelState
-from cerebro.state.runs import breaks
 from cerebro.state.runs.run import TRANSITIONS, Run, RunState
 
 Reopening = RunResumed | ModelResumed | ModelRetried | ModelsAdded | ModelExtended
@@ -181,16 +179,16 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
     else:
         run.state = RunState.QUEUED if run.plan is None else RunState.RUNNING
     if not was_open:
-        breaks.add(run, run.ended, event.time)
-        run.ended, run.error = 0.0, ""
+        run.clock.add_break(run.clock.ended, event.time)
+        run.clock.ended, run.failures.error = 0.0, ""
         # The plan was for the workers of that time.
-        run.planned = None
+        run.scheduling.planned = None
     if run.state is RunState.PAUSED:
-        run.pauses.append((event.time, math.inf))
-    elif run.pauses and run.pauses[-1][1] == math.inf:
-        run.pauses[-1] = run.pauses[-1][0], event.time
-    run.reason, run.needs_bytes, run.full_volume, run.storage_full = "", 0, "", None
-    for task in run.remade.values():
+        run.clock.begin_pause(event.time)
+    else:
+        run.clock.end_pause(event.time)
+    run.pause.clear()
+    for task in run.tasks.replicas.values():
         if task.failure is not None and task.failure.is_of_volume:
             task.retry()
     _ask_again(run)
@@ -200,7 +198,7 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
 def _ask_again(run: Run) -> None:
     """Retry search tasks that no worker could complete."""
     for key in run.search.failures if run.search is not None else ():
-        run.tasks[key].retry()
+        run.tasks.by_key[key].retry()
     if run.search is not None:
         run.search.failures.clear()
 
@@ -214,7 +212,7 @@ def _stop(run: Run, model: Model) -> bool:
 def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
     """Resume or retry a model. In an ended run the other models stay stopped."""
     model = run.models.get(event.model)
-    is_hopeless = run.state is RunState.FAILED and run.fatal is not None
+    is_hopeless = run.state is RunState.FAILED and run.failures.fatal is not None
     if model is None or is_hopeless or model.is_pruned:
         return False
     state = model.state
@@ -231,7 +229,7 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
         if next(parallel_plans.allowed_plans(run, model), None) is None:
             # Workers or their devices may have changed.
             model.struck.clear()
-        for task in run.tasks.values():
+        for task in run.tasks.by_key.values():
             if task.key.model == model.id:
                 task.retry()
     run.settle(model)  # a user may have stopped it at a rung
@@ -254,7 +252,7 @@ def _reopen(run: Run, event: ModelResumed | ModelRetried | ModelsAdded | ModelEx
 
 def _trains_on(run: Run) -> bool:
     """True if a started fit may have more to train."""
-    is_hopeless = run.state is RunState.FAILED and run.fatal is not None
+    is_hopeless = run.state is RunState.FAILED and run.failures.fatal is not None
     return (
         run.kind == "fit" and run.plan is not None and run.state is not RunState.STOPPING and not is_hopeless
     )
@@ -289,8 +287,7 @@ def _extend(run: Run, event: ModelExtended) -> bool:
     _reopen(run, event)
     if not model.extend(event.epochs):
         return False
-    run.has_added = True
-    run.planned = None
+    run.scheduling.see_added()
     run.settle(model)
     run.see_model(model)
     return True
@@ -302,14 +299,14 @@ def _prioritize(run: Run, event: PriorityChanged) -> bool:
         return False
     of.priority = event.priority
     if event.model:
-        run.planned = None  # the plan was for models of one priority
+        run.scheduling.planned = None  # the plan was for models of one priority
     return True
 
 
 def _reschedule(run: Run, event: SchedulerChanged) -> bool:
     if run.kind != "fit":
         return False
-    run.scheduler, run.planner = event.scheduler, event.planner
+    run.scheduling.scheduler, run.scheduling.has_planner = event.scheduler, event.planner
     if run.is_open:
-        run.planned = None
+        run.scheduling.planned = None
     return True

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cerebro.contract.tasks import FailureKind
+from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.tasks.task import Task, TaskState
 
@@ -103,6 +104,16 @@ class RunCounts:
             self._validated[model.id] = known
             epochs = range(1, completed + 1)
             self.unvalidated[model.id] = tuple(e for e in epochs if e not in model.validations)
+
+    def add_sub_epoch(self, visit: Visit) -> None:
+        """Count a committed sub-epoch."""
+        self.sub_epochs += 1
+        self.sub_epoch_devices += sum(len(devices) for _, devices in visit.places)
+
+    def remove_sub_epoch(self, lost: Visit) -> None:
+        """Undo `add_sub_epoch`."""
+        self.sub_epochs -= 1
+        self.sub_epoch_devices -= sum(len(devices) for _, devices in lost.places)
 
     def in_order(self, models: Collection[str]) -> list[str]:
         """Return the models in the order of the run."""

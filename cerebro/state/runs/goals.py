@@ -20,16 +20,16 @@ def goal_of(run: Run) -> Goal:
 
 def worker_hours(state: ExperimentState, run: Run, now: float) -> float:
     """Return the hours of training workers since the run began, summed, without pauses and breaks."""
-    if not run.started:
+    if not run.clock.started:
         return 0.0
-    until = run.ended or now
+    until = run.clock.ended or now
     # Workers from before the first run appear in no change; a worker that leaves first was present.
     first: dict[str, bool] = {}
     for change in state.worker_changes:
         first.setdefault(change.worker, change.is_there)
     there = {w.name for w in state.workers.values() if w.is_alive and w.name not in first}
     there.update(name for name, is_there in first.items() if not is_there)
-    since = dict.fromkeys(there, run.started)
+    since = dict.fromkeys(there, run.clock.started)
     seconds = 0.0
     for change in state.worker_changes:
         if change.is_there:
@@ -46,8 +46,8 @@ def _there_s(state: ExperimentState, run: Run, worker: str, there: tuple[float, 
     known = state.workers.get(worker)
     if known is None or not known.trains:
         return 0.0
-    began, ended = max(there[0], run.started), there[1]
-    stood_still = (*run.breaks, *run.pauses)
+    began, ended = max(there[0], run.clock.started), there[1]
+    stood_still = (*run.clock.breaks, *run.clock.pauses)
     away = sum(max(0.0, min(ended, until) - max(began, since)) for since, until in stood_still)
     return max(0.0, ended - began - away)
 
@@ -57,7 +57,7 @@ def spent(state: ExperimentState, run: Run, now: float) -> str:
     budget = goal_of(run).worker_hours
     if budget is None or worker_hours(state, run, now) < budget:
         return ""
-    if run.pauses and worker_hours(state, run, run.pauses[-1][0]) >= budget * (1 - 1e-6):
+    if run.clock.pauses and worker_hours(state, run, run.clock.pauses[-1][0]) >= budget * (1 - 1e-6):
         return ""
     return (
         f"its budget of {budget:g} worker-hours is spent. Resume it to go on without one, or stop it: its models stay "
@@ -67,11 +67,11 @@ def spent(state: ExperimentState, run: Run, now: float) -> str:
 
 def forecast_lines(run: Run, now: float) -> list[str]:
     """Describe the forecast; for an ended run, compare it with the end."""
-    if run.ended and not run.is_open:
-        return [*([_truth(run)] if run.forecasts else []), *_missed(run)]
-    if not run.forecasts:
+    if run.clock.ended and not run.is_open:
+        return [*([_truth(run)] if run.scheduling.forecasts else []), *_missed(run)]
+    if not run.scheduling.forecasts:
         return []
-    newest = run.forecasts[-1]
+    newest = run.scheduling.forecasts[-1]
     end = newest.end
     count = _workers(newest.workers)
     verb = "ends" if newest.time + end.p50_s > now else "was to end"
@@ -94,7 +94,7 @@ def forecast_lines(run: Run, now: float) -> list[str]:
 
 def short(run: Run, now: float) -> str:
     """Return why the allowed workers cannot meet the goal, and the remedy; empty if they can."""
-    newest, goal = run.forecasts[-1] if run.forecasts else None, goal_of(run)
+    newest, goal = run.scheduling.forecasts[-1] if run.scheduling.forecasts else None, goal_of(run)
     if newest is None or newest.allowed is None:
         return ""
     reasons = []
@@ -121,28 +121,28 @@ def _late(newest: ForecastMade, finish_by: float, allowed: int, now: float) -> s
 
 def _truth(run: Run) -> str:
     """Compare the first forecast with the actual end."""
-    first = run.forecasts[0]
+    first = run.scheduling.forecasts[0]
     expected: ForecastEnd = first.end
     forecast_text = (
-        f"forecast: was to end at {clock(first.time + expected.p50_s, run.ended)}, 9 of 10 by "
-        f"{clock(first.time + expected.p90_s, run.ended)}; it"
+        f"forecast: was to end at {clock(first.time + expected.p50_s, run.clock.ended)}, 9 of 10 by "
+        f"{clock(first.time + expected.p90_s, run.clock.ended)}; it"
     )
-    at = clock(run.ended, run.ended)
+    at = clock(run.clock.ended, run.clock.ended)
     if run.state is not RunState.FINISHED:  # the forecast was about more work
         return f"{forecast_text} {'was stopped' if run.state is RunState.STOPPED else 'failed'} at {at}"
     if lacking := state_words.shortfall(run):
         return f"{forecast_text} ended at {at}; {lacking}"
-    off_s = run.ended - (first.time + expected.p50_s)
+    off_s = run.clock.ended - (first.time + expected.p50_s)
     return f"{forecast_text} ended at {at}, {_length(abs(off_s))} {'later' if off_s > 0 else 'sooner'}"
 
 
 def _missed(run: Run) -> list[str]:
     """Report that a finished run missed its `finish_by`."""
     finish_by = goal_of(run).finish_by
-    if finish_by is None or run.state is not RunState.FINISHED or run.ended <= finish_by:
+    if finish_by is None or run.state is not RunState.FINISHED or run.clock.ended <= finish_by:
         return []
-    at = clock(finish_by, run.ended)
-    return [f"it was to end by {at} (finish_by), and ended {_length(run.ended - finish_by)} later"]
+    at = clock(finish_by, run.clock.ended)
+    return [f"it was to end by {at} (finish_by), and ended {_length(run.clock.ended - finish_by)} later"]
 
 
 def clock(at: float, now: float) -> str:

@@ -46,5 +46,5 @@ def begin(
 
 
 def _add(run: Run, key: TaskKey) -> None:
-    run.tasks[str(key)] = task = Task(key=key)
+    run.tasks.by_key[str(key)] = task = Task(key=key)
     run.see_task(str(key), task, is_new=True)

@@ -17,6 +17,7 @@ from cerebro.contract.runs import EvaluatePlan
 from cerebro.errors import IllegalEventError
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.runs import concurrent_runs
+from cerebro.state.runs.parts.retention import owner_of_origin
 from cerebro.state.runs.run import Run
 from cerebro.state.tasks.task import ENDED
 
@@ -39,7 +40,7 @@ def prunable(
     goes_on = may_go_on(run, model)
     if goes_on or model.id in best:
         retained_checkpoints |= _to_go_on(run, model)
-    if goes_on and model.id in run.young:
+    if goes_on and model.id in run.checkpoints.young:
         retained_checkpoints.add(_origin(model))
     if model.id in best and (epoch := run.best_epoch(model)):
         retained_checkpoints.add(_end(model, epoch))
@@ -72,10 +73,10 @@ def prune(runs: Mapping[str, Run], run: Run, event: CheckpointsPruned) -> None:
         if not gone:
             continue
         model.removed |= gone
-        run.pruned.append(name)
+        run.checkpoints.pruned.append(name)
         if model.saved is not None and model.is_pruned:
             model.saved = None
-        if name in run.young and _origin(model) in gone:
+        if name in run.checkpoints.young and _origin(model) in gone:
             run.release_origin(model)
 
 
@@ -89,7 +90,7 @@ def lost_text(runs: Mapping[str, Run], run: Run) -> str:
     if run.is_open or not isinstance(run.plan, EvaluatePlan):
         return ""
     fit, read = runs[run.plan.fit], run.plan.models
-    remaining_models = {task.key.model for task in run.own_tasks() if task.state not in ENDED}
+    remaining_models = {task.key.model for task in run.tasks.requested() if task.state not in ENDED}
     gone = (
         name for name, epoch in read.items() if name in remaining_models and is_gone(fit.models[name], epoch)
     )
@@ -115,12 +116,18 @@ def gone_text(run: Run, model: Model, epoch: int = 0) -> str:
 def _in_use(runs: Mapping[str, Run], run: Run, model: Model) -> set[str]:
     """Checkpoints in use by open tasks and runs, or by pending work."""
     # Only its own: an ended clone releases its parent's checkpoint. The owner's file goes with the last clone.
-    used = {_origin(young) for young in run.young.values() if run.owner_of_origin(young) is model}
+    used = {
+        _origin(young)
+        for young in run.checkpoints.young.values()
+        if owner_of_origin(young, run.models) is model
+    }
     if model.state is ModelState.ACTIVE or model.busy:
         request = run.fit_request
         used |= model.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
     tasks = (
-        task.key for task in run.open.values() if task.key.kind == "valid" and task.key.model == model.id
+        task.key
+        for task in run.tasks.open.values()
+        if task.key.kind == "valid" and task.key.model == model.id
     )
     epochs = {key.epoch or 0 for key in tasks} | concurrent_runs.epochs_read(runs, run, model)
     used |= run.verifications.needed(model.id)

@@ -39,7 +39,7 @@ def report_models(log: SearchLog, run: Run, models: Iterable[Model], *, time: fl
     """
     for model in models:
         reported = log.reported[model.id]
-        since_s = run.elapsed_s(time)
+        since_s = time - run.clock.begun
         _report_metrics(log, run, model, reported, since_s)
         previous_state, reported.state = reported.state, model.state
         if previous_state is not model.state:

@@ -62,7 +62,7 @@ def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: M
 
 def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Concerned:
     """Find the objects of an event that fits its task."""
-    task = run.tasks.get(event.task) or run.find(event.task)
+    task = run.tasks.by_key.get(event.task) or run.find(event.task)
     task.check(event)
     worker = _known(workers, event, event.worker)
     source = event if isinstance(event, TaskAssigned) else task.attempts[-1]
@@ -87,10 +87,10 @@ def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, D
     run, task, worker, model, members = concerned
     dataset = datasets.get(run.plan.dataset) if run.plan else None
     invariants.check_assignment(event, task.key, run, members, model=model, dataset=dataset)
-    run.tasks[event.task] = run.open[event.task] = task
-    run.is_fresh = False
+    run.tasks.by_key[event.task] = run.tasks.open[event.task] = task
+    run.tasks.is_fresh = False
     if task.key.kind == "etl" and run.kind != "etl":
-        run.remade[event.task] = task
+        run.tasks.replicas[event.task] = task
     for member, devices in members:
         member.open_tasks[event.task] = devices
     if model and task.key.kind == "train":
@@ -103,7 +103,7 @@ def _begin(event: TaskStarted, concerned: _Concerned) -> None:
     run, task, _, model, members = concerned
     invariants.check_start(event, members)
     if model and task.key.kind == "train":
-        run.origin = min(run.origin, event.time)
+        run.clock.first_start = min(run.clock.first_start, event.time)
         is_saved = model.savepoint_of(event.task) is not None
         model.redone += not is_saved and any(attempt.has_run for attempt in task.attempts)
     task.start(event)
@@ -118,7 +118,7 @@ def _go_on(event: SubEpochSaved | TaskAsked, concerned: _Concerned) -> None:
     if model is None or task.key.kind != "train":
         raise IllegalEventError(f"savepoint of {event.task}, which is no sub-epoch of training")
     model.save(event.task, event.attempt, event.savepoint)
-    run.worked = event.time
+    run.clock.worked = event.time
 
 
 def _close(
@@ -134,7 +134,7 @@ def _close(
     for member, _ in members:
         del member.open_tasks[event.task]
         member.stale_tasks.discard(event.task)
-    del run.open[event.task]
+    del run.tasks.open[event.task]
     if model and model.busy == event.task:
         model.busy = None
     if not isinstance(event, TaskRevoked):  # the controller wrote the event, not a worker
@@ -142,7 +142,7 @@ def _close(
     match event:
         case TaskCommitted():
             task.commit(event)
-            run.volume_pauses = 0
+            run.pause.volume_pauses = 0
             _see_work(run, task)
             commit_events.commit(
                 event, run, task, worker=worker, model=model, datasets=datasets, workers=workers
@@ -183,9 +183,7 @@ def _close(
         # It has priority: training the model elsewhere would discard the savepoint.
         task.keep_savepoint()
     run.see_task(event.task, task)
-    if task.exhausted and task.key.kind != "verify":
-        is_done = task.state is TaskState.COMMITTED
-        (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
+    run.tasks.see_memory(event.task, task)
     # Within an epoch the counts of a model don't change.
     if model and (
         task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
@@ -195,7 +193,7 @@ def _close(
 
 def give_up(event: TaskGivenUp, run: Run) -> None:
     """Apply that no worker has the memory a task needs; ignore outdated events."""
-    task = run.tasks.get(event.task)
+    task = run.tasks.by_key.get(event.task)
     if task is None or (task.state, task.attempt) != (TaskState.PENDING, event.attempt):
         return
     model = run.models.get(task.key.model or "")
@@ -226,9 +224,9 @@ def _is_to_be_confirmed(event: TaskFailed, run: Run, task: Task) -> bool:
     is_users = event.failure.kind is FailureKind.USER_ERROR
     is_last = task.failures + 1 >= run.max_attempts
     is_over = is_last or event.failure.is_final
-    if not (is_users and event.failure.may_be_device) or is_over or run.doubted:
+    if not (is_users and event.failure.may_be_device) or is_over or run.failures.doubted:
         return False
-    run.doubted = event.task
+    run.failures.doubted = event.task
     return True
 
 
@@ -248,8 +246,8 @@ def _see_end(
             found = [each for each in workers[name].ended if each.task == event.task and each.is_doubtful]
             for each in found:
                 workers[name].ended.append(each._replace(time=event.time, is_device=True))
-        if run.doubted == event.task:
-            run.doubted = ""
+        if run.failures.doubted == event.task:
+            run.failures.doubted = ""
         task.doubts = ()
         return
     if not event.failure.kind.traits.may_be_worker:
@@ -292,10 +290,10 @@ def _see_verification(event: TaskCommitted, concerned: _Concerned, workers: Mapp
 def _see_worked(run: Run, task: Task, at: float) -> None:
     # An ETL container may run search tasks while no worker trains.
     if task.key.kind != "search":
-        run.worked = at
+        run.clock.worked = at
 
 
 def _see_work(run: Run, task: Task) -> None:
     newest = task.attempts[-1]
-    if newest.started < run.first_work and task.key.kind == "train" and newest.has_run:
-        run.first_work = min(run.first_work, newest.started + newest.start_s)
+    if newest.started < run.clock.first_work and task.key.kind == "train" and newest.has_run:
+        run.clock.first_work = min(run.clock.first_work, newest.started + newest.start_s)

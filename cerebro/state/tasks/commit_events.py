@@ -98,7 +98,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
     model.warn(result.warnings)
     if len(task.attempts) == 1:
         # The visit has all the facts.
-        del run.tasks[event.task]
+        del run.tasks.by_key[event.task]
 
 
 def _answer(result: TaskResult, run: Run, search: SearchLog, task: Task) -> None:
@@ -121,4 +121,4 @@ def _make(result: TaskResult, run: Run, task: Task, worker: Worker, datasets: Ma
     if run.kind != "etl":
         # Another worker may need a replica later.
         task.reopen()
-        run.planned = None
+        run.scheduling.planned = None

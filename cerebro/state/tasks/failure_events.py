@@ -64,16 +64,16 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     elif task.key.kind == "etl" and run.kind != "etl":
         _fail_making(failure, run, task)
     elif is_of_volume:
-        is_known = failure.kind is FailureKind.STORAGE_FULL or run.volume_pauses > 0
+        is_known = failure.kind is FailureKind.STORAGE_FULL or run.pause.volume_pauses > 0
         if is_known or task.volume_failures % MAX_VOLUME_FAILURES == 0:
-            run.storage_full = failure
+            run.pause.volume_failure = failure
     elif failure.kind is FailureKind.CHECKPOINT and model:
         _lose_checkpoint(failure, run, task, model)
     elif model is None and (failure.kind is FailureKind.CHECKPOINT or task.state is TaskState.FAILED):
         # A test or prediction cannot have the sub-epoch recomputed: its fit run has ended.
-        run.fatal = failure
+        run.failures.fatal = failure
     elif failure.kind.traits.fails_run and task.state is TaskState.FAILED:
-        run.fatal = failure  # unless a failure rule retries it elsewhere
+        run.failures.fatal = failure  # unless a failure rule retries it elsewhere
     elif task.state is TaskState.FAILED and model:
         model.give_up(parallel_plans.final(failure, run, model))
 

@@ -113,7 +113,7 @@ def _check_sub_epoch(event: TaskAssigned, key: TaskKey, run: Run, members: Membe
 
 
 def _check_trial(event: TaskAssigned, key: TaskKey, run: Run) -> None:
-    group = run.inspection.group(key.group or "") if run.inspection else None
+    group = run.trials.inspection.group(key.group or "") if run.trials.inspection else None
     known = group.parallel_plan(key.parallel_plan or "") if group else None
     if known is None:
         raise IllegalEventError(f"{event.task} assigned, but {run.id} knows no such parallel plan")

@@ -17,10 +17,10 @@ from cerebro.state.tasks.task import Task, TaskState
 def commit(result: TaskResult, run: Run, task: Task) -> None:
     """Record a committed inspection or trial."""
     if task.key.kind == "inspect":
-        run.inspection = result.inspection or Inspection(problem="the worker told nothing")
+        run.trials.inspection = result.inspection or Inspection(problem="the worker told nothing")
     elif task.key.group is not None and task.key.parallel_plan is not None:
         outcome = result.trial or TrialOutcome(reason="the worker told nothing", cause="failure")
-        run.trials[task.key.group, task.key.parallel_plan] = outcome
+        run.trials.outcomes[task.key.group, task.key.parallel_plan] = outcome
         parallel_plans.see_trial(run, task.key.group, task.key.parallel_plan)
 
 
@@ -30,9 +30,9 @@ def fail(failure: Failure, run: Run, task: Task) -> None:
         return
     reason = f"its trial came to nothing: {failure.line}"
     if task.key.kind == "inspect":
-        run.inspection = Inspection(problem=failure.line)
+        run.trials.inspection = Inspection(problem=failure.line)
     elif task.key.group is not None and task.key.parallel_plan is not None:
-        run.trials[task.key.group, task.key.parallel_plan] = TrialOutcome(
+        run.trials.outcomes[task.key.group, task.key.parallel_plan] = TrialOutcome(
             reason=reason, cause=_cause(failure)
         )
         parallel_plans.see_trial(run, task.key.group, task.key.parallel_plan)
@@ -50,18 +50,18 @@ def recall(event: TrialsRecalled, run: Run) -> None:
     Raises:
         IllegalEventError: the models were not inspected, or a parallel plan is unknown.
     """
-    if run.inspection is None:
+    if run.trials.inspection is None:
         raise IllegalEventError(f"TrialsRecalled of {run.id}, whose models nobody has inspected")
     found: dict[tuple[str, str], TrialOutcome] = {}
     for name, outcome in event.outcomes.items():
         group, _, parallel_plan = name.partition("/")
-        known = run.inspection.group(group)
+        known = run.trials.inspection.group(group)
         if known is None or known.parallel_plan(parallel_plan) is None:
             raise IllegalEventError(
                 f"TrialsRecalled of {run.id} names the parallel plan {name!r}, which is not known"
             )
         found[group, parallel_plan] = outcome.model_copy(update={"is_recalled": True})
-    run.trials = {**found, **run.trials}
+    run.trials.outcomes = {**found, **run.trials.outcomes}
     for group, parallel_plan in found:
         parallel_plans.see_trial(run, group, parallel_plan)
-    run.has_recalled = True
+    run.trials.has_recalled = True

@@ -174,7 +174,14 @@ class Autoscaler:
         run, observed = view.run, view.fit.times.estimates.observations
         knowledge = int(math.log(max(1, observed), 1.5))
         given_up = sum(model.is_cut_short for model in run.models.values())
-        occasion = (run.id, self._there(view), len(run.epochs), knowledge, given_up, len(run.models))
+        occasion = (
+            run.id,
+            self._there(view),
+            len(run.scheduling.epochs),
+            knowledge,
+            given_up,
+            len(run.models),
+        )
         if occasion == self._occasion and waited_s < _AT_LEAST_EVERY_S:
             return False
         self._occasion = occasion
@@ -286,9 +293,9 @@ def _is_worth_reporting(situation: Situation, chosen: int) -> bool:
 
 
 def _is_news(run: Run, forecast: ForecastMade, now: float) -> bool:
-    if not run.forecasts:
+    if not run.scheduling.forecasts:
         return True
-    last_forecast = run.forecasts[-1]
+    last_forecast = run.scheduling.forecasts[-1]
     if (last_forecast.workers, last_forecast.advised, last_forecast.allowed) != (
         forecast.workers,
         forecast.advised,

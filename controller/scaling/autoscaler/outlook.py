@@ -115,7 +115,7 @@ def outlook(
 def _running(run: Run, fit: FitDispatch) -> dict[int, float]:
     """Return model -> minimum log seconds per row of its running sub-epoch, on an average worker."""
     found = {}
-    for task in run.open.values():
+    for task in run.tasks.open.values():
         if task.key.kind != "train" or task.state is not TaskState.RUNNING:
             continue
         model, rows = task.key.model or "", fit.rows[task.key.partition or 0]

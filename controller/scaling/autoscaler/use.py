@@ -44,7 +44,11 @@ def use_of(
         is_known: True if the states are current.
     """
     runs = tuple(run for run in open_runs if run.state is not RunState.PAUSED)
-    full = [run for run in open_runs if run.state is RunState.PAUSED and (run.needs_bytes or run.full_volume)]
+    full = [
+        run
+        for run in open_runs
+        if run.state is RunState.PAUSED and (run.pause.needs_bytes or run.pause.volume)
+    ]
     used, waiting, times = {id(run) for run in runs}, 0, [_requested_at(run) for run in (*runs, *full)]
     for state in states:
         going_on = {run.id for run in state.going_on()}
@@ -64,5 +68,5 @@ def use_of(
 
 def _requested_at(run: Run) -> float:
     """Return when a run was last wanted; of a paused one, since when it waits."""
-    times = [time for spans in (run.pauses, run.breaks) for span in spans[-1:] for time in span]
-    return max([run.requested, *(time for time in times if time < math.inf)])
+    times = [time for spans in (run.clock.pauses, run.clock.breaks) for span in spans[-1:] for time in span]
+    return max([run.clock.requested, *(time for time in times if time < math.inf)])

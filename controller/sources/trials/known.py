@@ -15,7 +15,7 @@ from controller.sources.trials.situation import Situation
 
 def situation(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Situation:
     """Return the facts for choosing trials."""
-    inspection, request = run.inspection, run.fit_request
+    inspection, request = run.trials.inspection, run.fit_request
     assert inspection is not None
     numbers = {place.device: number for number, place in enumerate(inspection.places)}
     devices: dict[int, list[int]] = {}
@@ -28,12 +28,12 @@ def situation(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Situ
         remaining_batches=left_in(run),
         sub_epoch=_sub_epochs(run),
         batch_s=_batch_s(run, times, workers),
-        outcomes=run.trials,
+        outcomes=run.trials.outcomes,
         struck=ruled_out(run, inspection),
         fits=_fitting(run, inspection),
         under_way={
             (key.group, key.parallel_plan)
-            for task in run.open.values()
+            for task in run.tasks.open.values()
             if (key := task.key).kind == "trial" and key.group is not None and key.parallel_plan is not None
         },
         devices=devices,
@@ -43,7 +43,7 @@ def situation(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Situ
 
 def is_worth_inspecting(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> bool:
     """True if an inspection of the run's models could be useful."""
-    if run.exhausted or run.counts.overflowed:
+    if run.tasks.exhausted or run.counts.overflowed:
         return True  # checked first: it is called after each sub-epoch that runs out of memory
     if all(worker.devices == 1 for worker in workers):
         return False

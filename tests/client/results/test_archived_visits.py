@@ -73,7 +73,7 @@ def sorted_(frame: pd.DataFrame) -> pd.DataFrame:
 def test_events_with_the_same_time_on_two_pages_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last compacted sub-epoch and the event before it have the same time, and a page ends between them."""
     made = archived(0)
-    last = next(n for n, event in enumerate(made.log) if event.time == made.run.archived_until)
+    last = next(n for n, event in enumerate(made.log) if event.time == made.run.compaction.until)
     log = [*made.log]
     log[last - 1] = log[last - 1].model_copy(update={"time": log[last].time})
     state, whole = (ExperimentState(name="one", archive_after=after) for after in (0, None))
@@ -107,11 +107,11 @@ def test_a_repeated_sub_epoch_of_an_old_epoch_is_listed_once(
         if made.model("m00").completed_epochs == 4:
             break
     lose(made, "m00", sub_epochs=6)
-    made.state.archive_after = made.run.archive_after = 0  # type: ignore[attr-defined, unused-ignore]
+    made.state.archive_after = made.run.compaction.threshold = 0
     while made.run.counts.active:
         made.step()
-        if made.run.is_open and epochs_of_all(made.run) > len(made.run.epochs):
-            made.tell(epoch_report(made.state, made.run, len(made.run.epochs) + 1))
+        if made.run.is_open and epochs_of_all(made.run) > len(made.run.scheduling.epochs):
+            made.tell(epoch_report(made.state, made.run, len(made.run.scheduling.epochs) + 1))
     assert made.model("m00").archived_epochs > 4
     result, expected = both(made, monkeypatch, page=10)
     pd.testing.assert_frame_equal(sorted_(result.sub_epochs()), sorted_(expected))
@@ -120,13 +120,13 @@ def test_a_repeated_sub_epoch_of_an_old_epoch_is_listed_once(
 def lose(made: History, name: str, *, sub_epochs: int) -> None:
     """Lose the newest `count` checkpoints of a model."""
     model = made.model(name)
-    for key, task in [*made.run.open.items()]:
+    for key, task in [*made.run.tasks.open.items()]:
         made.tell(TaskRevoked(task=key, attempt=task.attempt, worker=task.worker or "", reason="x"))
     for _ in range(sub_epochs):
         number = model.remaining[0]
         wanted = sub_epoch(model.epoch, number, name)
         made.assign(wanted, number)
-        task = made.run.open[str(wanted)]
+        task = made.run.tasks.open[str(wanted)]
         gone = Failure(kind=FailureKind.CHECKPOINT, message="gone")
         made.tell(TaskFailed(task=str(wanted), attempt=task.attempt, worker=task.worker or "", failure=gone))
 

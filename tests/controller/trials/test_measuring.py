@@ -109,7 +109,7 @@ def test_a_long_chain_of_sub_epochs_leads_to_an_inspection_and_a_trial() -> None
     first, second = measured(simulation)
     assert (first.task, first.devices) == ("fit-1/inspect", ())
     assert (second.task, second.devices, second.parallel_plan) == ("fit-1/trial/g00/ddp-2", (0, 1), DDP)
-    assert run_of(simulation).trials["g00", "ddp-2"].batch_s == 0.6
+    assert run_of(simulation).trials.outcomes["g00", "ddp-2"].batch_s == 0.6
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=1)
 
 
@@ -123,7 +123,7 @@ def test_without_a_choice_of_plans_nothing_is_measured(
     """One device per worker, twice as many equal models as devices, or a user without trials."""
     simulation = simulate(*devices, models=models, trials=trials)
     assert measured(simulation) == []
-    assert run_of(simulation).inspection is None
+    assert run_of(simulation).trials.inspection is None
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=len(devices))
 
 
@@ -171,9 +171,9 @@ def test_a_failed_measurement_is_recorded_and_the_run_continues(kind: type, fail
     assert run.state is RunState.FINISHED
     assert len(measured(simulation)) == (1 if kind is InspectTask else 2)
     told = (
-        run.inspection.problem
-        if kind is InspectTask and run.inspection
-        else run.trials["g00", "ddp-2"].reason
+        run.trials.inspection.problem
+        if kind is InspectTask and run.trials.inspection
+        else run.trials.outcomes["g00", "ddp-2"].reason
     )
     assert "gone" in told
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=3, partitions=1)
@@ -190,7 +190,7 @@ def test_another_worker_repeats_a_lost_trial() -> None:
     )
     tried = [event for event in measured(simulation) if "/trial/" in event.task]
     assert [event.worker for event in tried] == ["worker-1", "worker-0"]
-    assert run_of(simulation).trials["g00", "ddp-2"].is_usable
+    assert run_of(simulation).trials.outcomes["g00", "ddp-2"].is_usable
 
 
 def test_the_run_end_does_not_wait_for_trials() -> None:
@@ -198,7 +198,7 @@ def test_the_run_end_does_not_wait_for_trials() -> None:
     simulation = simulate(2, models=1, epochs=2, sub_epoch_time=seconds(inspect=1000.0))
     run = run_of(simulation)
     assert run.state is RunState.FINISHED
-    assert run.ended < 300
+    assert run.clock.ended < 300
     assert run.find("fit-1/inspect").state is TaskState.PENDING
 
 
@@ -242,7 +242,7 @@ def test_a_trial_decides_the_parallel_plan_of_later_sub_epochs(batch_s: float, i
     labels = [visit.parallel_plan.label if visit.parallel_plan else "-" for visit in run.models["m00"].visits]
     assert labels[0] == "-"
     assert set(labels[3:]) == ({"ddp-2"} if is_used else {"-"})
-    assert (run.ended - run.started < 700) is is_used
+    assert (run.clock.ended - run.clock.started < 700) is is_used
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_unverified_parallel_plans_are_used_only_if_the_user_named_them(
     for event in simulation.log:
         core.apply(event)
         run = core.state.runs["fit-1"] if core.state.runs else None
-        if run is not None and run.trials and core.fit is not None:
+        if run is not None and run.trials.outcomes and core.fit is not None:
             break
     assert core.fit is not None
     assert run is not None

@@ -83,7 +83,7 @@ def test_a_run_reuses_trial_results_of_another_run() -> None:
     event = cache.recalled(later.run)
     assert event == TrialsRecalled(run="fit-1", outcomes={"g00/ddp-2": OUTCOME})
     later.tell(event)
-    assert later.run.trials["g00", "ddp-2"].is_recalled
+    assert later.run.trials.outcomes["g00", "ddp-2"].is_recalled
     assert cache.recalled(later.run) is None
     cache.keep("one", later.run)
     assert store.writes == 1, "what was taken over is not written again"

@@ -69,8 +69,10 @@ def test_the_list_shows_the_duration_of_all_runs(bench: Bench, browser: Browser)
     worked = rows["worked"].worked
     assert worked.ended is not None
     assert worked.begun is not None
-    assert worked.ended - worked.begun == pytest.approx(sum(run.ended - run.started for run in runs))
-    assert worked.started == story.state.runs["etl-1"].started
+    assert worked.ended - worked.begun == pytest.approx(
+        sum(run.clock.ended - run.clock.started for run in runs)
+    )
+    assert worked.started == story.state.runs["etl-1"].clock.started
     assert rows["new"].worked == WorkingTime()
     new = text_of(browser.get("/experiments").text).split("new new")[1]
     assert new.startswith(" \u2013 \u2013 \u2013 \u2013 \u2013 \u2013 ada")

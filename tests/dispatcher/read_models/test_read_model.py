@@ -155,7 +155,7 @@ def test_remaining_time_is_remaining_work_divided_by_throughput(is_running: bool
     done, total = run.progress()
     committed = sum(len(model.visits) for model in run.models.values())
     # The clock stops at the pause, which is now.
-    elapsed = story.time - run.started
+    elapsed = story.time - run.clock.started
     assert throughput.rows_per_s == pytest.approx(committed * 898 / elapsed, rel=0.05)
     assert throughput.sub_epochs_per_min == pytest.approx(60 * committed / elapsed, rel=0.05)
     assert throughput.time_left is not None

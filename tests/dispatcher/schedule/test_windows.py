@@ -81,7 +81,7 @@ def test_figure_and_table_of_a_time_range_agree(browser: Browser) -> None:
     assert figure["layout"]["xaxis"]["range"][0] == since
     assert sub_epochs["window"]["since_s"] == since
     made = archived(0)
-    zero = made.run.origin
+    zero = made.run.clock.first_start
     expected = {
         (str(each.key), each.attempt.number)
         for each in task_attempts(made.run)

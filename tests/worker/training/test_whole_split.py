@@ -88,7 +88,7 @@ def run_test(
     )
     run = story.state.runs["test-1"]
     record = ExperimentRecord(name="one", locators=Locators(test=Locator(metadata="test.csv")))
-    for task in list(run.tasks.values()):
+    for task in list(run.tasks.by_key.values()):
         body = tasks.body(record, story.state, run, task.key)
         assert isinstance(body, EvaluateTask)
         story.do(task.key, 0, handler.handle(body, 1))

@@ -1,0 +1,1 @@
+"""Parts of a run's state, one subject each."""

@@ -1,0 +1,57 @@
+"""Sub-epochs and checkpoints that a run keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.compaction import ARCHIVE_AFTER
+from cerebro.state.models.model import Model, ModelState
+
+
+@dataclass(kw_only=True, slots=True)
+class RunCompaction:
+    """Compaction of a run's old sub-epochs (`cerebro.state.models.compaction`)."""
+
+    threshold: int | None = ARCHIVE_AFTER
+    """Number of sub-epochs above which old ones are compacted; `None`: never."""
+    keeps_all: bool = False
+    """True if compacted sub-epochs stay available, for readers of the full log."""
+    until: float = 0.0
+    """The state has every sub-epoch that ended later; 0 if nothing is compacted."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RunCheckpoints:
+    """Checkpoints that several models share, and removed ones."""
+
+    young: dict[str, Model] = field(default_factory=dict)
+    """Models with inherited weights and fewer than two own sub-epochs; they may reread the parent's checkpoint."""
+    pruned: list[str] = field(default_factory=list)
+    """Models that lost checkpoints since they last trained, in log order; may list a model twice."""
+
+    def release_origin(self, young: Model, models: Mapping[str, Model], *, is_pruned: bool) -> None:
+        """Note that a model no longer reads its inherited checkpoint.
+
+        Args:
+            is_pruned: True if the run removes checkpoints of ended models.
+        """
+        del self.young[young.id]
+        owner = owner_of_origin(young, models)
+        if is_pruned and owner.state is not ModelState.ACTIVE:
+            self.pruned.append(owner.id)  # the owner makes no commit that would remove it
+
+    def origins_of(self, owner: Model, models: Mapping[str, Model]) -> Iterator[Visit]:
+        """Return sub-epochs of `owner` that other models start from and may reread; some may be compacted."""
+        for young in self.young.values():
+            if owner_of_origin(young, models) is owner:
+                yield young.visits[young.inherited - 1]
+
+
+def owner_of_origin(young: Model, models: Mapping[str, Model]) -> Model:
+    """Return the ancestor whose sub-epoch wrote the inherited checkpoint."""
+    owner = models[young.parent]
+    while young.inherited <= owner.inherited:
+        owner = models[owner.parent]
+    return owner
