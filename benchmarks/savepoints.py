@@ -300,7 +300,7 @@ def _beginnings(events: list[Event]) -> dict[tuple[str, int], int]:
         state.apply(event)
         if isinstance(event, TaskAssigned) and "/train/m" in event.task:
             run, _, model = event.task.split("/")[:3]
-            savepoint = state.runs[run].models[model].savepoint_of(event.task)
+            savepoint = state.runs[run].models[model].checkpoints.savepoint_of(event.task)
             found[event.task, event.attempt] = savepoint.batch if savepoint else 0
     return found
 

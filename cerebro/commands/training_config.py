@@ -31,7 +31,7 @@ from cerebro.contract.values import carried
 from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState
 from cerebro.state.models import added_models
-from cerebro.state.models.model import is_same
+from cerebro.state.models.configs import is_same
 from cerebro.state.reports import state_words
 from cerebro.state.runs import concurrent_runs
 

@@ -172,11 +172,11 @@ class Projection:
         tags = self._tags(run) | {"cerebro.model": model.id}
         # "Waiting" and "training" would change with every sub-epoch.
         tags["cerebro.state"] = status if status == "running" else state_words.model(model, run)
-        if model.parent:
-            tags["cerebro.parent"] = model.parent
-        if model.failure:
-            tags["cerebro.failure"] = model.failure.line
-        first = model.hyperparams_of(model.inherited)
+        if model.lineage.parent:
+            tags["cerebro.parent"] = model.lineage.parent
+        if model.failures.final:
+            tags["cerebro.failure"] = model.failures.final.line
+        first = model.hyperparams_of(model.lineage.sub_epochs)
         if changed := {
             name: value
             for name, value in model.hyperparams.items()
@@ -225,4 +225,4 @@ def _checkpoint(model: Model, epoch: int | None) -> CheckpointRef | None:
     found = model.epoch_checkpoint(epoch) if epoch else None
     if found is None and model.visits:
         found = model.visits[-1].checkpoint
-    return None if found is None or found.name in model.removed else found
+    return None if found is None or found.name in model.checkpoints.removed else found

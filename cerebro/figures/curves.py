@@ -104,13 +104,22 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
     known = model.scores(metric, validated=is_valid)
     found = {epoch: value for epoch, value in known.items() if epoch >= since}
     epoch_values = (
-        (epoch, (model.validations.get(epoch, {}) if is_valid else model.training_metrics(epoch)).get(metric))
+        (
+            epoch,
+            (model.validation.metrics.get(epoch, {}) if is_valid else model.training_metrics(epoch)).get(
+                metric
+            ),
+        )
         for epoch in range(since + 1, model.completed_epochs + 1)
     )
     broke = next(
         (epoch for epoch, value in epoch_values if value is not None and not math.isfinite(value)), None
     )
-    if broke is None and model.failure is not None and model.failure.kind is FailureKind.NON_FINITE:
+    if (
+        broke is None
+        and model.failures.final is not None
+        and model.failures.final.kind is FailureKind.NON_FINITE
+    ):
         broke = model.epoch  # Its sub-epoch was not committed, so no epoch has the value.
     best = model.best_epoch(run.fit_request.metric, run.fit_request.mode, validated=run.is_validated)
     return Curve(
@@ -120,7 +129,7 @@ def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit
         y=tuple(found.values()),
         broke_at=None if broke is None else _position(run, model, broke, axis),
         best_at=list(found).index(best) if best in found else None,
-        parent=model.parent if model.inherited else "",
+        parent=model.lineage.parent if model.lineage.sub_epochs else "",
         branch=since if since and since in found else None,
     )
 

@@ -113,25 +113,29 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         progress=ModelProgress(
             epoch=model.epoch,
             epochs=model.epochs,
-            done=model.visited,
+            done=model.progress.trained,
             total=model.epochs * len(model.partitions),
         ),
         latest=model.metric(request.metric, latest, validated=validated) if latest else None,
         latest_epoch=latest,
         best=model.metric(request.metric, best, validated=validated) if best else None,
         best_epoch=best,
-        metrics=model.validations.get(shown_epoch, {}) if validated else model.training_metrics(shown_epoch),
+        metrics=model.validation.metrics.get(shown_epoch, {})
+        if validated
+        else model.training_metrics(shown_epoch),
         hyperparams=model.hyperparams_shown(best),
         worker=(task.worker or "") if task else "",
         effort=Effort(
-            redone=model.redone,
-            compute_s=model.compute_s,
-            started=model.began,
+            redone=model.effort.repeated_attempts,
+            compute_s=model.effort.compute_s,
+            started=model.effort.began,
             ended=model.visits[-1].ended if model.own_sub_epochs else 0.0,
         ),
-        failure=model.failure,
-        parent=Parent(id=model.parent, epoch=model.inherited_epochs if model.inherited else None)
-        if model.parent
+        failure=model.failures.final,
+        parent=Parent(
+            id=model.lineage.parent, epoch=model.inherited_epochs if model.lineage.sub_epochs else None
+        )
+        if model.lineage.parent
         else None,
     )
 

@@ -141,7 +141,7 @@ class AssignmentDraft:
 
     def _terms(self, key: TaskKey) -> int:
         """Return the version of the training config for a sub-epoch; `tasks.body` uses the same one."""
-        return self.run.models[key.model or ""].terms_for(str(key)) if key.kind == "train" else 0
+        return self.run.models[key.model or ""].version_for(str(key)) if key.kind == "train" else 0
 
 
 class DispatchDraft:

@@ -273,7 +273,7 @@ def _take_back(
         tasks: keys of its tasks; all by default.
     """
     for key in worker.open_tasks if tasks is None else sorted(tasks):
-        task = state.runs[TaskKey.parse(key).run].tasks[key]
+        task = state.runs[TaskKey.parse(key).run].tasks.by_key[key]
         if how is not Liveness.LEAVING or task.state is TaskState.ASSIGNED:
             yield api.Revoke(
                 task=key,
@@ -291,7 +291,7 @@ def _take_back(
 def _ask_for(state: ExperimentState, worker: Worker, reason: str, now: float) -> Iterator[Step]:
     """Release the tasks of an excluded worker: it is present and may have healthy devices."""
     for key in list(worker.open_tasks):
-        yield from release(state.runs[TaskKey.parse(key).run].tasks[key], reason, now)
+        yield from release(state.runs[TaskKey.parse(key).run].tasks.by_key[key], reason, now)
 
 
 # --- tasks ------------------------------------------------------------------------------------

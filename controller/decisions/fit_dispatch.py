@@ -313,7 +313,9 @@ class FitDispatch:
 
     def _holders_changed(self, state: ExperimentState) -> None:
         self._is_replica_known = False
-        self._doubtful |= {model.id: None for model in state.runs[self.run].models.values() if model.struck}
+        self._doubtful |= {
+            model.id: None for model in state.runs[self.run].models.values() if model.failures.ruled_out
+        }
         self._follow(state.runs[self.run])
 
     def _start(self, key: TaskKey, assignment: TaskAssigned | Attempt, at: float) -> None:
@@ -342,7 +344,7 @@ class FitDispatch:
             self.dispatch_state.epoch[index] * len(self.names.partitions)
             - self.dispatch_state.open[index].bit_count()
         )
-        if not model.is_cut_short and model.visited < counted:
+        if not model.is_cut_short and model.progress.trained < counted:
             remaining = {self.names.partition(p) for p in model.remaining}
             is_last = self.dispatch_state.epoch[index] > model.epoch
             lost = (
@@ -350,12 +352,12 @@ class FitDispatch:
                 if is_last
                 else {p for p in remaining if not self.dispatch_state.open[index] >> p & 1}
             )
-            if counted - model.visited > len(lost):
+            if counted - model.progress.trained > len(lost):
                 self._regrade(run, model.id)
             else:
                 for partition in sorted(lost):
                     self.dispatch_state.reopen(index, partition)
-            if model.struck:
+            if model.failures.ruled_out:
                 self._doubtful[model.id] = None
 
     def _drop(self, name: str) -> None:
@@ -418,7 +420,7 @@ class FitDispatch:
 
     def _update_parallel_plans(self, run: Run, model: Model) -> None:
         """Choose the model's parallel plan on each worker."""
-        if model.struck:
+        if model.failures.ruled_out:
             self._doubtful[model.id] = None
         index = self.names.model(model.id)
         if self.parallel_plans.update(run, model, index):

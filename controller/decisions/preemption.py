@@ -117,7 +117,10 @@ def _preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: flo
         worker, attempt = by_name.get(task.worker or ""), task.attempts[-1]
         if worker is None or task.key.kind != "train" or task.state is not TaskState.RUNNING:
             continue
-        saved, model = run.models[task.key.model or ""].saved, fit.names.model(task.key.model or "")
+        saved, model = (
+            run.models[task.key.model or ""].checkpoints.saved,
+            fit.names.model(task.key.model or ""),
+        )
         has_saved = saved is not None and (saved.task, saved.attempt) == (key, task.attempt)
         if (
             not has_saved

@@ -20,7 +20,7 @@ def end(
     run: Run, outcome: str, error: str = "", *, now: float
 ) -> Iterator[api.Revoke | api.Preempt | api.Note]:
     """Revoke or release open tasks; finish the run when it has no more."""
-    open_tasks = run.open_tasks()
+    open_tasks = [*run.tasks.open.values()]
     for task in open_tasks:
         if outcome == "stopped":
             yield from release(task, "the run was stopped", now)
@@ -62,10 +62,10 @@ def _all_failed(run: Run) -> str:
     """Return each cause of failure once, the most common first and in full. The first line is the summary."""
     causes: dict[str, list[Model]] = {}
     for model in run.models.values():
-        causes.setdefault(model.failure.line if model.failure else "", []).append(model)
+        causes.setdefault(model.failures.final.line if model.failures.final else "", []).append(model)
     first, *other_causes = sorted(causes.items(), key=lambda cause: -len(cause[1]))
     share = f", {len(first[1])} of them" if other_causes else ""
-    failure = first[1][0].failure
+    failure = first[1][0].failures.final
     lines = [f"all {len(run.models)} models failed{share}: {failure.text if failure else 'no cause'}"]
     for cause, models in other_causes:
         more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""

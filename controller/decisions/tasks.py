@@ -111,7 +111,7 @@ def _train(
         raise IllegalEventError(f"{key} names no sub-epoch")
     model = run.models[key.model or ""]
     newest = model.visits[-1].checkpoint if model.visits else None
-    terms = model.terms[model.terms_for(str(key))]
+    terms = model.configs.versions[model.version_for(str(key))]
     return TrainTask(
         **_model_fields(record, state, run, key, terms.hyperparams),
         epoch=key.epoch,
@@ -123,7 +123,7 @@ def _train(
         parallel_plan=parallel_plan,
         with_curve=is_by_priority_score(run.scheduling.scheduler),
         **_measuring(run.request, run, model, key.epoch),
-        validation=_validation(model, max((n for n in model.validations if n < key.epoch), default=0)),
+        validation=_validation(model, max((n for n in model.validation.metrics if n < key.epoch), default=0)),
         keep=tuple(sorted(run.kept_checkpoints(model) | _evaluated(state, run, model))),
     )
 
@@ -167,7 +167,7 @@ def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[
 
 
 def _validation(model: Model, epoch: int) -> Validation | None:
-    metrics = model.validations.get(epoch)
+    metrics = model.validation.metrics.get(epoch)
     return None if metrics is None else Validation(epoch=epoch, metrics=metrics)
 
 
@@ -179,7 +179,7 @@ def _evaluated(state: ExperimentState, run: Run, model: Model) -> set[str]:
 
 def _savepoint(run: Run, model: Model, key: TaskKey, parallel_plan: ParallelPlan | None) -> Savepoint | None:
     """Return the savepoint of the sub-epoch, if as many ranks wrote it as will continue it."""
-    saved = model.saved
+    saved = model.checkpoints.saved
     if saved is None or saved.task != str(key):
         return None
     by = next(each.parallel_plan for each in run.task(key).attempts if each.number == saved.attempt)

@@ -156,7 +156,7 @@ def keys_of(state: ExperimentState) -> set[str]:
     for run in state.runs.values():
         found |= {f"{run.id}/epochs/e{each.epoch}" for each in run.scheduling.epochs}
         for model in run.models.values():
-            found |= {str(run.validation(model, epoch).key) for epoch in model.validations}
+            found |= {str(run.validation(model, epoch).key) for epoch in model.validation.metrics}
             if model.own_sub_epochs:
                 found.add(f"{run.id}/{model.id}/start")
             # An extended model may have a second end: TensorBoard keeps the first.
@@ -173,7 +173,7 @@ def _is_at_end(run: Run, model: Model) -> bool:
 
 def _start(state: ExperimentState, run: str, model: Model) -> Addition:
     start = SessionStart(
-        time=state.runs[run].clock.started, hyperparams=model.hyperparams_of(model.inherited)
+        time=state.runs[run].clock.started, hyperparams=model.hyperparams_of(model.lineage.sub_epochs)
     )
     return Addition(state.name, run, model.id, f"{run}/{model.id}/start", start.time, start)
 
@@ -189,7 +189,7 @@ def _commit(state: ExperimentState, committed: Committed, model: Model, ended: E
         ended.time,
         committed.values,
         # A model's curves continue its parent's.
-        rows_before=model.inherited_rows + model.rows - model.visits[-1].rows,
+        rows_before=model.lineage.rows + model.effort.rows - model.visits[-1].rows,
         live_values=live_share(sub_epoch, epochs * len(model.partitions)),
         ended=ended,
         is_sub_epoch=committed.is_sub_epoch,

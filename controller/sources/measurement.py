@@ -143,7 +143,7 @@ class _Maker(NamedTuple):
         assert run.trials.inspection is not None
         # A changed model differs from the inspected one, and outcomes are kept for other runs.
         alike = (run.models[name] for name in (wanted.model, *wanted.group.models) if name in run.models)
-        model = next((each for each in alike if not (each.has_changed or each.is_trained)), None)
+        model = next((each for each in alike if not (each.configs.has_changed or each.is_trained)), None)
         if model is None:
             return
         device = run.trials.inspection.places[wanted.known.place].device

@@ -35,7 +35,7 @@ def _measured(run: Run, model: Model, listed: set[str]) -> Iterator[ParallelPlan
         is_right = outcome is not None and outcome.is_usable and outcome.is_verified and known.is_automatic
         if (
             is_right
-            and known.parallel_plan.label not in model.struck
+            and known.parallel_plan.label not in model.failures.ruled_out
             and known.parallel_plan.label not in listed
         ):
             listed.add(known.parallel_plan.label)
@@ -263,7 +263,7 @@ def out_of_reach(state: ExperimentState, run: Run, models: Iterable[str]) -> Ite
     assert isinstance(run.plan, FitPlan)
     for name in models:
         model = run.models[name]
-        if not model.struck or model.busy or model.state is not ModelState.ACTIVE:
+        if not model.failures.ruled_out or model.busy or model.state is not ModelState.ACTIVE:
             continue
         parallel_plans = tuple(
             parallel_plan for parallel_plan in allowed_plans(run, model) if parallel_plan.workers == 1

@@ -20,7 +20,7 @@ def ready(run: Run) -> Iterator[TaskKey]:
     for name in run.counts.in_order(run.counts.unvalidated):
         model = run.models[name]
         for epoch in run.counts.unvalidated[name]:
-            if epoch not in model.unreadable and epoch not in model.unvalidated:
+            if epoch not in model.validation.unreadable and epoch not in model.validation.skipped:
                 key = TaskKey(run=run.id, kind="valid", model=name, epoch=epoch)
                 task = run.tasks.by_key.get(str(key))
                 if task is None or task.state is TaskState.PENDING:

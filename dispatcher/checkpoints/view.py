@@ -125,7 +125,9 @@ def _model_rows(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
     assert isinstance(request, FitRequest)
     needed = run.kept_checkpoints(model)
     sub_epochs = (
-        sub_epoch for sub_epoch in range(model.inherited, len(model.visits)) if model.visits.knows(sub_epoch)
+        sub_epoch
+        for sub_epoch in range(model.lineage.sub_epochs, len(model.visits))
+        if model.visits.knows(sub_epoch)
     )
     for sub_epoch in reversed([*sub_epochs]):
         visit = model.visits[sub_epoch]
@@ -159,7 +161,7 @@ def _reasons(run: Run, model: Model, sub_epoch: int, *, is_best: bool, is_end: b
         yield "backup of the newest checkpoint"
     name = model.visits[sub_epoch].file
     for young in run.checkpoints.young.values():
-        if young.visits[young.inherited - 1].file == name:
+        if young.visits[young.lineage.sub_epochs - 1].file == name:
             yield f"parent checkpoint of {young.id}"
-    if is_end and run.is_validated and model.may_be_validated(model.visits[sub_epoch].epoch):
+    if is_end and run.is_validated and model.validation.may_come(model.visits[sub_epoch].epoch):
         yield "validation pending"

@@ -35,7 +35,7 @@ def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
     for each in state.runs.values():
         for model in each.models.values():
             for visit in model.kept_visits[-2:]:
-                if visit.file in model.removed:
+                if visit.file in model.checkpoints.removed:
                     continue
                 checkpoints[visit.checkpoint.name] = visit.checkpoint.size
     reason = ""

@@ -11,7 +11,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import Origin
 from cerebro.state import Model, Run
 from cerebro.state.models import added_models
-from cerebro.state.models.model import is_same
+from cerebro.state.models.configs import is_same
 from cerebro.state.reports import state_words
 
 _RATES = frozenset({"lr", "learning_rate", "weight_decay", "momentum"})

@@ -21,7 +21,7 @@ from cerebro.contract.runs import NewModel, Origin
 from cerebro.errors import BadRequestError
 from cerebro.state import ExperimentState, Model, Run
 from cerebro.state.models import added_models
-from cerebro.state.models.model import is_same
+from cerebro.state.models.configs import is_same
 from cerebro.state.runs.pruning import gone_text
 from dispatcher.model_forms.form import COLD, ModelForm
 from dispatcher.model_forms.notes import notes, position_text

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cerebro.state import Model
-from cerebro.state.models.model import is_same
+from cerebro.state.models.configs import is_same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,13 @@ def changes(model: Model) -> tuple[ChangeRow, ...]:
     """Return changes, newest first. Values that a warm clone new instead of its parent's count, from its first
     sub-epoch.
     """
-    return () if len(model.terms) == 1 else tuple(reversed(list(_changes(model))))
+    return () if len(model.configs.versions) == 1 else tuple(reversed(list(_changes(model))))
 
 
 def _changes(model: Model) -> Iterator[ChangeRow]:
     previous = 0  # index into `Model.config`
     for config, since in _config_starts(model):
-        old, new = model.terms[previous].hyperparams, model.terms[config].hyperparams
+        old, new = model.configs.versions[previous].hyperparams, model.configs.versions[config].hyperparams
         for name in new:
             if not is_same({name: old.get(name)}, {name: new[name]}):
                 yield ChangeRow(name=name, old_value=old.get(name), new_value=new[name], since=since)
@@ -41,13 +41,13 @@ def _changes(model: Model) -> Iterator[ChangeRow]:
 
 def _config_starts(model: Model) -> Iterator[tuple[int, str]]:
     """Yield (index of the training config, first sub-epoch in words)."""
-    for sub_epoch, config in model.begun:
+    for sub_epoch, config in model.configs.begun:
         yield config, _sub_epoch_text(model, sub_epoch)
     if model.busy:
-        yield model.active_version, f"{_sub_epoch_text(model, len(model.visits))}, the current one"
-    yield len(model.terms) - 1, "the next sub-epoch"
+        yield model.configs.active, f"{_sub_epoch_text(model, len(model.visits))}, the current one"
+    yield len(model.configs.versions) - 1, "the next sub-epoch"
 
 
 def _sub_epoch_text(model: Model, sub_epoch: int) -> str:
-    epoch = model.epochs_before(sub_epoch) + 1
+    epoch = model.progress.epochs_before(sub_epoch) + 1
     return f"epoch {epoch}, sub-epoch {sub_epoch - model.visits_until(epoch - 1) + 1}"

@@ -243,7 +243,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         changes=changes(found),
         priority=shown(found.priority),
         verdict=run.search.verdicts.get(name, "") if run.search is not None else "",
-        warning=run.models[name].warning,
+        warning=run.models[name].failures.warning(run.models[name].own_sub_epochs),
         gone=gone_text(run, found) if found.is_pruned else "",
     )
 
@@ -297,7 +297,7 @@ def _row(
         changed="; ".join(
             f"{each.name} is {each.new_value!r} since {each.since}" for each in changes(run.models[row.id])
         ),
-        warning=run.models[row.id].warning,
+        warning=run.models[row.id].failures.warning(run.models[row.id].own_sub_epochs),
     )
 
 
@@ -306,7 +306,9 @@ def _epoch(model: Model, epoch: int, checkpoints: Collection[str]) -> EpochRow:
     return EpochRow(
         epoch=epoch,
         training={name: to_json_cell(value) for name, value in model.training_metrics(epoch).items()},
-        validation={name: to_json_cell(value) for name, value in model.validations.get(epoch, {}).items()},
+        validation={
+            name: to_json_cell(value) for name, value in model.validation.metrics.get(epoch, {}).items()
+        },
         checkpoint=checkpoint.name if checkpoint else "",
         is_kept=checkpoint is not None and checkpoint.name in checkpoints,
         rows=totals.rows,

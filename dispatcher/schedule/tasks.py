@@ -122,7 +122,7 @@ def _count(state: ExperimentState) -> int:
     """Return the number of tasks. Counts a committed sub-epoch once."""
     return sum(
         len(run.tasks.by_key)
-        + sum(len(model.visits) - model.inherited for model in run.models.values())
+        + sum(len(model.visits) - model.lineage.sub_epochs for model in run.models.values())
         - _duplicates(run)
         for run in state.runs.values()
     )

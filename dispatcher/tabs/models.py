@@ -67,7 +67,7 @@ def failed_attempts(run: Run, models: Collection[str]) -> dict[str, FailedAttemp
 
     Excludes attempts that never started, because they have no log.
     """
-    failures = {name: failure for name in models if (failure := run.models[name].failure) is not None}
+    failures = {name: failure for name in models if (failure := run.models[name].failures.final) is not None}
     if not failures:
         return {}
     found: dict[str, tuple[float, FailedAttempt]] = {}

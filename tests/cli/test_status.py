@@ -109,7 +109,10 @@ def test_an_experiment_shows_its_runs_and_models() -> None:
     """Runs with state and progress; models of the newest fit with their failures."""
     state = _state()
     failed = state.runs["fit-1"].models["m01"]
-    failed.state, failed.failure = ModelState.FAILED, Failure(kind=FailureKind.USER_ERROR, message="no\nmore")
+    failed.state, failed.failures.final = (
+        ModelState.FAILED,
+        Failure(kind=FailureKind.USER_ERROR, message="no\nmore"),
+    )
     lines = state_lines(state, now=160.0)
     assert lines[0] == "Experiment digits"
     assert lines[3].split()[:2] == ["fit-1", "starting"]

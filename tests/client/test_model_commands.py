@@ -57,7 +57,7 @@ def ask(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> Any:
 def test_a_cold_clone_starts_from_scratch_and_a_warm_clone_continues(story: Story) -> None:
     """With the given values instead of the parent's."""
     (cold,) = ask(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"lr": 0.7}).added
-    assert (story.model(cold).parent, [*story.model(cold).visits]) == ("m00", [])
+    assert (story.model(cold).lineage.parent, [*story.model(cold).visits]) == ("m00", [])
     assert story.model(cold).hyperparams == {"batch_size": 1, "lr": 0.7}
     for at, sub_epochs in (("last", 3), ("best", 2), (1, 2)):
         (warm,) = ask(story, CommandKind.CLONE_MODEL, "m00", warm=True, at=at, hyperparams={"lr": 0.9}).added
@@ -313,7 +313,7 @@ def test_a_refused_test_suggests_models_with_checkpoints(story: Story) -> None:
     best = story.run.best_epoch(story.model("m00"))
     reference = story.model("m00").epoch_checkpoint(best or 0)
     assert reference is not None
-    story.model("m00").removed.add(reference.name)
+    story.model("m00").checkpoints.removed.add(reference.name)
     with pytest.raises(ConflictError) as caught:
         check_free(story.state, asked)
     assert "m00" not in str(caught.value)

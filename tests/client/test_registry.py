@@ -327,6 +327,6 @@ def test_a_model_without_its_checkpoint_is_not_registered(trained: Trained) -> N
     """The model is known, but has no checkpoint to copy."""
     reference = trained.story.model("m00").epoch_checkpoint(1)
     assert reference is not None
-    trained.story.model("m00").removed.add(reference.name)
+    trained.story.model("m00").checkpoints.removed.add(reference.name)
     with pytest.raises(NotFoundError, match="removed, because fit-1 keeps"):
         trained.register("digits", "m00")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from cerebro.commands.values import text_of, value_of, values_of
-from cerebro.state.models.model import is_same
+from cerebro.state.models.configs import is_same
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -133,7 +133,7 @@ class PrunedDisk:
         """
         return (
             self._loses
-            and len(model.visits) == model.inherited > 0
+            and len(model.visits) == model.lineage.sub_epochs > 0
             and model.id not in self.run.checkpoints.young
         )
 

@@ -47,8 +47,8 @@ def given_values(body: TaskBody) -> Mapping[str, float]:
 def check(run: Run) -> None:
     """Check each sub-epoch that a model trained itself."""
     for model in run.models.values():
-        for sub_epoch in range(model.inherited, len(model.visits)):
-            visit, terms = model.visits[sub_epoch], model.terms_of(sub_epoch)
+        for sub_epoch in range(model.lineage.sub_epochs, len(model.visits)):
+            visit, terms = model.visits[sub_epoch], model.config_of(sub_epoch)
             told = dict(zip(visit.names, visit.values, strict=True))
             assert (told["lr"], told["epochs"]) == (terms.hyperparams["lr"], terms.epochs)
 

@@ -145,7 +145,7 @@ def test_every_model_trains_on_every_partition_once_per_epoch(shape, times, vali
     assert_complete(state, epochs=epochs, partitions=workers)
     assert_exclusive(simulation)
     if validated:
-        assert all(len(model.validations) == epochs for model in state.runs["fit-1"].models.values())
+        assert all(len(model.validation.metrics) == epochs for model in state.runs["fit-1"].models.values())
 
 
 @settings(deadline=None, max_examples=60)
@@ -204,7 +204,7 @@ def test_a_model_that_lacks_the_metric_fails_alone(*, validated: bool) -> None:
     assert run.state is RunState.FINISHED
     states = {m.id: m.state for m in run.models.values()}
     assert states == {"m00": ModelState.FINISHED, "m01": ModelState.FAILED, "m02": ModelState.FINISHED}
-    failure = run.models["m01"].failure
+    failure = run.models["m01"].failures.final
     assert failure is not None
     assert "metric 'loss' was not returned" in failure.message
     assert "returned: accuracy" in failure.message
@@ -225,7 +225,7 @@ def test_a_model_whose_validation_fails_in_one_epoch_fails_alone(kind: FailureKi
     assert run.state is RunState.FINISHED
     states = {m.id: m.state for m in run.models.values()}
     assert states == {"m00": ModelState.FINISHED, "m01": ModelState.FAILED, "m02": ModelState.FINISHED}
-    failure = run.models["m01"].failure
+    failure = run.models["m01"].failures.final
     assert failure is not None
     assert "loss became nan" in failure.message
     assert run.best_epoch(run.models["m01"]) == 1
@@ -344,5 +344,5 @@ def test_a_task_that_always_kills_its_worker_fails() -> None:
     after = fold(EXPERIMENT, log).runs["fit-1"].models
     assert before.state is ModelState.ACTIVE
     assert after["m00"].state is ModelState.FAILED
-    assert "lost 6 times" in (after["m00"].failure.message if after["m00"].failure else "")
+    assert "lost 6 times" in (after["m00"].failures.final.message if after["m00"].failures.final else "")
     assert after["m01"].state is ModelState.ACTIVE

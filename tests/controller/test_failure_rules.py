@@ -66,7 +66,7 @@ def test_no_retry_fails_a_model_at_once() -> None:
         ModelState.FINISHED,
     ]
     assert len(failures(simulation)) == 1
-    failure = run.models["m00"].failure
+    failure = run.models["m00"].failures.final
     assert failure is not None
     assert failure.line == "[the rule] it failed"
 

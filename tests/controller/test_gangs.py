@@ -82,7 +82,7 @@ def test_each_model_trains_on_each_partition_once_per_epoch_in_any_gangs(  # typ
     assert told_step_by_step(simulation)
     run = fit_of(simulation)
     for model in run.models.values():
-        if model.failure is not None and model.failure.kind is FailureKind.CHECKPOINT:
+        if model.failures.final is not None and model.failures.final.kind is FailureKind.CHECKPOINT:
             continue  # a first sub-epoch has no predecessor to repeat
         assert model.state is ModelState.FINISHED
         for epoch in range(1, epochs + 1):
@@ -121,7 +121,7 @@ def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
     scenario = of_gangs(disturbed(4, outages=(), faults=faults, times=Random(1)))
     simulation = simulation_of(scenario, 2, 2, 4, 2)
     run = fit_of(simulation)
-    assert [*run.models["m00"].struck] == ["ddp-2x1"]
+    assert [*run.models["m00"].failures.ruled_out] == ["ddp-2x1"]
     assert {len(v.partitions) for v in run.models["m00"].visits} == {1}
     assert {len(v.partitions) for v in run.models["m01"].visits} == {2}
     assert not any(task.failures for task in run.tasks.by_key.values())
@@ -140,7 +140,7 @@ def test_a_gang_plan_is_ruled_out_only_after_repeated_member_losses() -> None:
     run = fit_of(simulation_of(scenario, 1, 1, 2, 2))
     model = run.models["m00"]
     assert model.state is ModelState.FINISHED
-    assert "worker-1 is gone" in model.struck["ddp-2x1"].reason
+    assert "worker-1 is gone" in model.failures.ruled_out["ddp-2x1"].reason
     assert {len(visit.partitions) for visit in model.visits} == {1}
 
 
@@ -159,8 +159,8 @@ def test_a_model_that_needs_gangs_fails_on_a_leftover_partition() -> None:
     assert run(4).models["m00"].state is ModelState.FINISHED
     model = run(3).models["m00"]
     assert model.state is ModelState.FAILED
-    assert model.failure is not None
-    assert "partition 2 is in no set of 2, and one worker cannot train the model" in model.failure.text
+    assert model.failures.final is not None
+    assert "partition 2 is in no set of 2, and one worker cannot train the model" in model.failures.final.text
 
 
 def test_a_worker_with_fewer_devices_trains_alone() -> None:

@@ -69,7 +69,7 @@ def test_a_worker_gets_more_memory_before_a_model_fails(need: float, doublings: 
 def test_a_need_above_the_maximum_fails_with_the_value_to_raise() -> None:
     """No resize is requested, and the message names the value to raise."""
     simulation = grown(40.0, 10.0)
-    failure = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"].failure
+    failure = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"].failures.final
     assert failure is not None
     assert "Raise autoscaler.maxMemory (10Gi) or worker.resources.worker.limits.memory" in failure.message
     assert max(simulation._workers.memory(f"worker-{number}") for number in range(2)) == 8 * GIB

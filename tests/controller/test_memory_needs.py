@@ -80,7 +80,7 @@ def test_equal_limits_allow_one_more_attempt_and_the_failure_names_the_need(plac
     run = state.runs["fit-1"]
     assert [*failures(simulation).values()] == [2]
     assert {name for name, model in run.models.items() if model.state is ModelState.FAILED} == {"m00"}
-    failure = run.models["m00"].failure
+    failure = run.models["m00"].failures.final
     assert failure is not None
     assert failure.kind is FailureKind.OUT_OF_MEMORY
     assert "m00 needs about 10Gi" in failure.message  # 1.25 x 8, because no peak was measured
@@ -161,7 +161,7 @@ def test_another_parallel_plan_is_tried_first() -> None:
     models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
     assert models["m00"].state is ModelState.FINISHED
     assert models["m01"].state is ModelState.FAILED
-    failure = models["m01"].failure
+    failure = models["m01"].failures.final
     assert failure is not None
     assert "no parallel plan is left to train m01" in failure.message
     # Tables show the first line.

@@ -114,7 +114,7 @@ def test_a_model_that_runs_out_of_memory_continues_with_the_next_plan() -> None:
     assert_complete(state, epochs=2, partitions=2)
     assert_exclusive(simulation)
     assert {visit.devices for visit in state.runs["fit-1"].models["m01"].visits} == {(0, 1)}
-    assert list(state.runs["fit-1"].models["m01"].struck) == ["single", "checkpointing"]
+    assert list(state.runs["fit-1"].models["m01"].failures.ruled_out) == ["single", "checkpointing"]
 
 
 def test_named_techniques_are_tried_in_order() -> None:
@@ -141,7 +141,7 @@ def test_a_model_without_parallel_plans_fails_alone() -> None:
         "m01": ModelState.FAILED,
         "m02": ModelState.FINISHED,
     }
-    failure = run.models["m01"].failure
+    failure = run.models["m01"].failures.final
     assert failure is not None
     assert [line.strip() for line in failure.message.splitlines()[1:]] == [
         f"{parallel_plan.label}: no blocks" for parallel_plan in PARALLEL_PLANS
@@ -154,7 +154,7 @@ def assert_no_way_twice(simulation: Simulation) -> None:
     state = ExperimentState(name=EXPERIMENT)
     for event in simulation.log:
         if isinstance(event, TaskAssigned) and "/train/" in event.task:
-            struck = state.runs["fit-1"].models[event.task.split("/")[2]].struck
+            struck = state.runs["fit-1"].models[event.task.split("/")[2]].failures.ruled_out
             assert (event.parallel_plan or SINGLE).label not in struck
             assert len(event.devices) == (event.parallel_plan or SINGLE).size
         state.apply(event)

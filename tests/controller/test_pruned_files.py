@@ -20,6 +20,7 @@ from cerebro.state import Model, ModelState, Run
 from cerebro.state.experiment import fold
 from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.models.compaction import archive
+from cerebro.state.models.progress import Lineage
 from controller.loop.loop import Controller
 from controller.planning import ChildHelper
 from controller.settings import Settings
@@ -58,7 +59,7 @@ class Disk:
         self.run: Run = fold(SIMULATED, log()).runs["fit-1"]
         self.volumes = Volumes(**dict.fromkeys(Volumes.__dataclass_fields__, folder))
         for model in self.run.models.values():
-            model.removed = {self._named(model.id, name) for name in model.removed}
+            model.checkpoints.removed = {self._named(model.id, name) for name in model.checkpoints.removed}
             for number, visit in enumerate(model.visits):
                 model.visits.recent_visits[number] = visit._replace(file=self._named(model.id, visit.file))
             self._fill(model.id)
@@ -291,12 +292,18 @@ def test_the_parent_checkpoint_of_a_waiting_clone_survives_compaction(tmp_path: 
     run = fold(SIMULATED, log()).runs["fit-1"]
     partitions = tuple(sorted(run.fit_rows))
     parent = trained("m00", partitions, epochs=1, more=1)
-    clone = Model(id="m01", hyperparams=parent.hyperparams, epochs=6, partitions=partitions, parent="m00")
+    clone = Model(
+        id="m01",
+        hyperparams=parent.hyperparams,
+        epochs=6,
+        partitions=partitions,
+        lineage=Lineage(parent="m00"),
+    )
     clone.inherit(parent, len(parent.visits))
     origin = parent.visits[-1].file
     for visit in trained("m00", partitions, epochs=5).visits[len(parent.visits) :]:
         parent.add(visit)
-    parent.state, parent.removed = ModelState.STOPPED, {parent.visits[-1].file}
+    parent.state, parent.checkpoints.removed = ModelState.STOPPED, {parent.visits[-1].file}
     run.models, run.checkpoints.young, run.checkpoints.pruned = (
         {"m00": parent, "m01": clone},
         {"m01": clone},
@@ -307,7 +314,7 @@ def test_the_parent_checkpoint_of_a_waiting_clone_survives_compaction(tmp_path: 
     assert parent.is_pruned
     assert Path(origin).name in before.keep
     archive(parent, 3, run.fit_rows)
-    assert not parent.visits.knows(clone.inherited - 1)
+    assert not parent.visits.knows(clone.lineage.sub_epochs - 1)
     assert Path(origin).name in Leftovers.of(volumes, EXPERIMENT, run, parent).keep
 
 

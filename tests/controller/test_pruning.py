@@ -148,7 +148,7 @@ def test_a_parent_checkpoint_is_removed_after_all_its_clones_stopped() -> None:
         ask(made, 4.01, ModelStopRequested(run="fit-1", model=name, by="ada"))
     run = fit_of(made)
     clones = [run.models["m06"], run.models["m07"]]
-    assert all(clone.parent == "m01" and not clone.kept_visits for clone in clones)
+    assert all(clone.lineage.parent == "m01" and not clone.kept_visits for clone in clones)
     assert [model.id for model in run.best_models(1)] == ["m00"]
     disk = _disk(made)
     _check_end(disk)
@@ -163,7 +163,7 @@ def test_a_parent_checkpoint_stays_while_a_clone_of_a_clone_needs_it() -> None:
     ask(made, 9, RunStopRequested(run="fit-1", by="ada"))
     run = fit_of(made)
     first, second = run.models["m06"], run.models["m07"]
-    assert (first.parent, second.parent) == ("m03", "m06")
+    assert (first.lineage.parent, second.lineage.parent) == ("m03", "m06")
     assert len(first.kept_visits) > 1
     assert not second.kept_visits
     disk = _disk(made)

@@ -145,7 +145,7 @@ def test_rungs_of_a_stopping_search_show_value_and_reason() -> None:
 def test_a_clone_has_only_its_own_sub_epochs_and_joins_its_parents_curve() -> None:
     """In population-based training `m04` is a clone of `m00`."""
     run = run_of("pbt")
-    clones = [model for model in run.models.values() if model.inherited]
+    clones = [model for model in run.models.values() if model.lineage.sub_epochs]
     assert clones
     result = FitResult(ended("pbt"), run, None)  # type: ignore[arg-type]
     visits = result.sub_epochs()
@@ -156,17 +156,22 @@ def test_a_clone_has_only_its_own_sub_epochs_and_joins_its_parents_curve() -> No
     for clone in clones:
         branch = clone.inherited_epochs
         row = next(row for row in figures.summaries(run) if row.id == clone.id)
-        assert str(row.parent) == f"{clone.parent} at epoch {branch}"
+        assert str(row.parent) == f"{clone.lineage.parent} at epoch {branch}"
         assert row.effort.started == clone.kept_visits[0].started
-        assert (board.loc[clone.id, "parent"], board.loc[clone.id, "branch"]) == (clone.parent, branch)
+        assert (board.loc[clone.id, "parent"], board.loc[clone.id, "branch"]) == (
+            clone.lineage.parent,
+            branch,
+        )
         assert set(result.history().query("model == @clone.id")["epoch"]) == set(
             range(branch + 1, clone.completed_epochs + 1)
         )
-        own, parent = curves[clone.id], run.models[clone.parent]
+        own, parent = curves[clone.id], run.models[clone.lineage.parent]
         assert (own.x[0], own.y[0]) == (branch, parent.metric("loss", branch, validated=False))
-        assert (own.parent, own.branch) == (clone.parent, branch)
+        assert (own.parent, own.branch) == (clone.lineage.parent, branch)
         later = next(c for c in figures.epoch_curves(run, "loss", axis="time") if c.model == clone.id)
-        parents = next(c for c in figures.epoch_curves(run, "loss", axis="time") if c.model == clone.parent)
+        parents = next(
+            c for c in figures.epoch_curves(run, "loss", axis="time") if c.model == clone.lineage.parent
+        )
         assert later.x[0] in parents.x
     drawn = figures.curves(list(curves.values()), metric="loss", mode="min")
     rings = next(trace for trace in drawn["data"] if trace.get("meta", {}).get("role") == "branch")
@@ -207,7 +212,7 @@ def test_a_grid_with_added_models_reports_no_share_of_epochs() -> None:
     run = state.runs["fit-1"]
     assert run.state is RunState.FINISHED
     assert len(run.models) == 3
-    assert run.models["m02"].inherited
+    assert run.models["m02"].lineage.sub_epochs
     assert not epoch_bars(run)
     done, total = run.progress()
     assert done == total == run.counts.sub_epochs

@@ -89,7 +89,7 @@ def test_a_population_inherits_a_users_changes() -> None:
         ask(made, 1.0, ModelChanged(run="fit-1", model=model, hyperparams={"lr": 0.3}, by="ada"))
     run = fit_of(made)
     assert run.state is RunState.FINISHED
-    assert {model.hyperparams["lr"] for model in run.models.values() if not model.inherited} == {0.3}
+    assert {model.hyperparams["lr"] for model in run.models.values() if not model.lineage.sub_epochs} == {0.3}
     assert run.models["m02"].hyperparams["lr"] in (0.15, 0.6)
 
 
@@ -160,9 +160,9 @@ def test_a_search_ends_after_any_failure(data: st.DataObject) -> None:
     assert not run.is_open
     for model in run.models.values():
         assert model.completed_epochs <= model.epochs
-        if model.inherited:
-            parent = run.models[model.parent]
-            assert parent.visits[: model.inherited] == model.visits[: model.inherited]
+        if model.lineage.sub_epochs:
+            parent = run.models[model.lineage.parent]
+            assert parent.visits[: model.lineage.sub_epochs] == model.visits[: model.lineage.sub_epochs]
 
 
 def test_search_actions_that_differ_from_the_log_pause_the_run() -> None:
@@ -194,12 +194,12 @@ def test_a_clone_in_a_search_starts_from_its_parents_checkpoint() -> None:
     """A clone's first sub-epoch reads its parent's last checkpoint."""
     made = simulation(search_of(PBT(population=4)), epochs=3)
     run = fit_of(made)
-    clones = [model for model in run.models.values() if model.inherited]
+    clones = [model for model in run.models.values() if model.lineage.sub_epochs]
     assert clones
     for clone in clones:
-        newest = clone.visits[clone.inherited - 1].checkpoint
-        assert newest.name.startswith(f"{clone.parent}/")
-        assert clone.kept_visits[0].epoch > clone.visits[clone.inherited - 1].epoch
+        newest = clone.visits[clone.lineage.sub_epochs - 1].checkpoint
+        assert newest.name.startswith(f"{clone.lineage.parent}/")
+        assert clone.kept_visits[0].epoch > clone.visits[clone.lineage.sub_epochs - 1].epoch
     decided = [event for event in made.log if isinstance(event, SearchDecided)]
     assert any(new.origin is not None for event in decided for new in event.add)
 

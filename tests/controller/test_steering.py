@@ -135,8 +135,8 @@ def test_a_stopped_model_resumes_within_its_sub_epoch() -> None:
     assert committed.time - started[-1] == pytest.approx(40.0)
     assert_complete(fold(EXPERIMENT, log), epochs=1, partitions=2)
     run = fold(EXPERIMENT, log).runs["fit-1"]
-    assert sum(visit.rows for visit in run.models["m00"].visits) == run.models["m00"].rows
-    assert run.models["m00"].redone == 0
+    assert sum(visit.rows for visit in run.models["m00"].visits) == run.models["m00"].effort.rows
+    assert run.models["m00"].effort.repeated_attempts == 0
 
 
 def test_a_crashed_sub_epoch_resumes_before_its_model_trains_elsewhere() -> None:

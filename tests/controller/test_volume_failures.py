@@ -68,7 +68,7 @@ def test_a_model_that_leaks_file_descriptors_fails_alone() -> None:
     simulation.run()
     models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
     assert {name for name, model in models.items() if model.state is not ModelState.FINISHED} == {"m00"}
-    failed = models["m00"].failure
+    failed = models["m00"].failures.final
     assert failed is not None
     assert "Too many open files" in failed.message
     assert not any(isinstance(event, RunPaused) for event in simulation.log)

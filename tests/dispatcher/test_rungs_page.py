@@ -111,12 +111,14 @@ def test_models_show_their_parents_and_curves_start_there() -> None:
     """In the table, on the model's page and in the curves."""
     _, browser = shown("pbt")
     run = fold("pbt", log_of("pbt")).runs["fit-1"]
-    clone = next(model for model in run.models.values() if model.inherited)
+    clone = next(model for model in run.models.values() if model.lineage.sub_epochs)
     table = text_of(browser.get("/experiments/pbt/models").text)
-    assert f"{clone.parent} at epoch {clone.inherited_epochs}" in table
+    assert f"{clone.lineage.parent} at epoch {clone.inherited_epochs}" in table
     page = browser.get(f"/experiments/pbt/models/{clone.id}").text
-    assert f"Continues {clone.parent} from epoch {clone.inherited_epochs}" in text_of(page).replace(" .", ".")
-    assert re.search(rf"models={clone.parent}(%2C|,){clone.id}", page)
+    assert f"Continues {clone.lineage.parent} from epoch {clone.inherited_epochs}" in text_of(page).replace(
+        " .", "."
+    )
+    assert re.search(rf"models={clone.lineage.parent}(%2C|,){clone.id}", page)
     assert (
         browser.get(page.partition('data-figure="')[2].partition('"')[0].replace("&amp;", "&")).status_code
         == 200

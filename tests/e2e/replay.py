@@ -33,7 +33,7 @@ def check(run: Run, events: Iterable[Event], kvs: KvsClient, volumes: Volumes, r
     """
     assert isinstance(run.plan, FitPlan)
     assert isinstance(run.request, FitRequest)
-    trained = [model for model in run.models.values() if model.failure is None]
+    trained = [model for model in run.models.values() if model.failures.final is None]
     commits = Counter(event.task for event in events if isinstance(event, TaskCommitted))
     everything = itertools.product(trained, range(1, run.request.epochs + 1), run.plan.partitions)
     sub_epochs = {f"{run.id}/train/{model.id}/e{epoch}/p{part}" for model, epoch, part in everything}

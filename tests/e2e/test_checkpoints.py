@@ -69,7 +69,7 @@ def test_a_corrupt_checkpoint_is_recomputed(lab: Lab, prepared: str, epochs: int
     result = lab.result(fit, experiment)
     assert result.failures() == {}
     run = lab.check(experiment, result.run, redone=1)
-    assert sorted(run.models["m00"].validations) == list(range(1, epochs + 1))
+    assert sorted(run.models["m00"].validation.metrics) == list(range(1, epochs + 1))
     assert any(task.failure and task.failure.kind == "checkpoint" for task in run.tasks.by_key.values())
 
 

@@ -46,7 +46,7 @@ def test_a_model_too_large_for_all_devices_is_retried_once_and_fails(own_lab: Ma
         assert (event.failure.kind, event.failure.place) == (FailureKind.OUT_OF_MEMORY, "device")
         assert event.failure.limit_bytes == 200 * MIB
         assert event.failure.peak_bytes > 400 * MIB
-    failure = models["m01"].failure
+    failure = models["m01"].failures.final
     assert failure is not None
     assert "m01 needs about 0." in failure.message
     assert "has is 0.1953Gi (worker-" in failure.message

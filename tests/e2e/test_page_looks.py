@@ -52,7 +52,7 @@ def test_every_page_of_a_real_run_is_accessible(
     complaints, info = Complaints(), lab.info()
     runs = lab.log(Experiment.attach(trained)).state().runs.values()
     newest = next(run for run in reversed(runs) if run.models)  # other tests trained before
-    failed = next(model.id for model in newest.models.values() if model.failure)
+    failed = next(model.id for model in newest.models.values() if model.failures.final)
     with window(browser, size, scheme) as context:
         page = complaints.listen(context.new_page())
         sign_in(page, info.dispatcher, info.token())

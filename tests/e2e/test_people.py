@@ -81,7 +81,7 @@ def test_a_run_with_changed_and_cloned_models_replays_bit_identically(lab: Lab) 
         0.01
     ] * 4 + [0.002] * 4
     assert [model.completed_epochs for model in run.models.values()] == [4, 3, 3, 1, 1]
-    assert clone.inherited == 3
+    assert clone.lineage.sub_epochs == 3
     assert clone.visits[2].checksum == parent.visits[2].checksum
     told = io.StringIO()
     with redirect_stdout(told):
@@ -112,9 +112,9 @@ def test_a_changed_rate_that_user_code_resets_fails_its_sub_epoch(lab: Lab) -> N
     run = experiment.watch(progress=False)
     failed, trained = (run.models[name] for name in clones)
     assert trained.completed_epochs == 2
-    assert failed.failure is not None
+    assert failed.failures.final is not None
     assert (
         "lr was changed from 0.01 to 0.03, but the optimizer in checkpoint['optimizer']"
-        in failed.failure.text
+        in failed.failures.final.text
     )
-    assert "checkpoint.track(optimizer=optimizer)" in failed.failure.text
+    assert "checkpoint.track(optimizer=optimizer)" in failed.failures.final.text

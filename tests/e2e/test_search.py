@@ -100,11 +100,14 @@ def test_a_clone_of_a_search_starts_from_its_parents_checkpoint(lab: Lab) -> Non
     assert result.failures() == {}
     run = run_of(lab, experiment)
     check_complete(run)
-    clones = [model for model in run.models.values() if model.inherited]
+    clones = [model for model in run.models.values() if model.lineage.sub_epochs]
     assert clones
     for clone in clones:
-        parent = run.models[clone.parent]
-        assert clone.visits[clone.inherited - 1].checksum == parent.visits[clone.inherited - 1].checksum
+        parent = run.models[clone.lineage.parent]
+        assert (
+            clone.visits[clone.lineage.sub_epochs - 1].checksum
+            == parent.visits[clone.lineage.sub_epochs - 1].checksum
+        )
         assert clone.hyperparams["lr"] != parent.hyperparams["lr"]
 
 

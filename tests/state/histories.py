@@ -117,7 +117,7 @@ class History(Story):
             for m in self._active()
             if self.run.is_validated and able
             for epoch in range(1, m.completed_epochs + 1)
-            if epoch not in m.validations and epoch not in m.unreadable
+            if epoch not in m.validation.metrics and epoch not in m.validation.unreadable
         ]
         keys = [(key, worker) for key, worker in keys if self.run.task(key).state is TaskState.PENDING]
         if not keys:

@@ -57,13 +57,17 @@ def assert_counted(run: Run) -> None:
     assert counts.active == sum(model.state is ModelState.ACTIVE for model in models)
     assert counts.reached == Counter(m.completed_epochs for m in models if not m.is_cut_short)
     assert all(counts.reached.values())
-    assert counts.struck == sum(len(model.struck) for model in models)
+    assert counts.struck == sum(len(model.failures.ruled_out) for model in models)
     full = FailureKind.OUT_OF_MEMORY
-    assert counts.overflowed == {m.id for m in models if any(s.kind is full for s in m.struck.values())}
-    due = [m for m in models if m.state is ModelState.ACTIVE and len(m.validations) < m.completed_epochs]
+    assert counts.overflowed == {
+        m.id for m in models if any(s.kind is full for s in m.failures.ruled_out.values())
+    }
+    due = [
+        m for m in models if m.state is ModelState.ACTIVE and len(m.validation.metrics) < m.completed_epochs
+    ]
     assert counts.in_order(counts.unvalidated) == [model.id for model in due if run.is_validated]
     for model in due if run.is_validated else ():
-        epochs = [e for e in range(1, model.completed_epochs + 1) if e not in model.validations]
+        epochs = [e for e in range(1, model.completed_epochs + 1) if e not in model.validation.metrics]
         assert [*counts.unvalidated[model.id]] == epochs
     if isinstance(run.request, FitRequest):
         if not run.is_validated:

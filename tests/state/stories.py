@@ -202,7 +202,7 @@ class Story:
             devices=devices,
             parallel_plan=parallel_plan,
             other_members=others,
-            terms=self.model(key.model or "").terms_for(str(key)) if is_sub_epoch else 0,
+            terms=self.model(key.model or "").version_for(str(key)) if is_sub_epoch else 0,
         )
         self.tell(event)
         return attempt

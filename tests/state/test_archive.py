@@ -69,7 +69,7 @@ def test_compaction_changes_no_model_task_or_schedule(
         tell_of_epochs(history, reports)
         # After a failure for a compacted sub-epoch, the folds differ.
         is_same = is_same and not any(
-            "in the log alone" in (m.failure.message if m.failure else "")
+            "in the log alone" in (m.failures.final.message if m.failures.final else "")
             for m in history.run.models.values()
         )
         for event in history.log[known:]:
@@ -198,5 +198,5 @@ def assert_best(model: Model, *, validated: bool) -> None:
     )
     needed = model.needed_checkpoints("loss", "min", validated=validated)
     for epoch in range(1, model.completed_epochs + 1):
-        if validated and model.may_be_validated(epoch):
+        if validated and model.validation.may_come(epoch):
             assert model.visits[model.visits_until(epoch) - 1].file in needed

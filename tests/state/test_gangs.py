@@ -40,7 +40,7 @@ def test_an_epoch_is_complete_after_any_sets_cover_all_partitions() -> None:
     story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
     story.commit(gang(0, 2), 0)
     model = story.model()
-    assert (model.visited, model.remaining, model.completed_epochs) == (2, (1, 3), 0)
+    assert (model.progress.trained, model.remaining, model.completed_epochs) == (2, (1, 3), 0)
     assert (visit := model.visit(1, 2)) is not None
     assert (visit.partitions, visit.worker) == ((0, 2), "worker-0")
     rows = dict.fromkeys(range(4), 10)
@@ -62,7 +62,7 @@ def test_a_gang_sub_epoch_counts_as_work_of_each_member() -> None:
     story.tell(TaskStarted(task=str(gang(0, 2)), attempt=1, worker="worker-0"))
     story.commit(gang(0, 2), 0)
     assert story.run.device_time.trained_s == {"worker-0": 1.0, "worker-2": 1.0}
-    assert story.model().trained_s == 1.0
+    assert story.model().effort.trained_s == 1.0
     assert [(bar.worker, bar.partition) for bar in spans(story.run, story.time)] == [
         ("worker-0", 0),
         ("worker-2", 2),
@@ -125,6 +125,6 @@ def test_a_lost_checkpoint_reopens_the_whole_set() -> None:
     assert story.model().completed_epochs == 1
     story.fail(sub_epoch(2, 0), 0, FailureKind.CHECKPOINT)
     model = story.model()
-    assert (model.visited, model.completed_epochs, model.remaining) == (0, 0, (0, 1, 2, 3))
+    assert (model.progress.trained, model.completed_epochs, model.remaining) == (0, 0, (0, 1, 2, 3))
     assert story.run.tasks.by_key[str(gang(0, 1, 2, 3))].state is TaskState.PENDING
     story.train(1, 3)

@@ -88,8 +88,8 @@ def assert_counted(history: History) -> None:
     assert all(v.started <= v.begun <= v.ended for v in visits)
     assert run.clock.newest_commit == max((sub_epoch.ended for sub_epoch in committed(run)), default=0.0)
     for model in run.models.values():
-        assert model.trained_s == pytest.approx(sum(visit.seconds for visit in model.visits))
-        assert model.compute_s == pytest.approx(sum(visit.compute_s for visit in model.visits))
+        assert model.effort.trained_s == pytest.approx(sum(visit.seconds for visit in model.visits))
+        assert model.effort.compute_s == pytest.approx(sum(visit.compute_s for visit in model.visits))
         for mode in ("min", "max"):
             known = naive_scores(model, validated=run.is_validated)
             assert model.scores("loss", validated=run.is_validated) == pytest.approx(known)
@@ -142,7 +142,7 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
         assert t.attempt.has_run == (name in started)
     assert history.run.clock.first_start == first
     for model in history.run.models.values():
-        assert model.redone == redone[model.id]
+        assert model.effort.repeated_attempts == redone[model.id]
 
 
 def naive_scores(model: Model, *, validated: bool) -> dict[int, float]:
@@ -153,7 +153,7 @@ def naive_scores(model: Model, *, validated: bool) -> dict[int, float]:
         if {p for visit in visits for p in visit.partitions} != set(model.partitions):
             break
         if validated:
-            value = model.validations.get(epoch, {}).get("loss", math.nan)
+            value = model.validation.metrics.get(epoch, {}).get("loss", math.nan)
         elif all("loss" in visit.metrics for visit in visits):
             rows = sum(visit.rows for visit in visits) or 1
             value = sum(visit.metrics["loss"] * visit.rows for visit in visits) / rows

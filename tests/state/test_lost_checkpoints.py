@@ -51,7 +51,7 @@ def test_a_validation_runs_after_the_lost_sub_epoch_is_re_executed() -> None:
     story.validate(1)
     story.epoch(2)
     story.validate(2)
-    assert sorted(story.model().validations) == [1, 2]
+    assert sorted(story.model().validation.metrics) == [1, 2]
     assert story.model().state is ModelState.FINISHED
 
 

@@ -67,7 +67,7 @@ def test_a_failed_trial_rules_out_its_parallel_plan_and_fails_no_run(kind: Failu
     assert "no memory" in run.trials.outcomes["g00", "ddp-2"].reason
     assert run.task(DDP).state is TaskState.FAILED
     assert (run.state, run.failures.fatal, run.tasks.exhausted) == (RunState.RUNNING, None, set())
-    assert all(model.failure is None for model in run.models.values())
+    assert all(model.failures.final is None for model in run.models.values())
 
 
 def test_a_trial_with_an_unknown_plan_or_wrong_devices_is_refused() -> None:
@@ -132,7 +132,7 @@ def test_a_trial_rules_out_its_plan_only_by_a_conclusive_failure(cause: Cause, s
     outcome = TrialOutcome(reason="the gradient is another one", cause=cause)
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=outcome)}))
     for name in ("m00", "m01"):
-        assert set(story.model(name).struck) == ({"ddp-2"} if strikes else set())
+        assert set(story.model(name).failures.ruled_out) == ({"ddp-2"} if strikes else set())
         assert story.model(name).state is ModelState.ACTIVE
     assert fold("one", story.log) == story.state
 
@@ -145,5 +145,5 @@ def test_a_trial_does_not_apply_to_models_changed_since() -> None:
     named = started(story, DDP, (0, 1))
     bad = TrialOutcome(reason="CUDA out of memory", cause="device_memory")
     story.tell(TaskCommitted.model_validate({**named, "result": TaskResult(trial=bad)}))
-    assert set(story.model("m01").struck) == {ddp.label}
-    assert story.model("m00").struck == {}
+    assert set(story.model("m01").failures.ruled_out) == {ddp.label}
+    assert story.model("m00").failures.ruled_out == {}

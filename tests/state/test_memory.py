@@ -68,8 +68,11 @@ def test_a_sub_epoch_that_is_given_up_fails_its_model_with_the_reason() -> None:
     story.tell(TaskGivenUp(task=str(KEY), attempt=2, reason="it needs 9"))
     model = story.run.models["m00"]
     assert (story.run.task(KEY).state, model.state) == (TaskState.FAILED, ModelState.FAILED)
-    assert model.failure is not None
-    assert (model.failure.kind, model.failure.message) == (FailureKind.OUT_OF_MEMORY, "it needs 9")
+    assert model.failures.final is not None
+    assert (model.failures.final.kind, model.failures.final.message) == (
+        FailureKind.OUT_OF_MEMORY,
+        "it needs 9",
+    )
     assert story.run.models["m01"].state is ModelState.ACTIVE
     story.tell(ModelRetried(run="fit-1", model="m00"))
     assert (story.run.task(KEY).state, model.state) == (TaskState.PENDING, ModelState.ACTIVE)

@@ -131,7 +131,7 @@ def test_checkpoints_that_may_be_read_are_kept(
     for epoch in range(1, model.completed_epochs + 1):
         checkpoint = model.epoch_checkpoint(epoch)
         assert checkpoint is not None
-        if epoch == best or (is_validated and epoch not in model.validations):
+        if epoch == best or (is_validated and epoch not in model.validation.metrics):
             assert checkpoint.name in needed
     assert len(needed) <= 3 + (model.completed_epochs if is_validated else 0)
 

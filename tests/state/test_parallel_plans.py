@@ -65,11 +65,11 @@ def test_an_unusable_parallel_plan_is_ruled_out_without_costing_an_attempt(failu
     assert labels(made) == ["checkpointing", "fsdp(reshard=False)-2"]
     assert made.run.task(sub_epoch(1, 0)).failures == 0
     assert not made.run.tasks.exhausted
-    assert made.model("m01").struck == {}
+    assert made.model("m01").failures.ruled_out == {}
     attempt(made, FSDP)
     (visit,) = made.model().visits
     assert (visit.parallel_plan, visit.devices) == (FSDP, (0, 1))
-    assert {label: struck.reason for label, struck in made.model().struck.items()} == {
+    assert {label: struck.reason for label, struck in made.model().failures.ruled_out.items()} == {
         "single": failure.line,
         "ddp-2": failure.line,
     }
@@ -89,7 +89,7 @@ def test_workers_killed_for_memory_rule_out_the_parallel_plan() -> None:
         )
         made.tell(loss)
     assert labels(made) == ["checkpointing"]
-    assert made.model().struck["single"].place == "host"
+    assert made.model().failures.ruled_out["single"].place == "host"
     assert made.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
 
 
@@ -102,7 +102,7 @@ def test_a_model_without_parallel_plans_fails_with_the_reason_of_each() -> None:
         assert made.model().state is ModelState.ACTIVE
         attempt(made, DDP, DEVICE)
     assert made.model().state is ModelState.FAILED
-    failure = made.model().failure
+    failure = made.model().failures.final
     assert failure is not None
     first, *table = failure.message.splitlines()
     assert first.startswith(
@@ -123,7 +123,7 @@ def test_a_model_whose_only_parallel_plan_does_not_apply_fails_at_once() -> None
     made = story(DDP)
     attempt(made, DDP, NOT_APPLICABLE)
     assert made.model().state is ModelState.FAILED
-    assert made.model().failure == NOT_APPLICABLE
+    assert made.model().failures.final == NOT_APPLICABLE
 
 
 def test_a_retry_restores_the_plans_of_a_model_without_any() -> None:
@@ -165,19 +165,19 @@ def test_after_any_failures_a_model_has_a_parallel_plan_or_has_failed(
         if made.model().state is not ModelState.ACTIVE:
             break
         parallel_plan = random.choice([*allowed_plans(made.run, made.model())])
-        before, failures = set(made.model().struck), made.run.task(sub_epoch(1, 0)).failures
+        before, failures = set(made.model().failures.ruled_out), made.run.task(sub_epoch(1, 0)).failures
         failure = random.choice(FAILURES if places else FAILURES[:3])
         attempt(made, parallel_plan, failure)
-        new = set(made.model().struck) - before
+        new = set(made.model().failures.ruled_out) - before
         assert new <= {parallel_plan.label}
-        assert before <= set(made.model().struck)
+        assert before <= set(made.model().failures.ruled_out)
         if new and labels(made):
             assert made.run.task(sub_epoch(1, 0)).failures == failures
-        struck = {label: each.place for label, each in made.model().struck.items()}
+        struck = {label: each.place for label, each in made.model().failures.ruled_out.items()}
     assert made.model().state is ModelState.FAILED
     assert places or not labels(made)
     assert fold("one", made.log) == made.state
-    assert {label: each.place for label, each in made.model().struck.items()} == struck
+    assert {label: each.place for label, each in made.model().failures.ruled_out.items()} == struck
 
 
 def test_lines_count_models_per_parallel_plan_and_give_reasons() -> None:
@@ -217,13 +217,13 @@ def test_a_user_error_caused_by_a_parallel_plan_rules_out_all_but_the_last_plan(
     assert made.run.task(sub_epoch(1, 0)).failures == 0
     attempt(made, FSDP, failure)
     attempt(made, SINGLE, failure.model_copy(update={"is_by_parallel_plan": False}))
-    final = made.model().failure
+    final = made.model().failures.final
     assert made.model().state is ModelState.FAILED
     assert final is not None
     assert (final.kind, final.is_by_parallel_plan) == (kind, False)
     named = story(DDP)
     attempt(named, DDP, failure)
-    assert named.model().failure == failure
+    assert named.model().failures.final == failure
 
 
 def test_a_crashing_parallel_plan_is_ruled_out_after_the_last_attempt() -> None:

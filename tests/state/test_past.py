@@ -142,7 +142,9 @@ def assert_same(
             assert (
                 expected[name].visit is None
             )  # reopened later, and no later sub-epoch depends on this visit
-            assert (each.key.epoch, each.key.partitions) in made.model(each.key.model or "").taken_back
+            assert (each.key.epoch, each.key.partitions) in made.model(
+                each.key.model or ""
+            ).checkpoints.undone
 
 
 def test_an_attempt_started_before_the_time_range_is_completed_from_its_commit() -> None:

@@ -62,7 +62,7 @@ def revoked(told: Story, key: TaskKey = KEY, loss: FailureKind | None = None) ->
 
 def newest(told: Story, key: TaskKey = KEY) -> int:
     """Return the batch where the sub-epoch resumes, or 0 for a restart."""
-    found = told.model().savepoint_of(str(key))
+    found = told.model().checkpoints.savepoint_of(str(key))
     return found.batch if found else 0
 
 
@@ -103,7 +103,7 @@ def test_a_commit_discards_savepoints() -> None:
     """A commit of another sub-epoch counts too, because it replaces the model's weights."""
     told = saved_at(3)
     told.commit(KEY, 0)
-    assert told.model().saved is None
+    assert told.model().checkpoints.saved is None
     told.start(sub_epoch(1, 1), 1)
     saved(told, 3, key=sub_epoch(1, 1), worker=1)
     told.break_off(sub_epoch(1, 1), 1, 1, FailureKind.PREEMPTED)
@@ -160,12 +160,12 @@ def test_resumed_work_does_not_count_as_redone() -> None:
     told = saved_at(2)
     revoked(told)
     told.start(KEY, 0)
-    assert told.model().redone == 0
+    assert told.model().effort.repeated_attempts == 0
     told.break_off(KEY, 0, 2, FailureKind.CHECKPOINT)
     told = story()
     told.fail(KEY, 0, FailureKind.CRASH)
     told.start(KEY, 0)
-    assert told.model().redone == 1
+    assert told.model().effort.repeated_attempts == 1
 
 
 def test_only_a_running_sub_epoch_has_savepoints() -> None:
@@ -250,7 +250,7 @@ class Lineage(Story):
         """Load the task's state and continue, as a worker does."""
         remaining = self.model().remaining
         self.key, self.worker = sub_epoch(self.model().epoch, remaining[number % len(remaining)]), number
-        found = self.model().savepoint_of(str(self.key))
+        found = self.model().checkpoints.savepoint_of(str(self.key))
         newest = self.model().visits[-1].file if self.model().visits else ""
         self.weights = self.files[found.checkpoint.name if found else newest]
         self.done = found.batch if found else 0
@@ -295,7 +295,7 @@ class Lineage(Story):
             )
             self.tell(joined(self.worker, incarnation=str(self.state.seq), partitions=(0, 1, 2)))
         elif what == "corrupt":
-            if sum(self.model().reopened.values()) < 3:
+            if sum(self.model().checkpoints.losses.values()) < 3:
                 self.break_off(key, self.worker, attempt, FailureKind.CHECKPOINT)
             else:
                 self.break_off(key, self.worker, attempt, FailureKind.CRASH)

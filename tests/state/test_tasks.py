@@ -145,7 +145,7 @@ def test_hardware_failures_cost_the_task_no_attempt_up_to_a_limit() -> None:
     assert task.failed_at == {"worker-0"}
     assert [each.is_device for each in story.state.workers["worker-0"].ended] == [True] * number
     assert fail_with(story, broken).state is TaskState.FAILED
-    failure = story.model().failure
+    failure = story.model().failures.final
     assert failure is not None
     assert failure.message.startswith(f"its machine failed {MAX_DEVICE_FAILURES} times (on worker-0)")
     story.tell(ModelRetried(run="fit-1", model="m00", by="ann"))

@@ -24,7 +24,7 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import FitPlan, NewModel, Origin
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Member, Position, Savepoint
 from cerebro.state import Model, ModelState, TaskKey, TaskState, Visit, position_of
-from cerebro.state.models.model import Terms
+from cerebro.state.models.configs import TrainingConfig
 from tests.state.stories import Story, sub_epoch
 
 ROWS = {0: 10, 1: 7, 2: 12}
@@ -53,9 +53,9 @@ class Course:
         self.story.fit(models=2, partitions=len(ROWS), epochs=2)
         assert isinstance(self.story.run.plan, FitPlan)
         self.story.run.plan = self.story.run.plan.model_copy(update={"partitions": ROWS})
-        self.told: dict[str, list[tuple[Terms, Position]]] = {"m00": [], "m01": []}
+        self.told: dict[str, list[tuple[TrainingConfig, Position]]] = {"m00": [], "m01": []}
         """Maps a model to the training config and position of each committed sub-epoch."""
-        self.open: dict[str, tuple[TaskKey, tuple[Terms, Position]]] = {}
+        self.open: dict[str, tuple[TaskKey, tuple[TrainingConfig, Position]]] = {}
         """Maps a model to its open sub-epoch."""
 
     def step(self) -> None:
@@ -76,8 +76,9 @@ class Course:
         if len(self.story.state.workers[f"worker-{partition}"].open_tasks) > 1:
             return
         key = sub_epoch(model.epoch, partition, model.id)
-        number = model.terms_for(str(key))
-        told = model.terms[number], position_of(model, ROWS, len(model.visits), model.terms[number])
+        number = model.version_for(str(key))
+        config = model.configs.versions[number]
+        told = config, position_of(model, ROWS, len(model.visits), config)
         if self.random.random() < 0.3:
             self.change(model)
         if not model.needs(key.epoch or 0, key.partitions):
@@ -124,14 +125,14 @@ class Course:
     def lose(self, model: Model) -> None:
         """Lose the newest checkpoint; the next sub-epoch reports it."""
         self.assign(model)
-        if model.id not in self.open or not model.visits or model.reopened.total() > 2:
+        if model.id not in self.open or not model.visits or model.checkpoints.losses.total() > 2:
             return
         self.start(model)
         key, _ = self.open[model.id]
         task = self.story.run.tasks.by_key[str(key)]
         if task.state is TaskState.RUNNING:
             del self.open[model.id]
-            if len(model.visits) > model.inherited:
+            if len(model.visits) > model.lineage.sub_epochs:
                 self.told[model.id].pop()
             self.story.break_off(key, key.partition or 0, task.attempt, FailureKind.CHECKPOINT)
 
@@ -154,22 +155,22 @@ class Course:
         self.story.tell(cloned(model.id, at, self.random.randint(1, 4)))
         if len(self.story.run.models) > before:
             made = list(self.story.run.models.values())[-1]
-            self.told[made.id] = self.told[model.id][: made.inherited]
+            self.told[made.id] = self.told[model.id][: made.lineage.sub_epochs]
 
     def check(self) -> None:
         """Check that the state matches the record, and that clones' origins still exist."""
         for model in self.story.run.models.values():
             sub_epochs = range(len(model.visits))
-            assert [(model.terms_of(u), position_of(model, ROWS, u)) for u in sub_epochs] == self.told[
+            assert [(model.config_of(u), position_of(model, ROWS, u)) for u in sub_epochs] == self.told[
                 model.id
             ]
             for until, before in model.changes:
                 assert model.hyperparams_of(until - 1) == before != model.hyperparams_of(until)
             assert model.epochs >= model.begun_epochs
             if model.id in self.open:
-                assert model.terms_of(len(model.visits)) == self.open[model.id][1][0]
+                assert model.config_of(len(model.visits)) == self.open[model.id][1][0]
         for young in self.story.run.checkpoints.young.values():
-            origin = young.visits[young.inherited - 1].file
+            origin = young.visits[young.lineage.sub_epochs - 1].file
             assert all(origin in self.story.run.kept_checkpoints(m) for m in self.story.run.models.values())
 
 
@@ -216,8 +217,8 @@ def test_a_sub_epoch_resumed_from_a_savepoint_keeps_its_values(story: Story) -> 
         changed(lr=1.0),
     )
     model = story.model()
-    assert model.terms[model.terms_for(key)].hyperparams["lr"] == 0.1
-    assert model.terms[model.terms_for(str(sub_epoch(2, 1)))].hyperparams["lr"] == 1.0
+    assert model.configs.versions[model.version_for(key)].hyperparams["lr"] == 0.1
+    assert model.configs.versions[model.version_for(str(sub_epoch(2, 1)))].hyperparams["lr"] == 1.0
     story.assign(sub_epoch(2, 0), 0)
     assert not model.is_outdated
 
@@ -283,7 +284,7 @@ def test_a_clone_with_an_unreadable_parent_checkpoint_fails(story: Story) -> Non
     """The parent's sub-epoch cannot run again for the clone."""
     story.tell(cloned())
     story.fail(sub_epoch(2, 0, "m02"), 0, FailureKind.CHECKPOINT)
-    failure = story.model("m02").failure
+    failure = story.model("m02").failures.final
     assert failure is not None
     assert "goes on from a checkpoint of m00 that cannot be read: clone it once more" in failure.message
     assert len(story.model("m02").visits) == 2
@@ -320,7 +321,7 @@ def test_a_change_keeps_the_positions_of_earlier_sub_epochs() -> None:
         model.add(visit(epoch, partition, *others))
         if epoch == 1 and partition == 0:
             model.change({"batch_size": 3})
-            model.active_version = 1
+            model.configs.active = 1
     assert [position_of(model, ROWS, sub_epoch) for sub_epoch in range(4)] == told
     assert [place.step for place in told] == [0, 4, 6, 10]
 

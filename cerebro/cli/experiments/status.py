@@ -172,10 +172,16 @@ def _model_lines(state: ExperimentState, fit: Run) -> list[str]:
 def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
     name, epoch = fit.fit_request.metric, fit.best_epoch(model)
     score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
-    origin = f"from {model.parent} at epoch {model.inherited_epochs}" if model.inherited else ""
+    origin = (
+        f"from {model.lineage.parent} at epoch {model.inherited_epochs}" if model.lineage.sub_epochs else ""
+    )
     reason = fit.search.verdicts.get(model.id, "") if fit.search is not None else ""
     note = ", ".join(filter(None, ["best" if is_best else "", origin, first_line(reason)]))
-    note = model.failure.line if model.failure else model.warning or note
+    note = (
+        model.failures.final.line
+        if model.failures.final
+        else model.failures.warning(model.own_sub_epochs) or note
+    )
     return (
         model.id,
         state_words.model(model, fit),

@@ -141,7 +141,7 @@ def _row(run: Run, inspection: Inspection, group: ModelGroup, known: KnownParall
         found.reason
         for name in group.models
         if (model := run.models.get(name)) is not None
-        if (found := model.struck.get(known.parallel_plan.label)) is not None
+        if (found := model.failures.ruled_out.get(known.parallel_plan.label)) is not None
     ]
     state, reason = "not tried", ""
     if known.reason:

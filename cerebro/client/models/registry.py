@@ -154,7 +154,7 @@ class RegistryMixin(OpenExperiment):
             f"{split}/{metric}": value
             for split, values in (
                 ("train", state.training_metrics(trained.epoch) if trained.epoch else {}),
-                ("valid", state.validations.get(trained.epoch, {})),
+                ("valid", state.validation.metrics.get(trained.epoch, {})),
             )
             for metric, value in values.items()
         }

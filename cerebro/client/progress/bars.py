@@ -98,7 +98,7 @@ def _sub_epochs_done(models: Sequence[Model], epochs: int) -> list[int]:
     complete = Counter(model.completed_epochs for model in models)
     partial: Counter[int] = Counter()
     for model in models:
-        partial[model.completed_epochs] += model.visited % len(model.partitions)
+        partial[model.completed_epochs] += model.progress.trained % len(model.partitions)
     counts, num_beyond = [], len(models)
     for epoch in range(epochs):
         num_beyond -= complete[epoch]
@@ -111,7 +111,7 @@ def outcome(run: Run) -> str:
     if not isinstance(run.request, FitRequest):
         return ""
     best = best_in(run)
-    failed = sum(model.failure is not None for model in run.models.values())
+    failed = sum(model.failures.final is not None for model in run.models.values())
     parts = []
     if best is not None:
         parts.append(f"best {run.request.metric} {best.value:.4g} ({best.model.id}, epoch {best.epoch})")

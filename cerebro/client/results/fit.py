@@ -122,7 +122,7 @@ class FitResult(FitFigures):
         reference = model.epoch_checkpoint(epoch) if epoch else model.visits[-1].checkpoint
         assert reference is not None
         gone = ""
-        if reference.name in model.removed:
+        if reference.name in model.checkpoints.removed:
             gone = f"{gone_text(self._run, model, epoch)}: choose a model whose checkpoints exist"
         code, request = self._code, self._request
         return TrainedModel(
@@ -153,8 +153,8 @@ class FitResult(FitFigures):
             (missing for new weights). If a sub-epoch had warnings, ``warning``.
         """
         rows = []
-        has_warnings = any(model.warnings for model in self._run.models.values())
-        has_parents = any(model.parent for model in self._run.models.values())
+        has_warnings = any(model.failures.warnings for model in self._run.models.values())
+        has_parents = any(model.lineage.parent for model in self._run.models.values())
         for model in self._run.models.values():
             epoch = self._best_epoch(model)
             value = (
@@ -166,18 +166,18 @@ class FitResult(FitFigures):
                 self._request.metric: value,
                 "best_epoch": epoch,
                 "epochs": model.completed_epochs,
-                "failure": model.failure.line if model.failure else "",
+                "failure": model.failures.final.line if model.failures.final else "",
             }
             if has_parents:
                 facts |= {
-                    "parent": model.parent,
-                    "branch": model.inherited_epochs if model.inherited else None,
+                    "parent": model.lineage.parent,
+                    "branch": model.inherited_epochs if model.lineage.sub_epochs else None,
                 }
             hyperparams = {name: cell(value) for name, value in model.hyperparams_shown(epoch).items()}
             row = merge_columns(facts, hyperparams, "hyperparameter")
             row["failure"] = row.pop("failure")
             if has_warnings:
-                row["warning"] = model.warning
+                row["warning"] = model.failures.warning(model.own_sub_epochs)
             rows.append(row)
         columns = ["model", "state", self._request.metric, "best_epoch", "epochs", "failure"]
         frame = pd.DataFrame(rows, columns=None if rows else columns).astype(
@@ -202,9 +202,9 @@ class FitResult(FitFigures):
                 facts = {"model": model.id, "epoch": epoch, "split": "train"}
                 facts["seconds"] = model.epoch_totals(epoch).compute_s
                 rows.append(merge_columns(facts, model.training_metrics(epoch), "metric"))
-                if epoch in model.validations:
+                if epoch in model.validation.metrics:
                     facts |= {"split": "valid", "seconds": None}
-                    rows.append(merge_columns(facts, model.validations[epoch], "metric"))
+                    rows.append(merge_columns(facts, model.validation.metrics[epoch], "metric"))
         return pd.DataFrame(rows, columns=None if rows else ["model", "epoch", "split"])
 
     def sub_epochs(
@@ -351,7 +351,9 @@ class FitResult(FitFigures):
 
     def failures(self) -> dict[str, str]:
         """Return message and traceback of each failed model, by model id."""
-        return {model.id: model.failure.text for model in self._run.models.values() if model.failure}
+        return {
+            model.id: model.failures.final.text for model in self._run.models.values() if model.failures.final
+        }
 
     def _best_epoch(self, model: Model) -> int | None:
         return model.best_epoch(self._request.metric, self._request.mode, validated=self._run.is_validated)

@@ -149,7 +149,7 @@ def _time_range(run: Run, selection: Selection) -> tuple[float, float]:
 
 def _end_of(model: Model, epoch: int) -> float:
     """Return when the last sub-epoch of an epoch ended, or the last inherited one before."""
-    sub_epoch = max(model.visits_until(epoch), model.inherited) - 1
+    sub_epoch = max(model.visits_until(epoch), model.lineage.sub_epochs) - 1
     return model.visits[sub_epoch].ended if sub_epoch >= 0 else -math.inf
 
 
@@ -172,7 +172,7 @@ class _LogReader:
 
     def __post_init__(self) -> None:
         self._revoked_epochs = {
-            (model.id, epoch) for model in self.run.models.values() for epoch, _ in model.taken_back
+            (model.id, epoch) for model in self.run.models.values() for epoch, _ in model.checkpoints.undone
         }
         self.past = PastAttempts(run=self.run.id, chosen=lambda key: key.kind == "train")
 
@@ -193,7 +193,7 @@ class _LogReader:
         ends = [-math.inf]
         for tried in self.past.window(-math.inf, math.inf):
             model, epoch = self.run.models[tried.key.model or ""], tried.key.epoch or 0
-            if tried.visit and (epoch, tried.key.partitions) in model.taken_back:
+            if tried.visit and (epoch, tried.key.partitions) in model.checkpoints.undone:
                 ends.append(_end_of(model, epoch))
         return min(max(ends), self.run.compaction.until)
 
@@ -212,7 +212,7 @@ class _LogReader:
 
     def _first(self, model: Model, epoch: int, visits: list[Visit]) -> int | None:
         """Return the number of the first sub-epoch; `None` if the range is within the epoch."""
-        first, last = max(model.visits_until(epoch - 1), model.inherited), model.visits_until(epoch)
+        first, last = max(model.visits_until(epoch - 1), model.lineage.sub_epochs), model.visits_until(epoch)
         if len(visits) == last - first or _end_of(model, epoch - 1) >= self.since:
             return first
         return last - len(visits) if visits[-1].ended == model.visits[last - 1].ended else None

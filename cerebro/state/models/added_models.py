@@ -10,6 +10,7 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest, NewModel, Origin
 from cerebro.search.procedure import SEARCH
 from cerebro.state.models.model import Model
+from cerebro.state.models.progress import Lineage
 from cerebro.state.runs import pruning
 from cerebro.state.runs.run import Run
 from cerebro.state.runs.search_reports import report_models
@@ -88,7 +89,7 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
         hyperparams=new.hyperparams,
         epochs=new.epochs,
         partitions=tuple(sorted(run.fit_rows)),
-        parent=new.origin.model if new.origin else new.parent,
+        lineage=Lineage(parent=new.origin.model if new.origin else new.parent),
         priority=new.priority,
         horizon=horizon,
     )
@@ -96,10 +97,16 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
         parent = run.models[new.origin.model]
         sub_epoch = sub_epochs_at(run, parent, new.origin)
         model.inherit(parent, sub_epoch)
-        model.validations.update(
-            {epoch: found for epoch, found in parent.validations.items() if epoch <= model.completed_epochs}
+        model.validation.metrics.update(
+            {
+                epoch: found
+                for epoch, found in parent.validation.metrics.items()
+                if epoch <= model.completed_epochs
+            }
         )
-        model.unvalidated.update(set(range(1, model.completed_epochs + 1)) - model.validations.keys())
+        model.validation.skipped.update(
+            set(range(1, model.completed_epochs + 1)) - model.validation.metrics.keys()
+        )
         model.extend(model.epochs)
         run.checkpoints.young[model.id] = model
     run.models[model.id] = model

@@ -24,7 +24,7 @@ class BestModel:
     def checkpoint(self) -> CheckpointRef | None:
         """Checkpoint at `epoch`; `None` if its file was removed."""
         found = self.model.epoch_checkpoint(self.epoch)
-        return None if found is None or found.name in self.model.removed else found
+        return None if found is None or found.name in self.model.checkpoints.removed else found
 
     @property
     def line(self) -> str:

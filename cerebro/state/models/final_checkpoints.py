@@ -34,7 +34,9 @@ def final_files(state: ExperimentState) -> Iterator[FinalFile]:
             epoch = run.best_epoch(model)
             best = model.epoch_checkpoint(epoch) if epoch else None
             names = dict.fromkeys((model.visits[-1].file, *([best.name] if best else [])))
-            yield from (FinalFile(run.id, model.id, name) for name in names if name not in model.removed)
+            yield from (
+                FinalFile(run.id, model.id, name) for name in names if name not in model.checkpoints.removed
+            )
 
 
 def lost_text(experiment: str, lost: FinalFile) -> str:

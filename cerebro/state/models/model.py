@@ -7,37 +7,22 @@ crosses the end of an epoch: the number of visited partitions gives the number o
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from cerebro.contract.parallel_plans import MemoryPlace, ParallelPlan
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, Savepoint
+from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
+from cerebro.state.models.checkpoints import ModelCheckpoints, Saved
 from cerebro.state.models.committed_sub_epoch import Visit, mean
+from cerebro.state.models.configs import ConfigVersions, TrainingConfig, is_same
+from cerebro.state.models.failures import ModelFailures
+from cerebro.state.models.progress import Effort, EpochProgress, Lineage
 from cerebro.state.models.sub_epochs import EpochSummary, EpochTotals, Summaries, Visits, totals_of
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RuledOut:
-    """A parallel plan ruled out for a model.
-    Attributes:
-        reason: one line, for people.
-        kind: kind of the failure that ruled it out.
-        place: memory that ran out; `None` if unknown or another failure.
-        peak_bytes: peak use of that memory by the attempt; 0 if unknown.
-    """
-
-    parallel_plan: ParallelPlan
-    reason: str
-    kind: FailureKind
-    place: MemoryPlace | None = None
-    peak_bytes: int = 0
+from cerebro.state.models.validations import ModelValidation
 
 
 class ModelState(StrEnum):
@@ -73,34 +58,7 @@ TRANSITIONS: dict[tuple[ModelState, str], ModelState] = {
 """(state, event) -> state. Ignore missing pairs: they are user commands that came too late."""
 
 
-def is_same(one: Hyperparameters, other: Hyperparameters) -> bool:
-    """True if user code sees equal hyperparameters; 1, 1.0 and true are different."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-class Terms(NamedTuple):
-    """Training config of a model: one numbered version."""
-
-    hyperparams: Hyperparameters
-    epochs: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
-    """The newest savepoint of a model, taken during its sub-epoch `task`."""
-
-    task: str
-    attempt: int
-    """Attempt that took the savepoint."""
-    savepoint: Savepoint
-    terms: int = 0
-    """Version of the training config, as in `Model.given`."""
-    deaths: int = 0
-    """Attempts that continued from this savepoint and died before taking another."""
-
-
 _NOTHING: dict[str, float] = {}
-_MOST_WARNINGS = 20
 
 
 class _Best(NamedTuple):
@@ -117,6 +75,16 @@ class _Best(NamedTuple):
         return self._replace(epoch=epoch, score=score) if is_better else self
 
 
+@dataclass(slots=True)
+class _MetricCache:
+    """Metrics of a model that are expensive to compute."""
+
+    means: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Epoch -> `training_metrics`, for complete epochs."""
+    best: dict[tuple[str, str, bool], _Best] = field(default_factory=dict)
+    """Arguments of `best_epoch` -> result."""
+
+
 @dataclass(kw_only=True, slots=True)
 class Model:
     """A training config and its progress. Only methods change `visits` and `validations`."""
@@ -126,81 +94,32 @@ class Model:
     epochs: int
     """Resource: number of epochs the model may train in all."""
     partitions: tuple[int, ...]
-    parent: str = ""
-    """Model that lent its hyperparameters, if any."""
-    inherited: int = 0
-    """Number of leading `visits` that belong to the parent; training continues from the last one's checkpoint."""
     horizon: int = 0
     """Epochs for the learning-rate schedule, if more than `epochs`.
 
     A search sets the largest resource of any model, so the schedule does not restart at each rung."""
     priority: int = 0
     """Models with a higher priority go first."""
-    terms: list[Terms] = field(default_factory=list)
-    """All versions of the training config, oldest first; the last one holds `hyperparams` and `epochs`."""
-    active_version: int = 0
-    """Index in `terms` for the newest open sub-epoch."""
-    begun: list[tuple[int, int]] = field(default_factory=list)
-    """(first sub-epoch, index in `terms`) of each change among committed sub-epochs, ascending."""
     state: ModelState = ModelState.ACTIVE
     visits: Visits = field(default_factory=Visits)
     summaries: Summaries = field(default_factory=Summaries)
     """Sums of the first epochs, after their visits were compacted."""
     busy: str | None = None
     """Key of the open training sub-epoch. There is at most one: the isolation invariant."""
-    validations: dict[int, dict[str, float]] = field(default_factory=dict)
-    """Epoch -> metrics from the user's test function."""
-    saved: Saved | None = None
-    """Savepoint of the next sub-epoch, if an attempt left one. Any commit discards it."""
-    failure: Failure | None = None
-    struck: dict[str, RuledOut] = field(default_factory=dict)
-    """Label of each parallel plan ruled out -> the reason (`cerebro.state.models.parallel_plans`)."""
-    redone: int = 0
-    """Attempts that repeated an earlier attempt's work, because they started without a savepoint."""
-    reopened: Counter[int] = field(default_factory=Counter)
-    """Sub-epoch number -> number of lost checkpoints."""
-    unreadable: set[int] = field(default_factory=set)
-    """Epochs whose last checkpoint a validation could not read.
-
-    The validation waits. The next sub-epoch reads the same checkpoint and has it recomputed if it is corrupt."""
-    unvalidated: set[int] = field(default_factory=set)
-    """Epochs without validation, because no attempt could read their checkpoint."""
-    taken_back: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
-    """(epoch, partitions) of visits that were committed once and later undone."""
-    removed: set[str] = field(default_factory=set)
-    """Checkpoints that were removed although the model may need them (`cerebro.state.runs.pruning`)."""
-    warnings: Counter[str] = field(default_factory=Counter)
-    """Warning -> number of sub-epochs that reported it."""
     returns: tuple[str, ...] = ()
     """Metric names from the first sub-epoch."""
-    began: float = 0.0
-    """Start of the model's first own sub-epoch; 0 before."""
-    trained_s: float = 0.0
-    """Seconds of the visits, without process start."""
-    compute_s: float = 0.0
-    """Seconds of the visits in user code."""
-    rows: int = 0
-    """Rows of the visits."""
-    visited: int = 0
-    """Visited partitions, summed over all epochs."""
-    _visited: set[int] = field(default_factory=set, repr=False, compare=False)
-    """Partitions visited in the current epoch."""
-    _ends: list[int] = field(default_factory=list, repr=False, compare=False)
-    """Number of visits at the end of each complete epoch."""
-    _inherited: int = field(default=0, repr=False, compare=False)
-    """Partitions of inherited visits, summed over epochs."""
-    inherited_rows: int = field(default=0, repr=False, compare=False)
-    """Rows of inherited visits."""
-    _means: dict[int, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
-    """Epoch -> `training_metrics`, a cache for complete epochs."""
-    _best: dict[tuple[str, str, bool], _Best] = field(default_factory=dict, repr=False, compare=False)
-    """Arguments of `best_epoch` -> cached result."""
-    _settled: int = field(default=0, repr=False, compare=False)
-    """Number of leading epochs that await no validation."""
+    configs: ConfigVersions = field(default_factory=ConfigVersions)
+    lineage: Lineage = field(default_factory=Lineage)
+    progress: EpochProgress = field(default_factory=EpochProgress)
+    effort: Effort = field(default_factory=Effort)
+    validation: ModelValidation = field(default_factory=ModelValidation)
+    checkpoints: ModelCheckpoints = field(default_factory=ModelCheckpoints)
+    failures: ModelFailures = field(default_factory=ModelFailures)
+    _metrics: _MetricCache = field(default_factory=_MetricCache, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.terms:
-            self._agree()
+        if not self.configs.versions:
+            self._add_config()
 
     # --- changes ---------------------------------------------------------------------------------
 
@@ -213,46 +132,36 @@ class Model:
     def give_up(self, failure: Failure) -> None:
         """Mark the model failed with the reason `failure`."""
         if self.move("GivenUp"):
-            self.failure = failure
+            self.failures.final = failure
 
     def add(self, visit: Visit) -> None:
         """Add a committed sub-epoch."""
-        sub_epoch = len(self.visits)
-        if (self.begun[-1][1] if self.begun else 0) != self.active_version:
-            self.begun.append((sub_epoch, self.active_version))
-        self.saved = None
+        self.configs.commit(len(self.visits))
+        self.checkpoints.saved = None
         self.visits.append(visit)
         if len(self.visits) == 1:
             self.returns = visit.names
-        if self.own_sub_epochs == 1:
-            self.began = visit.started
-        self.trained_s += visit.seconds
-        self.compute_s += visit.compute_s
-        self.rows += visit.rows
-        partitions = visit.partitions
-        self.visited += len(partitions)
-        self._visited.update(partitions)
-        if not self.visited % len(self.partitions):
-            self._ends.append(len(self.visits))
-            self._visited.clear()
+        self.effort.add(visit, is_first=self.own_sub_epochs == 1)
+        self.progress.add(visit.partitions, num_partitions=len(self.partitions), sub_epochs=len(self.visits))
 
     def inherit(self, parent: Model, sub_epochs: int) -> None:
         """Start after the parent's first `sub_epochs` sub-epochs. Call it before any other change."""
         self.visits = parent.visits.until(sub_epochs)
-        self._ends = [end for end in parent._ends if end <= sub_epochs]
-        self.summaries = parent.summaries.until(len(self._ends))
-        begun = self.visits[self._ends[-1] if self._ends else 0 :]
-        self._visited = {partition for visit in begun for partition in visit.partitions}
-        self.visited = self._inherited = len(self._ends) * len(self.partitions) + len(self._visited)
-        epochs = range(1, len(self._ends) + 1)
+        ends = [end for end in parent.progress.ends if end <= sub_epochs]
+        self.summaries = parent.summaries.until(len(ends))
+        begun = self.visits[ends[-1] if ends else 0 :]
+        current = {partition for visit in begun for partition in visit.partitions}
+        trained = len(ends) * len(self.partitions) + len(current)
+        self.progress = EpochProgress(trained=trained, current=current, ends=ends)
         self.returns = parent.returns
-        self.inherited_rows = sum(self.epoch_totals(epoch).rows for epoch in epochs) + sum(
-            v.rows for v in begun
+        rows = sum(self.epoch_totals(epoch).rows for epoch in range(1, len(ends) + 1))
+        self.lineage = Lineage(
+            parent=self.lineage.parent,
+            sub_epochs=sub_epochs,
+            partitions=trained,
+            rows=rows + sum(visit.rows for visit in begun),
         )
-        self.inherited = sub_epochs
-        self.terms = [*parent.terms, *self.terms]
-        self.begun = [each for each in parent.begun if each[0] < sub_epochs]
-        self.active_version = len(self.terms) - 1
+        self.configs.inherit(parent.configs, sub_epochs)
 
     def extend(self, epochs: int) -> bool:
         """Set the resource, at least the epochs already begun; return True if anything changes."""
@@ -260,7 +169,7 @@ class Model:
         has_changed = epochs != self.epochs
         self.epochs = epochs
         if has_changed:
-            self._agree()
+            self._add_config()
         if not self.is_trained:
             has_changed |= self.move("Extended")
         return has_changed
@@ -271,37 +180,26 @@ class Model:
         if is_same(changed, self.hyperparams):
             return False
         self.hyperparams = changed
-        self._agree()
+        self._add_config()
         return True
 
-    def _agree(self) -> None:
-        found = Terms(self.hyperparams, max(self.horizon, self.epochs))
-        last = self.terms[-1] if self.terms else None
-        if last is None or found.epochs != last.epochs or not is_same(found.hyperparams, last.hyperparams):
-            self.terms.append(found)
+    def _add_config(self) -> None:
+        self.configs.add(self.hyperparams, max(self.horizon, self.epochs))
 
     def take_back(self) -> Visit:
         """Undo the newest sub-epoch. Check `may_take_back` first."""
-        self.saved = None
+        self.checkpoints.saved = None
+        was_only = self.own_sub_epochs == 1
         lost = self.visits.pop()
-        self.taken_back.add((lost.epoch, lost.partitions))
-        self.begun = [each for each in self.begun if each[0] < len(self.visits)]
-        if not self._visited:
-            self._visited.update(self.partitions)
-        self._visited.difference_update(lost.partitions)
-        self.visited -= len(lost.partitions)
+        self.checkpoints.undone.add((lost.epoch, lost.partitions))
+        self.configs.undo(len(self.visits))
+        self.progress.remove(lost.partitions, self.partitions)
         if not self.visits:
             self.returns = ()
-        if not self.own_sub_epochs:
-            self.began = 0.0
-        del self._ends[self.completed_epochs :]
-        self.unreadable.discard(lost.epoch)
-        has_own = len(self.visits) > self.inherited
-        self.trained_s = self.trained_s - lost.seconds if has_own else 0.0
-        self.compute_s = self.compute_s - lost.compute_s if has_own else 0.0
-        self.rows -= lost.rows
-        self._means.pop(lost.epoch, None)
-        self._best.clear()
+        self.effort.remove(lost, was_only=was_only)
+        self.validation.unreadable.discard(lost.epoch)
+        self._metrics.means.pop(lost.epoch, None)
+        self._metrics.best.clear()
         return lost
 
     def archive(self, summary: EpochSummary, *, keeps_all: bool = False) -> list[Visit]:
@@ -314,61 +212,41 @@ class Model:
         """
         self.summaries.append(summary)
         epoch = len(self.summaries)
-        first, until = self.visits.archived, self._ends[epoch - 1]
+        first, until = self.visits.archived, self.progress.ends[epoch - 1]
         gone = self.visits.archive(
-            until, range(first, until) if keeps_all else (self.inherited - 1, until - 1)
+            until, range(first, until) if keeps_all else (self.lineage.sub_epochs - 1, until - 1)
         )
-        self._means.pop(epoch, None)
-        return gone[max(0, self.inherited - first) :]
+        self._metrics.means.pop(epoch, None)
+        return gone[max(0, self.lineage.sub_epochs - first) :]
 
     def validate(self, epoch: int, metrics: dict[str, float]) -> None:
         """Record the committed validation of an epoch."""
-        if epoch in self.validations:
-            self._best.clear()
-        self.validations[epoch] = metrics
-        for criterion, best in self._best.items():
+        if epoch in self.validation.metrics:
+            self._metrics.best.clear()
+        self.validation.metrics[epoch] = metrics
+        for criterion, best in self._metrics.best.items():
             name, mode, validated = criterion
             if validated and self.inherited_epochs < epoch <= best.through:
-                self._best[criterion] = self._better(best, epoch, name, mode, validated=True)
-
-    def warn(self, warnings: Collection[str]) -> None:
-        """Count the warnings of a committed sub-epoch, up to 20 different texts."""
-        for text in warnings:
-            if text in self.warnings or len(self.warnings) < _MOST_WARNINGS:
-                self.warnings[text] += 1
-
-    def try_validations_again(self) -> None:
-        """Allow validations that were given up."""
-        self.unvalidated.clear()
-        self._settled = 0
+                self._metrics.best[criterion] = self._better(best, epoch, name, mode, validated=True)
 
     def save(self, task: str, attempt: int, savepoint: Savepoint) -> None:
         """Record the savepoint of sub-epoch `task`."""
-        self.saved = Saved(task=task, attempt=attempt, savepoint=savepoint, terms=self.active_version)
-
-    def savepoint_of(self, task: str) -> Savepoint | None:
-        """Return the savepoint for sub-epoch `task`, if any."""
-        return self.saved.savepoint if self.saved is not None and self.saved.task == task else None
+        self.checkpoints.saved = Saved(
+            task=task, attempt=attempt, savepoint=savepoint, version=self.configs.active
+        )
 
     # --- progress --------------------------------------------------------------------------------
 
     @property
-    def warning(self) -> str:
-        """Warnings of the sub-epochs, joined to one text."""
-        sub_epochs = self.own_sub_epochs
-        found = [f"{text} (in {number} of {sub_epochs} sub-epochs)" for text, number in self.warnings.items()]
-        return "; ".join(found)
-
-    @property
     def kept_visits(self) -> list[Visit]:
         """The model's own visits that are not compacted."""
-        since = self.inherited - self.visits.archived
+        since = self.lineage.sub_epochs - self.visits.archived
         return self.visits.recent_visits[since:] if since > 0 else self.visits.recent_visits
 
     @property
     def known_visits(self) -> Iterator[Visit]:
         """`kept_visits` after pinned ones (`Visits`): every visit that may have a checkpoint."""
-        yield from self.visits.pinned(self.inherited)
+        yield from self.visits.pinned(self.lineage.sub_epochs)
         yield from self.kept_visits
 
     @property
@@ -381,17 +259,17 @@ class Model:
     @property
     def own_sub_epochs(self) -> int:
         """Number of visits that are not inherited."""
-        return len(self.visits) - self.inherited
+        return len(self.visits) - self.lineage.sub_epochs
 
     @property
     def own_visited(self) -> int:
         """Partitions of the model's own visits, summed over all epochs."""
-        return self.visited - self._inherited
+        return self.progress.trained - self.lineage.partitions
 
     @property
     def archived_epochs(self) -> int:
         """Number of leading epochs whose visits are compacted."""
-        return bisect_right(self._ends, self.visits.archived) if self.visits.archived else 0
+        return bisect_right(self.progress.ends, self.visits.archived) if self.visits.archived else 0
 
     @property
     def may_take_back(self) -> bool:
@@ -401,29 +279,33 @@ class Model:
     @property
     def inherited_epochs(self) -> int:
         """Complete inherited epochs: the epoch of the branch."""
-        return bisect_right(self._ends, self.inherited)
+        return bisect_right(self.progress.ends, self.lineage.sub_epochs)
 
     @property
     def own_epochs(self) -> int:
         """Completed epochs without inherited ones."""
-        return len(self._ends) - self.inherited_epochs if self.inherited else len(self._ends)
+        return (
+            len(self.progress.ends) - self.inherited_epochs
+            if self.lineage.sub_epochs
+            else len(self.progress.ends)
+        )
 
-    def terms_of(self, sub_epoch: int) -> Terms:
+    def config_of(self, sub_epoch: int) -> TrainingConfig:
         """Return the training config of a sub-epoch, numbered from 0.
 
         For an uncommitted sub-epoch: the config of its open attempt, or else the newest."""
-        if sub_epoch >= len(self.visits):
-            return self.terms[self.active_version if self.busy and sub_epoch == len(self.visits) else -1]
-        place = bisect_right(self.begun, (sub_epoch, len(self.terms)))
-        return self.terms[self.begun[place - 1][1] if place else 0]
+        if sub_epoch < len(self.visits):
+            return self.configs.of(sub_epoch)
+        is_open = self.busy and sub_epoch == len(self.visits)
+        return self.configs.versions[self.configs.active if is_open else -1]
 
     def hyperparams_of(self, sub_epoch: int) -> Hyperparameters:
-        """Return the hyperparameters of a sub-epoch; see `terms_of`."""
-        return self.terms_of(sub_epoch).hyperparams
+        """Return the hyperparameters of a sub-epoch; see `config_of`."""
+        return self.config_of(sub_epoch).hyperparams
 
     def hyperparams_shown(self, epoch: int | None) -> Hyperparameters:
         """Return the hyperparameters to show for `epoch`; default: the newest sub-epoch."""
-        if len(self.terms) == 1 or not self.visits:
+        if len(self.configs.versions) == 1 or not self.visits:
             return self.hyperparams
         sub_epoch = len(self.visits) - 1 if self.own_sub_epochs else len(self.visits)
         return self.hyperparams_at(epoch) if epoch else self.hyperparams_of(sub_epoch)
@@ -432,44 +314,27 @@ class Model:
         """Return the hyperparameters at the end of a complete epoch."""
         return self.hyperparams_of(self.visits_until(epoch) - 1)
 
-    def terms_for(self, task: str) -> int:
+    def version_for(self, task: str) -> int:
         """Return the config version for sub-epoch `task`: the savepoint's, or else the newest."""
-        is_saved = self.saved is not None and self.saved.task == task
-        return self.saved.terms if is_saved and self.saved else len(self.terms) - 1
+        saved = self.checkpoints.saved
+        return saved.version if saved and saved.task == task else len(self.configs.versions) - 1
 
     @property
     def is_outdated(self) -> bool:
         """True if the open sub-epoch has old hyperparameters and must restart with the new ones."""
-        if self.busy is None or self.active_version == self.terms_for(self.busy):
+        if self.busy is None or self.configs.active == self.version_for(self.busy):
             return False
-        return not is_same(self.terms[self.active_version].hyperparams, self.hyperparams)
+        return not is_same(self.configs.versions[self.configs.active].hyperparams, self.hyperparams)
 
     @property
     def changes(self) -> list[tuple[int, Hyperparameters]]:
         """(sub-epoch, hyperparameters before it) for each change, ascending."""
-        sub_epochs = [*self.begun, (len(self.visits) + bool(self.busy), len(self.terms) - 1)]
-        if self.busy:
-            sub_epochs.insert(-1, (len(self.visits), self.active_version))
-        found, previous_version = [], 0
-        for sub_epoch, number in sub_epochs:
-            if sub_epoch and self.terms[previous_version].hyperparams != self.terms[number].hyperparams:
-                found.append((sub_epoch, self.terms[previous_version].hyperparams))
-            previous_version = number
-        return found
-
-    @property
-    def has_changed(self) -> bool:
-        """True if the hyperparameters ever changed.
-
-        Measurements then don't transfer between this model and models that were alike at inspection."""
-        return len(self.terms) > 1 and not all(
-            is_same(each.hyperparams, self.hyperparams) for each in self.terms
-        )
+        return [*self.configs.changes(len(self.visits), is_busy=self.busy is not None)]
 
     @property
     def is_pruned(self) -> bool:
         """True if the newest checkpoint was removed: nothing can continue this model."""
-        return bool(self.visits) and self.visits[-1].file in self.removed
+        return bool(self.visits) and self.visits[-1].file in self.checkpoints.removed
 
     @property
     def is_cut_short(self) -> bool:
@@ -479,12 +344,12 @@ class Model:
     @property
     def is_trained(self) -> bool:
         """True if every sub-epoch of every epoch is committed."""
-        return self.visited >= self.epochs * len(self.partitions)
+        return self.progress.trained >= self.epochs * len(self.partitions)
 
     @property
     def is_between_epochs(self) -> bool:
         """True after the last sub-epoch of an epoch, and after the very first one."""
-        return len(self.visits) <= 1 or not self.visited % len(self.partitions)
+        return len(self.visits) <= 1 or not self.progress.trained % len(self.partitions)
 
     @property
     def epoch(self) -> int:
@@ -494,7 +359,7 @@ class Model:
     @property
     def completed_epochs(self) -> int:
         """Epochs with all sub-epochs committed."""
-        return self.visited // len(self.partitions)
+        return self.progress.trained // len(self.partitions)
 
     @property
     def begun_epochs(self) -> int:
@@ -506,16 +371,16 @@ class Model:
         """Partitions left in the current epoch, ascending; empty once trained."""
         if self.is_trained:
             return ()
-        return tuple(p for p in self.partitions if p not in self._visited)
+        return tuple(p for p in self.partitions if p not in self.progress.current)
 
     @property
     def due(self) -> int:
         """Partitions left to visit, summed over all epochs."""
-        return self.epochs * len(self.partitions) - self.visited
+        return self.epochs * len(self.partitions) - self.progress.trained
 
     def visit(self, epoch: int, partition: int) -> Visit | None:
         """Return the visit of a partition in an epoch; `None` if missing or compacted."""
-        if epoch > self.completed_epochs and partition not in self._visited:
+        if epoch > self.completed_epochs and partition not in self.progress.current:
             return None
         if epoch in self.summaries:
             return None
@@ -526,20 +391,21 @@ class Model:
 
     def has_visited(self, epoch: int, partition: int) -> bool:
         """True if the model has visited the partition in that epoch."""
-        return epoch <= self.completed_epochs or (epoch == self.epoch and partition in self._visited)
+        return epoch <= self.completed_epochs or (epoch == self.epoch and partition in self.progress.current)
 
     def needs(self, epoch: int, partitions: Collection[int]) -> bool:
         """True if the next sub-epoch may train on this set of partitions."""
         is_due = epoch == self.epoch and not self.is_trained and bool(partitions)
-        return is_due and self._visited.isdisjoint(partitions) and set(partitions).issubset(self.partitions)
+        return (
+            is_due
+            and self.progress.current.isdisjoint(partitions)
+            and set(partitions).issubset(self.partitions)
+        )
 
     def visits_until(self, epoch: int) -> int:
         """Return the number of visits up to the end of an epoch."""
-        return self._ends[epoch - 1] if 0 < epoch <= len(self._ends) else len(self.visits) if epoch > 0 else 0
-
-    def epochs_before(self, sub_epoch: int) -> int:
-        """Return the number of epochs completed before a sub-epoch, numbered from 0."""
-        return bisect_right(self._ends, sub_epoch)
+        ends = self.progress.ends
+        return ends[epoch - 1] if 0 < epoch <= len(ends) else len(self.visits) if epoch > 0 else 0
 
     def epoch_visits(self, epoch: int) -> list[Visit]:
         """Return the visits of one epoch, in order.
@@ -560,8 +426,8 @@ class Model:
 
     def partitions_until(self, sub_epoch: int) -> int:
         """Count the partitions of the first `sub_epoch` visits; these end an epoch, or are all."""
-        epochs = self.epochs_before(sub_epoch)
-        begun = self.visits[self._ends[epochs - 1] if epochs else 0 : sub_epoch]
+        epochs = self.progress.epochs_before(sub_epoch)
+        begun = self.visits[self.progress.ends[epochs - 1] if epochs else 0 : sub_epoch]
         return epochs * len(self.partitions) + sum(len(visit.partitions) for visit in begun)
 
     def epoch_totals(self, epoch: int) -> EpochTotals:
@@ -572,11 +438,11 @@ class Model:
 
     def epoch_checkpoint(self, epoch: int) -> CheckpointRef | None:
         """Return the checkpoint at the end of an epoch; `None` before."""
-        return self.visits[self._ends[epoch - 1] - 1].checkpoint if epoch <= self.completed_epochs else None
-
-    def may_be_validated(self, epoch: int) -> bool:
-        """True if the validation of a completed epoch may still come."""
-        return epoch not in self.validations and epoch not in self.unvalidated
+        return (
+            self.visits[self.progress.ends[epoch - 1] - 1].checkpoint
+            if epoch <= self.completed_epochs
+            else None
+        )
 
     # --- metrics ---------------------------------------------------------------------------------
 
@@ -587,11 +453,11 @@ class Model:
     def _mean(self, epoch: int) -> dict[str, float]:
         if epoch in self.summaries:
             return self.summaries[epoch].means
-        means = self._means.get(epoch)
+        means = self._metrics.means.get(epoch)
         if means is None:
             means = mean(self.epoch_visits(epoch))
             if 1 <= epoch <= self.completed_epochs:
-                self._means[epoch] = means
+                self._metrics.means[epoch] = means
         return means
 
     def metric(self, name: str, epoch: int, *, validated: bool) -> float | None:
@@ -601,7 +467,7 @@ class Model:
         if epoch > self.completed_epochs:
             return None
         if validated:
-            value = self.validations.get(epoch, _NOTHING).get(name)
+            value = self.validation.metrics.get(epoch, _NOTHING).get(name)
         elif epoch in self.summaries:
             value = self.summaries.mean(epoch, name)
         else:
@@ -610,7 +476,7 @@ class Model:
 
     def metrics(self, epoch: int, *, validated: bool) -> dict[str, float]:
         """Return all metrics of a completed epoch, from the same source as `metric`."""
-        return dict(self.validations.get(epoch, _NOTHING) if validated else self._mean(epoch))
+        return dict(self.validation.metrics.get(epoch, _NOTHING) if validated else self._mean(epoch))
 
     def scores(self, name: str, *, validated: bool) -> dict[int, float]:
         """Return epoch -> metric, ascending, for epochs with a value."""
@@ -632,26 +498,16 @@ class Model:
         """Return the model's own epoch with the best metric, the earliest among equals; `None` if no epoch has it."""
         criterion = (name, mode, validated)
         # Inherited epochs and their checkpoints belong to the parent.
-        best = self._best.get(criterion) or _Best(None, 0.0, self.inherited_epochs)
-        if criterion not in self._best or best.through < self.completed_epochs:
+        best = self._metrics.best.get(criterion) or _Best(None, 0.0, self.inherited_epochs)
+        if criterion not in self._metrics.best or best.through < self.completed_epochs:
             for epoch in range(best.through + 1, self.completed_epochs + 1):
                 best = self._better(best, epoch, name, mode, validated=validated)
-            best = self._best[criterion] = best._replace(through=self.completed_epochs)
+            best = self._metrics.best[criterion] = best._replace(through=self.completed_epochs)
         return best.epoch
 
     def _better(self, best: _Best, epoch: int, name: str, mode: str, *, validated: bool) -> _Best:
         value = self.metric(name, epoch, validated=validated)
         return best if value is None else best.pick_better(epoch, value if mode == "max" else -value)
-
-    def _awaiting_validation(self) -> list[int]:
-        """Complete epochs that await validation."""
-        while self._settled < self.completed_epochs and not self.may_be_validated(self._settled + 1):
-            self._settled += 1
-        return [
-            epoch
-            for epoch in range(self._settled + 1, self.completed_epochs + 1)
-            if self.may_be_validated(epoch)
-        ]
 
     def needed_checkpoints(self, name: str, mode: str, *, validated: bool) -> set[str]:
         """Return the names of checkpoints that must not be removed.
@@ -659,10 +515,10 @@ class Model:
         These are the newest (input of the next sub-epoch), its predecessor (to recompute a corrupt newest one), the
         ends of epochs that await validation, and the best epoch's. Among inherited ones: only the starting point.
         """
-        newest = range(max(len(self.visits) - 2, self.inherited - 1, 0), len(self.visits))
+        newest = range(max(len(self.visits) - 2, self.lineage.sub_epochs - 1, 0), len(self.visits))
         names = {self.visits[sub_epoch].file for sub_epoch in newest if self.visits.knows(sub_epoch)}
-        waiting = self._awaiting_validation() if validated else []
+        waiting = self.validation.awaited(self.completed_epochs) if validated else []
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:
             if 0 < epoch <= self.completed_epochs:
-                names.add(self.visits[self._ends[epoch - 1] - 1].file)
+                names.add(self.visits[self.progress.ends[epoch - 1] - 1].file)
         return names

@@ -24,7 +24,8 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.contract.trials import Cause, TrialOutcome
 from cerebro.errors import IllegalEventError
-from cerebro.state.models.model import Model, ModelState, RuledOut
+from cerebro.state.models.failures import RuledOut
+from cerebro.state.models.model import Model, ModelState
 from cerebro.state.models.sub_epochs import ParallelPlanUsed
 from cerebro.state.runs.run import Run
 from cerebro.state.tasks.task import MAX_LOSSES, Task
@@ -38,7 +39,9 @@ def parallel_plans_of(run: Run) -> tuple[ParallelPlan, ...]:
 def allowed_plans(run: Run, model: Model) -> Iterator[ParallelPlan]:
     """Yield the plans that are not ruled out for a model."""
     return (
-        parallel_plan for parallel_plan in parallel_plans_of(run) if parallel_plan.label not in model.struck
+        parallel_plan
+        for parallel_plan in parallel_plans_of(run)
+        if parallel_plan.label not in model.failures.ruled_out
     )
 
 
@@ -53,7 +56,7 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
     parallel_plan = task.attempts[-1].parallel_plan or SINGLE
     traits = failure.kind.traits
     is_doubtful = failure.is_by_parallel_plan and traits.plan == "doubt"
-    if not (traits.plan == "rule_out" or is_doubtful) or parallel_plan.label in model.struck:
+    if not (traits.plan == "rule_out" or is_doubtful) or parallel_plan.label in model.failures.ruled_out:
         return False
     has_other = any(other.label != parallel_plan.label for other in allowed_plans(run, model))
     if failure.kind is FailureKind.MEMBER_LOST and not (has_other and task.losses >= MAX_LOSSES):
@@ -72,13 +75,13 @@ def judge(failure: Failure, run: Run, task: Task, model: Model) -> bool:
 def strike_last(failure: Failure, run: Run, task: Task, model: Model) -> None:
     """Rule out the plan of the newest attempt, with no other plan left."""
     parallel_plan = task.attempts[-1].parallel_plan or SINGLE
-    if len(parallel_plans_of(run)) > 1 and parallel_plan.label not in model.struck:
+    if len(parallel_plans_of(run)) > 1 and parallel_plan.label not in model.failures.ruled_out:
         strike(model, parallel_plan, failure)
 
 
 def strike(model: Model, parallel_plan: ParallelPlan, failure: Failure) -> None:
     """Rule a plan out for a model. The caller updates the run's counts."""
-    model.struck[parallel_plan.label] = RuledOut(
+    model.failures.ruled_out[parallel_plan.label] = RuledOut(
         parallel_plan=parallel_plan,
         reason=failure.line,
         kind=failure.kind,
@@ -98,7 +101,7 @@ def strike_all(event: ParallelPlansRuledOut, run: Run) -> None:
         raise IllegalEventError(f"ParallelPlansRuledOut of {event.model!r}, which is no model of {run.id}")
     failure = Failure(kind=FailureKind.NOT_APPLICABLE, message=event.reason)
     for parallel_plan in event.parallel_plans:
-        if parallel_plan.label not in model.struck:
+        if parallel_plan.label not in model.failures.ruled_out:
             strike(model, parallel_plan, failure)
     if next(allowed_plans(run, model), None) is None:
         model.give_up(final(failure, run, model))
@@ -142,7 +145,7 @@ def describe_plans(run: Run, model: Model) -> list[ParallelPlanDescription]:
     upcoming = _upcoming(run, model)
     found = []
     for label, parallel_plan in known.items():
-        struck, (sub_epochs, taken) = model.struck.get(label), seconds.get(label, (0, 0.0))
+        struck, (sub_epochs, taken) = model.failures.ruled_out.get(label), seconds.get(label, (0, 0.0))
         outcome = tried[label][1] if label in tried else None
         found.append(
             ParallelPlanDescription(
@@ -185,12 +188,12 @@ def _upcoming(run: Run, model: Model) -> str:
         return (task.attempts[-1].parallel_plan or SINGLE).label
     last = (model.visits[-1].parallel_plan or SINGLE).label if model.visits else ""
     upcoming = next(allowed_plans(run, model), None)
-    return last if last and last not in model.struck else upcoming.label if upcoming else ""
+    return last if last and last not in model.failures.ruled_out else upcoming.label if upcoming else ""
 
 
 def has_more_than_one(run: Run, model: Model) -> bool:
     """True if a model's plans are worth showing: a plan was used, ruled out or measured."""
-    return bool(model.struck or _tried(run, model)) or any(
+    return bool(model.failures.ruled_out or _tried(run, model)) or any(
         used.parallel_plan is not None for used in _used(model)
     )
 
@@ -249,7 +252,9 @@ def see_trial(run: Run, group: str, parallel_plan: str) -> None:
         if each.parallel_plan.label == label
     ]
     bad = [each for each in outcomes if each is not None and each.cause in _CONCLUSIVE]
-    models = [each for name in known.models if (each := run.models.get(name)) and not each.has_changed]
+    models = [
+        each for name in known.models if (each := run.models.get(name)) and not each.configs.has_changed
+    ]
     has_worked = any(
         (used.parallel_plan or SINGLE).label == label for model in models for used in _used(model)
     )
@@ -262,7 +267,7 @@ def see_trial(run: Run, group: str, parallel_plan: str) -> None:
         other_plans = [
             parallel_plan for parallel_plan in allowed_plans(run, model) if parallel_plan.label != label
         ]
-        if model.state is ModelState.ACTIVE and label not in model.struck and other_plans:
+        if model.state is ModelState.ACTIVE and label not in model.failures.ruled_out and other_plans:
             strike(model, tried.parallel_plan, failure)
             run.see_model(model)
 
@@ -275,7 +280,7 @@ def final(failure: Failure, run: Run, model: Model) -> Failure:
         or next(allowed_plans(run, model), None) is not None
     ):
         return failure
-    struck = [*model.struck.values()]
+    struck = [*model.failures.ruled_out.values()]
     lines = [f"  {each.parallel_plan.label}: {_words(each)}" for each in struck]
     most = max((each.peak_bytes for each in struck), default=0)
     limit = f" of a limit of {failure.limit_bytes / 2**30:.3g} GiB" if failure.limit_bytes else ""

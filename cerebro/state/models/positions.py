@@ -14,29 +14,30 @@ from collections.abc import Mapping
 from cerebro.contract.records import Hyperparameters, batches_of, drops_last
 from cerebro.contract.tasks import Position
 from cerebro.state.models.committed_sub_epoch import Visit
-from cerebro.state.models.model import Model, Terms
+from cerebro.state.models.configs import TrainingConfig
+from cerebro.state.models.model import Model
 
 
 def position_of(
-    model: Model, rows: Mapping[int, int], sub_epoch: int, terms: Terms | None = None
+    model: Model, rows: Mapping[int, int], sub_epoch: int, terms: TrainingConfig | None = None
 ) -> Position:
     """Return the position of a sub-epoch, numbered from 0; all earlier visits must be known.
 
     Args:
         rows: partition -> rows; see `FitPlan.partitions`.
-        terms: its training config; default `Model.terms_of`.
+        terms: its training config; default `Model.config_of`.
     """
-    now = terms or model.terms_of(sub_epoch)
+    now = terms or model.config_of(sub_epoch)
     cut = _cut(now.hyperparams)
     batches = {partition: _batches(rows[partition], cut) for partition in model.partitions}
-    earlier_epochs = model.epochs_before(sub_epoch)
+    earlier_epochs = model.progress.epochs_before(sub_epoch)
     visited = [p for v in model.visits[model.visits_until(earlier_epochs) : sub_epoch] for p in v.partitions]
     per_epoch = sum(batches.values())
     expected = step = earlier_epochs * per_epoch + sum(batches[partition] for partition in visited)
     # Only earlier sub-epochs count: later ones must not move the position.
-    had = [0, *(number for first, number in model.begun if first < sub_epoch)] if sub_epoch else []
-    cuts = {cut, *(_cut(model.terms[number].hyperparams) for number in had)}
-    if len(model.visits) != model.visited or len(cuts) > 1:
+    had = [0, *(number for first, number in model.configs.begun if first < sub_epoch)] if sub_epoch else []
+    cuts = {cut, *(_cut(model.configs.versions[number].hyperparams) for number in had)}
+    if len(model.visits) != model.progress.trained or len(cuts) > 1:
         # Partitions read together share one last batch.
         archived = min(earlier_epochs, model.archived_epochs)
         first = model.visits_until(archived)

@@ -59,7 +59,7 @@ def committed_values(state: ExperimentState, event: Event) -> Committed | None:
         return None
     model = state.runs[key.run].models[key.model]
     is_sub_epoch = key.kind == "train"
-    if is_sub_epoch and (key.epoch, key.partitions) in model.taken_back:
+    if is_sub_epoch and (key.epoch, key.partitions) in model.checkpoints.undone:
         return None
     return Committed(key.run, key.model, event.task, _values_of_commit(event, key, model), is_sub_epoch)
 
@@ -70,7 +70,7 @@ def _values_of_commit(event: TaskCommitted, key: TaskKey, model: Model) -> tuple
     if key.kind == "valid":
         return (Values("epoch/valid", key.epoch, metrics),)
     of_sub_epoch = Values("sub_epoch/train", len(model.visits), metrics)
-    if model.visited % len(model.partitions):
+    if model.progress.trained % len(model.partitions):
         return (of_sub_epoch,)
     return (of_sub_epoch, Values("epoch/train", key.epoch, model.training_metrics(key.epoch)))
 

@@ -25,13 +25,13 @@ def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
     Args:
         devices: worker that could train for the run -> its largest number of devices; default 1.
     """
-    models = {model.id: model.trained_s for model in run.models.values()}
+    models = {model.id: model.effort.trained_s for model in run.models.values()}
     return _with_sub_epochs(run, running(run, now), devices, models, run.device_time.trained_s)
 
 
 def lower_bound_until(run: Run, end: float, devices: Mapping[str, int]) -> float:
     """Return the bound until a past time, with no visit compacted since."""
-    models = {model.id: model.trained_s for model in run.models.values()}
+    models = {model.id: model.effort.trained_s for model in run.models.values()}
     work = dict(run.device_time.trained_s)
     for sub_epoch in _ended_after(run, end):
         excess_s = sub_epoch.ended - max(end, sub_epoch.started)

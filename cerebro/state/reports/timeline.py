@@ -210,7 +210,7 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
             number).
     """
     models = [model for model in run.models.values() if not model.is_cut_short]
-    if any(model.inherited or model.epochs != models[0].epochs for model in models):
+    if any(model.lineage.sub_epochs or model.epochs != models[0].epochs for model in models):
         raise InstanceError(
             f"the models of {run.id} train for different numbers of epochs or continue from others, so {run.id} has no "
             "single schedule. `result.sub_epochs()` lists every sub-epoch; `cerebro status` shows the makespan"

@@ -223,12 +223,12 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
     _reopen(run, event)
     model.move(event.type)
     if isinstance(event, ModelRetried):
-        model.failure = None
-        model.reopened.clear()
-        model.try_validations_again()
+        model.failures.final = None
+        model.checkpoints.losses.clear()
+        model.validation.retry()
         if next(parallel_plans.allowed_plans(run, model), None) is None:
             # Workers or their devices may have changed.
-            model.struck.clear()
+            model.failures.ruled_out.clear()
         for task in run.tasks.by_key.values():
             if task.key.model == model.id:
                 task.retry()

@@ -82,28 +82,28 @@ class RunCounts:
             if now is not None:
                 self.reached[now] += 1
         self._see_validations(model, completed if is_validated and is_active else 0)
-        if model.struck or model.id in self._struck:
+        if model.failures.ruled_out or model.id in self._struck:
             self._see_parallel_plans(model)
 
     def _see_parallel_plans(self, model: Model) -> None:
-        count = len(model.struck)
+        count = len(model.failures.ruled_out)
         self.struck += count - self._struck.pop(model.id, 0)
         if count:
             self._struck[model.id] = count
-        is_over = any(each.kind is FailureKind.OUT_OF_MEMORY for each in model.struck.values())
+        is_over = any(each.kind is FailureKind.OUT_OF_MEMORY for each in model.failures.ruled_out.values())
         (self.overflowed.add if is_over else self.overflowed.discard)(model.id)
 
     def _see_validations(self, model: Model, completed: int) -> None:
-        if len(model.validations) >= completed:
+        if len(model.validation.metrics) >= completed:
             self.unvalidated.pop(model.id, None)
             self._validated.pop(model.id, None)
             return
-        known = completed, len(model.validations)
+        known = completed, len(model.validation.metrics)
         if self._validated.get(model.id) != known:
             # Sub-epochs are far more frequent than ends and validations of epochs.
             self._validated[model.id] = known
             epochs = range(1, completed + 1)
-            self.unvalidated[model.id] = tuple(e for e in epochs if e not in model.validations)
+            self.unvalidated[model.id] = tuple(e for e in epochs if e not in model.validation.metrics)
 
     def add_sub_epoch(self, visit: Visit) -> None:
         """Count a committed sub-epoch."""

@@ -33,7 +33,7 @@ def prunable(
     """
     request = run.fit_request
     needed = model.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
-    there = needed - model.removed
+    there = needed - model.checkpoints.removed
     if model.state is ModelState.ACTIVE or model.busy:
         return set(), there
     retained_checkpoints = _in_use(runs, run, model)
@@ -72,17 +72,17 @@ def prune(runs: Mapping[str, Run], run: Run, event: CheckpointsPruned) -> None:
         gone = set(files) - _in_use(runs, run, model)
         if not gone:
             continue
-        model.removed |= gone
+        model.checkpoints.removed |= gone
         run.checkpoints.pruned.append(name)
-        if model.saved is not None and model.is_pruned:
-            model.saved = None
+        if model.checkpoints.saved is not None and model.is_pruned:
+            model.checkpoints.saved = None
         if name in run.checkpoints.young and _origin(model) in gone:
             run.release_origin(model)
 
 
 def is_gone(model: Model, epoch: int) -> bool:
     """Return True if `prune` removed the checkpoint at the end of a complete epoch."""
-    return 0 < epoch <= model.completed_epochs and _end(model, epoch) in model.removed
+    return 0 < epoch <= model.completed_epochs and _end(model, epoch) in model.checkpoints.removed
 
 
 def lost_text(runs: Mapping[str, Run], run: Run) -> str:
@@ -137,13 +137,13 @@ def _in_use(runs: Mapping[str, Run], run: Run, model: Model) -> set[str]:
 def _to_go_on(run: Run, model: Model) -> set[str]:
     """Checkpoints for further training: the newest, and ends of epochs that await validation."""
     ends = range(1, model.completed_epochs + 1)
-    waiting = {_end(model, epoch) for epoch in ends if run.is_validated and model.may_be_validated(epoch)}
+    waiting = {_end(model, epoch) for epoch in ends if run.is_validated and model.validation.may_come(epoch)}
     return waiting | {visit.file for visit in model.visits[-1:]}
 
 
 def _origin(model: Model) -> str:
     """The inherited checkpoint that a clone started from."""
-    return model.visits[model.inherited - 1].file
+    return model.visits[model.lineage.sub_epochs - 1].file
 
 
 def _end(model: Model, epoch: int) -> str:

@@ -290,7 +290,7 @@ class Run:
         self._count(visit)
         if model.id in self.checkpoints.young and model.own_sub_epochs > 1:
             self.release_origin(model)
-        if self._is_large and not model.visited % len(model.partitions):
+        if self._is_large and not model.progress.trained % len(model.partitions):
             self._archive(model, workers)
 
     @property
@@ -349,7 +349,7 @@ class Run:
         """End of each model's newest own sub-epoch of an epoch."""
         for model in self.models.values():
             until = model.visits_until(epoch)
-            if until > max(model.visits_until(epoch - 1), model.inherited):
+            if until > max(model.visits_until(epoch - 1), model.lineage.sub_epochs):
                 yield model.visits[until - 1].ended
 
     def take_back(self, model: Model) -> None:
@@ -367,7 +367,9 @@ class Run:
         """Mark a model finished once it is trained and all its validations have ended."""
         if model.state in (ModelState.FINISHED, ModelState.FAILED) or not model.is_trained:
             return
-        missing = [e for e in range(1, model.epochs + 1) if self.is_validated and model.may_be_validated(e)]
+        missing = [
+            e for e in range(1, model.epochs + 1) if self.is_validated and model.validation.may_come(e)
+        ]
         if all(self.validation(model, epoch).state in ENDED for epoch in missing):
             model.move("LastTaskEnded")
 
@@ -379,9 +381,9 @@ class Run:
         needed = model.needed_checkpoints(request.metric, request.mode, validated=self.is_validated)
         return (
             needed
-            | {young.visits[young.inherited - 1].file for young in self.checkpoints.young.values()}
+            | {young.visits[young.lineage.sub_epochs - 1].file for young in self.checkpoints.young.values()}
             | self.verifications.needed(model.id, but=but)
-        ) - model.removed
+        ) - model.checkpoints.removed
 
     def best_epoch(self, model: Model) -> int | None:
         """Return a model's best epoch by the fit's metric, if any."""

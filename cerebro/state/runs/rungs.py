@@ -141,7 +141,10 @@ def _newest(run: Run, model: Model, values: dict[int, float | None], stoppers: d
     match state_words.model(model, run):
         case "failed":
             return AtRung(
-                model=model.id, value=value, fate="failed", why=model.failure.line if model.failure else ""
+                model=model.id,
+                value=value,
+                fate="failed",
+                why=model.failures.final.line if model.failures.final else "",
             )
         case "stopped" | "stopping":
             by = f"by {stoppers[model.id]}" if model.id in stoppers else ""

@@ -91,7 +91,7 @@ class SearchLog:
                 model=model.id,
                 hyperparams=model.hyperparams,
                 by=by,
-                is_warm=model.inherited > 0,
+                is_warm=model.lineage.sub_epochs > 0,
                 epochs=model.epochs,
                 trained=model.completed_epochs,
             )

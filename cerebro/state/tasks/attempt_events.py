@@ -94,7 +94,7 @@ def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, D
     for member, devices in members:
         member.open_tasks[event.task] = devices
     if model and task.key.kind == "train":
-        model.busy, model.active_version = event.task, event.terms
+        model.busy, model.configs.active = event.task, event.terms
     task.assign(event, worker.name)
     run.see_task(event.task, task)
 
@@ -104,8 +104,8 @@ def _begin(event: TaskStarted, concerned: _Concerned) -> None:
     invariants.check_start(event, members)
     if model and task.key.kind == "train":
         run.clock.first_start = min(run.clock.first_start, event.time)
-        is_saved = model.savepoint_of(event.task) is not None
-        model.redone += not is_saved and any(attempt.has_run for attempt in task.attempts)
+        is_saved = model.checkpoints.savepoint_of(event.task) is not None
+        model.effort.repeated_attempts += not is_saved and any(attempt.has_run for attempt in task.attempts)
     task.start(event)
     _see_worked(run, task, event.time)
 
@@ -179,7 +179,7 @@ def _close(
             _see_work(run, task)
             if task.state is TaskState.FAILED and task.failure is not None:
                 failure_events.fail(task.failure, run, task, model)
-    if model is not None and task.state is TaskState.PENDING and model.savepoint_of(event.task):
+    if model is not None and task.state is TaskState.PENDING and model.checkpoints.savepoint_of(event.task):
         # It has priority: training the model elsewhere would discard the savepoint.
         task.keep_savepoint()
     run.see_task(event.task, task)

@@ -82,10 +82,9 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
     if result.checkpoint is None or key.epoch is None or key.partition is None:
         return
     # Trained from a copy loaded earlier: the previous epoch can no longer be validated.
-    for epoch in model.unreadable:
+    for epoch in model.validation.unreadable:
         run.validation(model, epoch).state = TaskState.FAILED
-    model.unvalidated |= model.unreadable
-    model.unreadable.clear()
+    model.validation.skip_unreadable()
     attempt = task.attempts[-1]
     visit = Visit.of(
         epoch=key.epoch,
@@ -95,7 +94,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
         checkpoint=result.checkpoint,
     )
     run.add(model, visit, workers)
-    model.warn(result.warnings)
+    model.failures.warn(result.warnings)
     if len(task.attempts) == 1:
         # The visit has all the facts.
         del run.tasks.by_key[event.task]

@@ -31,17 +31,17 @@ def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
         True if the sub-epoch deserves a retry from its beginning: user code raised after continuing from the savepoint,
         which may be the cause.
     """
-    saved = model.saved
+    saved = model.checkpoints.saved
     if saved is None or saved.task != event.task:
         return False
     kind = event.failure.kind if isinstance(event, TaskFailed) else event.loss
     effect = kind.traits.savepoint if kind else "keep"
     went_on = event.attempt > saved.attempt
     if effect == "discard" or (went_on and effect == "restart"):
-        model.saved = None
+        model.checkpoints.saved = None
     elif went_on and effect == "discard_if_repeated":
         deaths = saved.deaths + 1
-        model.saved = replace(saved, deaths=deaths) if deaths < MAX_DEATHS else None
+        model.checkpoints.saved = replace(saved, deaths=deaths) if deaths < MAX_DEATHS else None
     return went_on and effect == "restart"
 
 
@@ -97,30 +97,31 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
     """
     if task.key.kind == "valid":
         epoch = task.key.epoch or 0
-        if model.visited == epoch * len(model.partitions) and not model.is_trained:
-            model.unreadable.add(epoch)
+        if model.progress.trained == epoch * len(model.partitions) and not model.is_trained:
+            model.validation.unreadable.add(epoch)
             return
         if model.busy or epoch < model.epochs:
             task.failures += 1
             if task.failures >= run.max_attempts:
                 task.state = TaskState.FAILED
-                model.unvalidated.add(epoch)
+                model.validation.skipped.add(epoch)
                 run.settle(model)
             return
     sub_epoch = len(model.visits) - 1
-    model.reopened[sub_epoch] += 1
-    if sub_epoch < model.inherited and sub_epoch >= 0:
-        gone = f"{model.id} goes on from a checkpoint of {model.parent} that cannot be read: clone it once more. "
+    model.checkpoints.losses[sub_epoch] += 1
+    if sub_epoch < model.lineage.sub_epochs and sub_epoch >= 0:
+        origin = f"a checkpoint of {model.lineage.parent} that cannot be read"
+        gone = f"{model.id} goes on from {origin}: clone it once more. "
         model.give_up(failure.model_copy(update={"message": gone + failure.message}))
         return
-    if sub_epoch < 0 or model.reopened[sub_epoch] > MAX_REOPENED:
+    if sub_epoch < 0 or model.checkpoints.losses[sub_epoch] > MAX_REOPENED:
         model.give_up(failure)
         return
     there = run.kept_checkpoints(model)
     _take_back(failure, run, model)
     if model.is_pruned:
         # No sub-epoch can start from a removed checkpoint: go back to an available one.
-        while len(model.visits) > model.inherited and model.visits[-1].file not in there:
+        while len(model.visits) > model.lineage.sub_epochs and model.visits[-1].file not in there:
             if not _take_back(failure, run, model):
                 return
 

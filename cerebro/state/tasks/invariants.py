@@ -95,7 +95,7 @@ def _check_sub_epoch(event: TaskAssigned, key: TaskKey, run: Run, members: Membe
         raise IllegalEventError(
             f"{event.task} assigned to devices {event.devices} by {event.parallel_plan.label}"
         )
-    if event.terms >= len(model.terms):
+    if event.terms >= len(model.configs.versions):
         raise IllegalEventError(f"{event.task} assigned with terms {event.terms}, which {model.id} never had")
     if model.busy:
         raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")

@@ -242,7 +242,7 @@ def _unfit(
         return "trained by a parallel plan, or by several workers"
     if not visit.cores:
         return "its number of threads is not known"
-    if model.inherited and len(model.visits) - 1 == model.inherited:
+    if model.lineage.sub_epochs and len(model.visits) - 1 == model.lineage.sub_epochs:
         return "began with the checkpoint of another model"
     if any(verification.sub_epoch.model == model.id for verification in verifications.open()):
         return "another sub-epoch of the model waited to be verified"

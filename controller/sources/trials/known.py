@@ -97,7 +97,7 @@ def _batch_s(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Mappi
     """
     estimates, found = times.estimates, {}
     for name, model in run.models.items():
-        is_single = SINGLE.label not in model.struck or not model.visits
+        is_single = SINGLE.label not in model.failures.ruled_out or not model.visits
         technique = "" if is_single else technique_of(model.visits[-1].parallel_plan)
         if workers and estimates.knows(name, technique):
             size = _batch_size(model)
@@ -114,9 +114,9 @@ def ruled_out(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
         (group.id, known.id)
         for group in inspection.groups
         for model in group.models
-        if run.models[model].struck and not run.models[model].has_changed
+        if run.models[model].failures.ruled_out and not run.models[model].configs.has_changed
         for known in group.parallel_plans
-        if known.parallel_plan.label in run.models[model].struck
+        if known.parallel_plan.label in run.models[model].failures.ruled_out
     }
 
 
@@ -127,7 +127,7 @@ def _fitting(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
         labels = {
             visits[-1].parallel_plan.label if visits[-1].parallel_plan is not None else "single"
             for model in group.models
-            if (visits := run.models[model].visits) and not run.models[model].has_changed
+            if (visits := run.models[model].visits) and not run.models[model].configs.has_changed
         }
         found |= {
             (group.id, known.id) for known in group.parallel_plans if known.parallel_plan.label in labels

@@ -218,7 +218,7 @@ def test_a_model_without_its_checkpoint_keeps_its_metadata(volumes: Volumes) -> 
     story = fitted()
     reference = story.model("m00").epoch_checkpoint(2)
     assert reference is not None
-    story.model("m00").removed.add(reference.name)
+    story.model("m00").checkpoints.removed.add(reference.name)
     found = fit_result(story, volumes).model("m00")
     assert (found.hyperparams, found.epoch, found.value) == ({"batch_size": 1, "lr": 0.1}, 2, 4.0)
     for read in (found.load, lambda: found.path):

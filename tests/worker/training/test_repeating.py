@@ -129,7 +129,7 @@ def test_a_changed_rate_is_replayed_by_the_parallel_plan_of_its_sub_epoch(tmp_pa
         for epoch, by in enumerate((None, parallel_plan, None), 1):
             if is_changed and epoch == 2:
                 model.change({"lr": 0.3})
-            model.active_version = len(model.terms) - 1
+            model.configs.active = len(model.configs.versions) - 1
             model.add(visit(epoch, by))
         return repeat(tmp_path / "partition", 3).train(model, place).state()
 

@@ -160,7 +160,7 @@ def test_train_and_replay_use_the_newest_validation(tmp_path: Path, seed: int) -
                 epoch = due.pop(0)
                 model.validate(epoch, {"loss": 0.1 * epoch + 1 / 3})
             body = next_task(story, random.choice(model.remaining))
-            newest = max((epoch for epoch in model.validations if epoch < body.epoch), default=0)
+            newest = max((epoch for epoch in model.validation.metrics if epoch < body.epoch), default=0)
             expected.append((newest - 1, 0.1 * newest + 1 / 3) if newest else None)
             completed = model.completed_epochs
             story.do(sub_epoch(body.epoch, body.partition), body.partition, handler.handle(body, 1))
@@ -205,7 +205,7 @@ def test_a_growing_validation_loss_reduces_the_rate(tmp_path: Path) -> None:
         while not model.is_trained:
             body = next_task(story, model.remaining[0])
             story.do(sub_epoch(body.epoch, body.partition), body.partition, handler.handle(body, 1))
-            if not model.visited % WORKERS:
+            if not model.progress.trained % WORKERS:
                 model.validate(model.completed_epochs, {"loss": float(model.completed_epochs)})
     saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
     assert saved["checkpoint"]["rates"] == [0.1, 0.1, 0.1, 0.1, 0.05, 0.05]

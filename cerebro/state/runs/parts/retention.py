@@ -46,12 +46,12 @@ class RunCheckpoints:
         """Return sub-epochs of `owner` that other models start from and may reread; some may be compacted."""
         for young in self.young.values():
             if owner_of_origin(young, models) is owner:
-                yield young.visits[young.inherited - 1]
+                yield young.visits[young.lineage.sub_epochs - 1]
 
 
 def owner_of_origin(young: Model, models: Mapping[str, Model]) -> Model:
     """Return the ancestor whose sub-epoch wrote the inherited checkpoint."""
-    owner = models[young.parent]
-    while young.inherited <= owner.inherited:
-        owner = models[owner.parent]
+    owner = models[young.lineage.parent]
+    while young.lineage.sub_epochs <= owner.lineage.sub_epochs:
+        owner = models[owner.lineage.parent]
     return owner

@@ -124,8 +124,8 @@ class Repeat:
     def _owned(self, model: Model, sub_epoch: int) -> tuple[str, Hyperparameters]:
         """Return the owner of a sub-epoch (the model or an ancestor) and the hyperparameters."""
         owner = model
-        while sub_epoch < owner.inherited:
-            owner = self.models[owner.parent]
+        while sub_epoch < owner.lineage.sub_epochs:
+            owner = self.models[owner.lineage.parent]
         return owner.id, model.hyperparams_of(sub_epoch)
 
     def _new(self, model: Model, sub_epoch: int) -> Trainee:
@@ -235,7 +235,7 @@ class Repeat:
 def _validation(model: Model, visit: Visit) -> Validation | None:
     if not visit.validated:
         return None
-    return Validation(epoch=visit.validated, metrics=model.validations[visit.validated])
+    return Validation(epoch=visit.validated, metrics=model.validation.metrics[visit.validated])
 
 
 # --- one rank ----------------------------------------------------------------------------------------

@@ -1,0 +1,41 @@
+"""Validations of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True, slots=True)
+class ModelValidation:
+    """Validated epochs of a model."""
+
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Epoch -> metrics from the user's test function."""
+    unreadable: set[int] = field(default_factory=set)
+    """Epochs whose last checkpoint a validation could not read.
+
+    The validation waits. The next sub-epoch reads the same checkpoint and has it recomputed if it is corrupt."""
+    skipped: set[int] = field(default_factory=set)
+    """Epochs without validation, because no attempt could read their checkpoint."""
+    _settled: int = field(default=0, repr=False, compare=False)
+    """Number of leading epochs that await no validation."""
+
+    def may_come(self, epoch: int) -> bool:
+        """True if the validation of a completed epoch may still come."""
+        return epoch not in self.metrics and epoch not in self.skipped
+
+    def awaited(self, completed_epochs: int) -> list[int]:
+        """Return the complete epochs that await validation."""
+        while self._settled < completed_epochs and not self.may_come(self._settled + 1):
+            self._settled += 1
+        return [epoch for epoch in range(self._settled + 1, completed_epochs + 1) if self.may_come(epoch)]
+
+    def skip_unreadable(self) -> None:
+        """Skip the validations of unreadable epochs."""
+        self.skipped |= self.unreadable
+        self.unreadable.clear()
+
+    def retry(self) -> None:
+        """Allow skipped validations."""
+        self.skipped.clear()
+        self._settled = 0
