@@ -172,12 +172,12 @@ def _partition(
         if task is not None and task.failure is not None:
             failed = task.failure.rows_failed
             done = max(done, failed)
+    # A partition without a task exists since before this run.
     state = task.state if task else (TaskState.COMMITTED if rows else TaskState.PENDING)
     is_stopped = state is TaskState.PENDING and run is not None and not run.is_open
     return PartitionRow(
         partition=part.partition,
         worker=task.attempts[-1].worker if task and task.attempts else part.worker,
-        # A partition without a task exists since before this run.
         state="stopped" if is_stopped else state.value,
         rows_in=part.rows,
         rows=rows,

@@ -10,7 +10,7 @@ from flask import Blueprint, Response, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
 from cerebro.commands.rules import CommandKind
-from cerebro.errors import ConflictError
+from cerebro.errors import ConflictError, PartlyDoneError
 from cerebro.state.reports import state_words
 from dispatcher.access.guard import author, local_path
 from dispatcher.access.rights import may_steer
@@ -19,7 +19,6 @@ from dispatcher.commands.page import parse_command
 from dispatcher.experiments.view import ExperimentRow, ListQuery
 from dispatcher.pages.addresses import is_fragment
 from dispatcher.pages.live_pages import live_route, render
-from dispatcher.pages.problems import PartlyDoneError
 from dispatcher.pages.queries import parsed_query
 from dispatcher.tabs.tabs import Tabs
 

@@ -1,7 +1,8 @@
-"""Parsing of a model form into a command. Pure.
+"""Parsing of a model form into a command. Pure: `view` checks the command, `page` sends it.
 
 The form sends each field's original value as ``was.FIELD``. An unchanged field requests nothing, so a value that
-another user changed in between is not changed back.
+another user changed in between is not changed back. Longer input is cut: 50 models, 500 hyperparameters, 4,000
+characters each.
 """
 
 from __future__ import annotations

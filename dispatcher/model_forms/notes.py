@@ -1,4 +1,8 @@
-"""Consequences of a model command, in sentences. Pure."""
+"""Consequences of a model command, in sentences for the form. Pure.
+
+`view.model_form_view` calls `notes` for a valid command only. Refusals and errors of fields are in
+`cerebro.commands`.
+"""
 
 from __future__ import annotations
 

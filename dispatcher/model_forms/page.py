@@ -1,7 +1,8 @@
 """Routes of the model forms. A form shows the difference that it makes, and sends it after the user has seen it.
 
 The script loads the difference while the user types; without scripts a button shows it. If the difference changed
-since it was shown, the form shows it again instead of sending it.
+since it was shown, the form shows it again instead of sending it. Each request computes the form from the newest log,
+for which it waits up to 10 s.
 """
 
 from __future__ import annotations

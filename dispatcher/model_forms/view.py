@@ -1,4 +1,4 @@
-"""A model form: fields, the difference that it makes, and errors per field. Pure.
+"""A model form: fields, the difference that it makes, and errors per field. Pure; `model_forms.page` calls it.
 
 Applies the rules of `cerebro.commands`, which notebooks and the command line use, too.
 """
@@ -219,7 +219,7 @@ def _possible_starts(run: Run, model: Model) -> Iterator[Start]:
         yield Start(value=str(at), label=label.get(str(at), f"the end of {position} (warm)"))
 
 
-# --- difference and errors------------------------------------------------------------------------
+# --- difference and errors -----------------------------------------------------------------------
 
 
 def _evaluate(

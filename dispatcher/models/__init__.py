@@ -1,4 +1,5 @@
 """The tab Models: table of a run's models, comparison, and a page per model.
 
-`query` implements the filter language.
+`view` computes the table and one model's details, `query` implements the filter language, `comparison` and `changes`
+compute their sections, `page` and `model_page` have the routes. Rows come from `dispatcher.read_models.model_table`.
 """

@@ -1,4 +1,8 @@
-"""Changes of a model's hyperparameters during its training. Pure."""
+"""Changes of a model's hyperparameters during its training. Pure; `models.view` calls it.
+
+Reads the versions of the model's training config in the state. Values that take effect at the next sub-epoch are
+included.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,9 @@ class ChangeRow:
 
 
 def changes(model: Model) -> tuple[ChangeRow, ...]:
-    """Return changes, newest first. Values that a warm clone new instead of its parent's count, from its first
-    sub-epoch.
+    """Return changes, newest first.
+
+    A warm clone's values that differ from its parent's are changes at its first sub-epoch.
     """
     return () if len(model.configs.versions) == 1 else tuple(reversed(list(_changes(model))))
 

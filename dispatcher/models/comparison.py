@@ -1,4 +1,4 @@
-"""Comparison of selected models, property by property. Pure."""
+"""Comparison of up to 50 selected models, property by property. Pure; the tab Models calls it."""
 
 from __future__ import annotations
 

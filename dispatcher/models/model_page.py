@@ -1,4 +1,8 @@
-"""Route of one model's page: curve, epochs, sub-epochs with all attempts, and commands."""
+"""Route of one model's page: curve, epochs, sub-epochs with all attempts, and commands.
+
+Data comes from the event log; the last line of output comes from the logs volume, and sub-epochs of old epochs from
+older pages of the log. The curve is loaded from the read API.
+"""
 
 from __future__ import annotations
 

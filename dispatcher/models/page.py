@@ -1,4 +1,7 @@
-"""Route of the tab Models, with the comparison of selected models."""
+"""Route of the tab Models, with the comparison of selected models.
+
+The tabs Analysis and Curves use `table` and `picked_models`, too. An invalid filter shows all models and the error.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ A filter is an expression: ``lr >= 0.01 and (state = failed or id ~ m1) and not 
 
 ``~`` finds a part of a text, ignoring case. NAME is a column, a hyperparameter or a metric. Names and values with
 blanks or signs need double quotes. A row without a value matches no comparison, not even ``!=`` and ``!~``; only
-``is empty`` finds it.
+``is empty`` finds it. A filter has at most 2,000 characters and 50 levels of ``not`` and parentheses. Pure: the tabs
+Models, Analysis and Curves and the read API call `matching`.
 """
 
 from __future__ import annotations

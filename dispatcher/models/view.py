@@ -1,4 +1,9 @@
-"""Models of a fit run: the table, and one model in detail. Pure."""
+"""Models of a fit run: the table, and one model in detail.
+
+The pages and the read API call these functions under the read model's lock; its CSV is written without the lock. A
+page of the table has at most 500 rows. Functions of the read model, except that commands depend on the current user
+(`access.rights`).
+"""
 
 from __future__ import annotations
 

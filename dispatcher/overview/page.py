@@ -1,4 +1,4 @@
-"""Route of the tab Overview."""
+"""Route of the tab Overview. Data comes from the log, workers' statuses and the check for missing files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The first tab of an experiment: best model, failures, running tasks, data and workers. Pure."""
+"""The first tab of an experiment: best model, failures, running tasks, data and workers. Pure.
+
+The tab and the read API call `overview` under the read model's lock. It combines sections that other folders compute,
+and lists at most 100 tasks and 20 models per group of failures.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Addresses of pages, figures and the read API, for templates."""
+"""Addresses of pages, figures and the read API, for routes and templates.
+
+Also recognizes a *fragment*: the live part of a page, which a script loads below ``/fragments``. `api_url` and the
+functions that call it are pure; the other functions read the current request.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Cached responses: 304 without work if nothing has changed, and one build for all viewers.
 
 A poll sends the tag of the version that the browser has. A tag identifies the address, the version of the data and
-this process. It is compared before anything is built. Bodies are cached, so fifty viewers of one page cost one page.
+this process. It is compared before anything is built. Bodies are cached (up to 8 MiB), so fifty viewers of one page
+cost one page. Fragments (`tabs.tabs`) and the read API use it; whole pages are not cached, because they contain form
+tokens.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The function of a figure takes the read model, the query and the time, and returns a `Drawing`. A `Drawing` needs no
 lock, because it refers to immutable data only. It returns Plotly's ``{"data", "layout"}``. For an empty figure
-``layout.meta.empty`` has the reason.
+``layout.meta.empty`` has the reason. `api.views` calls the drawings.
 """
 
 from __future__ import annotations

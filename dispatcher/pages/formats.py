@@ -1,4 +1,8 @@
-"""Formats of numbers, sizes and times on all pages. Pure; registered as template filters."""
+"""Formats of numbers, sizes and times on all pages. Pure; `app` registers them as template filters.
+
+Times are seconds since the epoch, shown in UTC; the page's script also shows local time. The read API is not
+formatted.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from datetime import UTC, datetime
 from cerebro.usercode.archive import human_bytes
 
 MISSING = "\N{EN DASH}"
-_SUB_EPOCHS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def number(value: float | int | None) -> str:
@@ -37,9 +41,9 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return MISSING
     remaining, parts = max(0, round(seconds)), []
-    for length, sub_epoch in _SUB_EPOCHS:
+    for length, unit in _UNITS:
         if remaining >= length:
-            parts.append(f"{remaining // length} {sub_epoch}")
+            parts.append(f"{remaining // length} {unit}")
             remaining %= length
         elif parts:
             break

@@ -1,7 +1,8 @@
 """Rendering of a whole page, or of its live part only below ``/fragments``.
 
 A template extends `layout` (or ``_tabs.html``, which extends it) and fills the block `live`. A script polls the
-fragment and replaces the old content. Without scripts the whole page shows the same.
+fragment and replaces the old content. Without scripts the whole page shows the same. The routes
+of all pages that change use `live_route`; `tabs.tabs` renders the tabs of an experiment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """WSGI middleware that answers repeated polls before Flask, at a tenth of the cost.
 
 An open page polls one address every second or so with identical headers. Rights depend only on the headers and the
-sender's address (`dispatcher.access.guard`). So a request needs no second check if an equal one was admitted
-within `TRUSTED_S`. It gets a 304, or a body that is already built; everything else goes to Flask.
+sender's address (`dispatcher.access.guard`). So a request needs no second check if an equal one was admitted within 5
+s (`TRUSTED_S`; 1 s in users mode). It gets a 304, or a body that `pages.answers` has already built; everything else
+goes to Flask. Remembers 1,000 polls.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class PollCache:
         self._polls: OrderedDict[tuple[object, ...], _AdmittedPoll] = OrderedDict()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request (PEP 3333): an admitted poll from the cache, connection by the application."""
+        """Answer a request (PEP 3333): an admitted poll from the cache, others by the application."""
         key, began = _key(environ), perf_counter()
         if key is None:
             return self._app(environ, start_response)

@@ -1,4 +1,8 @@
-"""Error pages. Each states the problem, the affected object and the next step."""
+"""Error pages. Each states the problem, the affected object and the next step.
+
+`register` adds handlers for all exceptions of pages: browsers get HTML, programs JSON. The read API has its own
+handlers (`api.views`), and `access.refusals` answers requests without identity.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,6 @@ from dispatcher.sandbox.slots import BusyError
 from dispatcher.tabs.runs import RunRow, run_row
 
 _log = logging.getLogger(__name__)
-
-
-class PartlyDoneError(errors.CerebroError):
-    """A command on several objects failed for some; the message names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def _problem(error: errors.CerebroError) -> Problem:
     if isinstance(error, errors.NotFoundError):
         do = "Check the address, or start from the list of experiments."
         return Problem(status=404, title="Not found", what=what, do=do)
-    if isinstance(error, PartlyDoneError):
+    if isinstance(error, errors.PartlyDoneError):
         do = "Go back to the list: it shows the current state of each experiment."
         return Problem(status=409, title="Partly done", what=what, do=do)
     if isinstance(error, errors.ConflictError):

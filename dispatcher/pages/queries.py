@@ -1,7 +1,7 @@
-"""Queries from the address of a page.
+"""Queries from the address of a page, as the query class of its view.
 
 Addresses may be old or typed by hand, so a page never fails: unknown parameters are ignored, and an invalid value is
-replaced by its default.
+replaced by its default. The read API refuses such addresses instead (`api.views`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables: order, pages and CSV. Pure."""
+"""Tables: order, pages and CSV. Pure. Views of all tables use it; filters are in `dispatcher.models.query`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ordered(rows: Sequence[T], value: Callable[[T], Any], *, is_descending: bool
     present = [(found, row) for row in rows if (found := value(row)) is not None]
     # Most columns contain only numbers, which need no key. NaN differs from itself.
     is_plain = all(type(found) in _NUMBERS and found == found for found, _ in present)
-    present.sort(key=itemgetter(0) if is_plain else lambda each: _place(each[0]), reverse=is_descending)
+    present.sort(key=itemgetter(0) if is_plain else lambda each: _sort_key(each[0]), reverse=is_descending)
     missing = [row for row in rows if value(row) is None] if len(present) < len(rows) else []
     return [row for _, row in present] + missing
 
@@ -58,7 +58,7 @@ def number(value: Any) -> float | None:
     return value  # exact, also above 2**53
 
 
-def _place(value: Any) -> tuple[int, float, str]:
+def _sort_key(value: Any) -> tuple[int, float, str]:
     found = number(value)
     if found is None:
         return 1, 0.0, text(value).casefold()

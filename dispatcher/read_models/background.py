@@ -1,7 +1,8 @@
 """Background jobs in one thread, in small steps: reading long logs, filling lists.
 
-Python runs one thread at a time, so a long job would delay every page. A job consists of steps of a few
-milliseconds, and the thread sleeps between steps.
+`Reader` owns the only `Background`; `__main__` starts it, tests call `run` instead. Python runs one thread at a time,
+so a long job would delay every page. A job consists of steps of a few milliseconds, and the thread sleeps a quarter
+of a step's duration between steps. Jobs live in memory; a job that fails is dropped and logged.
 """
 
 from __future__ import annotations

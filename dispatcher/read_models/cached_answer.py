@@ -1,4 +1,7 @@
-"""A cached answer of the store, shared by all viewers."""
+"""A cached answer of the store, shared by all viewers.
+
+`Reader` has one for each list of the whole cluster: experiments, workers, queue. Logs are not cached here.
+"""
 
 from __future__ import annotations
 

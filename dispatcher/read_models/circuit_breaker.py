@@ -1,4 +1,9 @@
-"""Calls to the store from many threads, with detection of outages."""
+"""Calls to the store from many threads, with detection of outages.
+
+`Reader` derives from `CircuitBreaker`, so every call of a page goes through `call`. The first unanswered call starts
+an outage. Then one call at a time is tried, at least 2 s after the last failure. Retries are in `KvsClient`, caches
+in `Reader`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,9 @@ from dispatcher.read_models.store import Store
 T = TypeVar("T")
 
 _PROBE_EVERY_S = 2.0
+"""Seconds between a failed call and the next try during an outage."""
 _PROBE_TAKES_S = 5.0
+"""Seconds after which another call is tried although the last one has not ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +47,7 @@ class CircuitBreaker:
         self._probe_after = 0.0
 
     def call(self, function: Callable[[], T], *, is_command: bool = False) -> T:
-        """Execute `call` and update `outage`.
+        """Call `function` and update `outage`.
 
         During an outage only one call at a time waits for the store and the others fail at once. Otherwise a few
         open pages would occupy all threads. Commands of users (`is_command`) are always tried.

@@ -1,7 +1,7 @@
-"""Columns of a table of models: name, label, kind and value.
+"""Columns of a table of models: name, label, kind and value. Pure.
 
 In addition to the fixed columns, each hyperparameter is a column ``hp.NAME`` and each metric a column
-``metric.NAME``.
+``metric.NAME``. `ModelTable` knows these names; `dispatcher.models` selects, filters and sorts by columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Views that need older pages of a long log, read without the read model's lock."""
+"""Views that need older pages of a long log, read without the read model's lock.
+
+The fold of a long run keeps only newer sub-epochs. A view function returns `FromLog` if its time range starts
+earlier; the page or `api.views` then calls `resolve` with `Services.past`, which reads the store.
+"""
 
 from __future__ import annotations
 

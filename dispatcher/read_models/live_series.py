@@ -2,9 +2,8 @@
 
 A *line* is one metric of one model. Its points are four numbers each in one array, because a million objects would
 take ten times the memory. When a line, or all lines together, grow too long, lines are reduced to the minimum,
-maximum and last value of each bucket (`cerebro.figures.downsample`), so spikes stay visible.
-
-Not a log: no decision depends on these points.
+maximum and last value of each bucket (`cerebro.figures.downsample`), so spikes stay visible. `ReadModel` owns it,
+`curves.view` reads it. Not a log: no decision depends on these points.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MAX_LINES = 50_000
 MAX_LINE_POINTS, MIN_LINE_POINTS = 2_000, 16
 """A line with twice as many points is reduced to `MAX_LINE_POINTS`, or less within `MAX_POINTS`."""
 
-_WIDTH = 4  # sub-epoch, rows, time, value
+_WIDTH = 4  # index into `_Model.spans`, rows, time, value
 _LINES_PER_SWEEP = 50
 """Lines to check per page of points. Lines of ended models get no points, so only this check reduces them."""
 
@@ -53,7 +52,7 @@ class Reported:
 class _Line:
     points: array[float] = field(default_factory=lambda: array("d"))
     broke: tuple[float, float, float] | None = None
-    """Sub-epoch, rows and time of the first value that is not finite. Such values are dropped."""
+    """Index of the span, rows and time of the first value that is not finite. Such values are dropped."""
 
     def __len__(self) -> int:
         return len(self.points) // _WIDTH
@@ -61,11 +60,13 @@ class _Line:
     def cut(self, points: int) -> None:
         self.points = self._select(kept_indices(self.points[3::_WIDTH], points))
 
-    def drop(self, sub_epoch: int) -> None:
-        sub_epochs = self.points[0::_WIDTH]
-        if sub_epoch in sub_epochs:
-            self.points = self._select([index for index, each in enumerate(sub_epochs) if each != sub_epoch])
-        if self.broke and self.broke[0] == sub_epoch:
+    def drop(self, span_index: int) -> None:
+        span_indices = self.points[0::_WIDTH]
+        if span_index in span_indices:
+            self.points = self._select(
+                [index for index, each in enumerate(span_indices) if each != span_index]
+            )
+        if self.broke and self.broke[0] == span_index:
             self.broke = None
 
     def _select(self, indices: Iterable[int]) -> array[float]:
@@ -133,8 +134,8 @@ class LiveSeries:
             return
         points = line.points
         for index in range(0, len(points), _WIDTH):
-            sub_epoch, rows, time, value = points[index : index + _WIDTH]
-            yield Reported(span=known.spans[int(sub_epoch)], rows=int(rows), time=time, value=value)
+            span_index, rows, time, value = points[index : index + _WIDTH]
+            yield Reported(span=known.spans[int(span_index)], rows=int(rows), time=time, value=value)
 
     def broke(self, run: str, model: str, metric: str) -> Reported | None:
         """Return the first report of a metric that is not finite."""
@@ -142,8 +143,8 @@ class LiveSeries:
         line = known.lines.get(metric) if known else None
         if known is None or line is None or line.broke is None:
             return None
-        sub_epoch, rows, time = line.broke
-        return Reported(span=known.spans[int(sub_epoch)], rows=int(rows), time=time, value=math.nan)
+        span_index, rows, time = line.broke
+        return Reported(span=known.spans[int(span_index)], rows=int(rows), time=time, value=math.nan)
 
     # --- private methods -------------------------------------------------------------------------
 
@@ -156,17 +157,17 @@ class LiveSeries:
         model = self._models.get((key.run, key.model))
         if model is None:
             model = self._models[key.run, key.model] = _Model()
-        sub_epoch = self._sub_epoch(model, key, point.attempt)
-        if sub_epoch is None:
+        span_index = self._span_index(model, key, point.attempt)
+        if span_index is None:
             return
         for name, value in point.values.items():
             line = model.lines.get(name) or self._begin(model, name)
             if line is None:
                 continue
             if not math.isfinite(value):
-                line.broke = line.broke or (sub_epoch, point.rows, point.time)
+                line.broke = line.broke or (span_index, point.rows, point.time)
                 continue
-            line.points.extend((sub_epoch, point.rows, point.time, value))
+            line.points.extend((span_index, point.rows, point.time, value))
             self._points += 1
             if len(line) > 2 * MAX_LINE_POINTS:
                 self._cut(line, MAX_LINE_POINTS)
@@ -178,7 +179,7 @@ class LiveSeries:
         self._lines.append(line)
         return line
 
-    def _sub_epoch(self, model: _Model, key: TaskKey, attempt: int) -> int | None:
+    def _span_index(self, model: _Model, key: TaskKey, attempt: int) -> int | None:
         """Return the index of the attempt in `model.spans`; `None` if a newer attempt has replaced it."""
         for index in range(len(model.spans) - 1, -1, -1):
             span = model.spans[index]
@@ -195,10 +196,10 @@ class LiveSeries:
         model.spans.append(Span(epoch=key.epoch, partition=key.partition, attempt=attempt))
         return len(model.spans) - 1
 
-    def _drop(self, model: _Model, sub_epoch: int) -> None:
+    def _drop(self, model: _Model, span_index: int) -> None:
         for line in model.lines.values():
             old_length = len(line)
-            line.drop(sub_epoch)
+            line.drop(span_index)
             self._points -= old_length - len(line)
 
     def _cut(self, line: _Line, points: int) -> None:

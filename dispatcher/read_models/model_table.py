@@ -1,7 +1,8 @@
 """Rows of a fit run's models, updated incrementally while its log grows.
 
-Building 10,000 rows takes a third of a second, and an event usually changes one of them. So rows are rebuilt only
-for models that an event names. Totals over all models are updated with the rows.
+`ReadModel` owns one table per run and says which models an event changed. Building 10,000 rows takes a third of a
+second, and an event usually changes one row. So rows are rebuilt only for these models, at the next access. Totals
+over all models are updated with the rows. Filters and pages are in `dispatcher.models`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The read model of an experiment: the fold of its log, and derived data for pages.
 
-Views are functions of the read model only. Not thread-safe: `dispatcher.read_models.reader` provides access under a
-lock.
+Views are functions of the read model only. It reads nothing itself and is not thread-safe:
+`dispatcher.read_models.reader` adds events and live points, and gives views access under a lock.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class ReadModel:
         return self._throughput.throughput(run, now, sub_epochs=sub_epochs, newest=self.live.newest.get)
 
     def schedule_now(self, run: Run, now: float) -> ScheduleNow | None:
-        """Return the schedule quality of a fit run at `now`, for long runs up to 30 s old."""
+        """Return the schedule quality of a fit run at `now`; of a long run, a cached one (`_SCHEDULE_SHARE`)."""
         known, seq = self._schedules.get(run.id), self.state.seq
         if known is not None:
             is_news = known.seq != seq or not known.is_final

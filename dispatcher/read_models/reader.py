@@ -1,7 +1,9 @@
 """Reader of the store: follows event logs and live points for all pages.
 
-While the store is away pages show the last good data, so everything is cached: logs of up to `_MAX_EVENTS` events in
-total, including live points. All viewers share one read of an experiment per `FRESH_S`.
+It reads only; commands of users pass through its `call`, without a cache. While the store is away pages show the last
+good data, so everything is cached: read models with up to `_MAX_EVENTS` events in total (a live point counts an
+eighth), the least recently used are dropped. All viewers share one read of an experiment per 0.5 s (`FRESH_S`).
+`Services.reader` is the only instance.
 """
 
 from __future__ import annotations

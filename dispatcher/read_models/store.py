@@ -1,4 +1,8 @@
-"""Interface of the store: the calls of the dispatcher. `cerebro.runtime.kvs.client.KvsClient` implements it."""
+"""Interface of the store: the calls of the dispatcher. `cerebro.runtime.kvs.client.KvsClient` implements it.
+
+Pages call it through `Reader.call`, which detects outages; `dispatcher.access` calls it directly. `api.gateway` does
+not use it: it forwards HTTP requests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Route of the page. Users register models and move aliases in notebooks or on the command line."""
+"""Route of the page of registered models, which is read-only.
+
+Users register models and move aliases in notebooks or on the command line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Registered models: a table of versions per model, newest first."""
+"""Registered models: a table of versions per model, newest first, read from the store and cached for 2 s.
+
+Only `registry.page` uses it. Shows the newest 50 versions of a model, and all versions with an alias.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Route of the tab Search."""
+"""Route of the tab Search. The page links the tab only for fit runs with a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A search: its method, progress, and one table per rung. Pure."""
+"""A search: its method, progress, and one table per rung. The tab and the read API call it.
+
+`ReadModel.rungs` computes the rungs from the log; the controller decides about models. A function of the read model,
+except that commands depend on the current user (`access.rights`).
+"""
 
 from __future__ import annotations
 

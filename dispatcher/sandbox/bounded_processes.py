@@ -1,8 +1,10 @@
 """Child processes for untrusted input, with limits on time, memory and output.
 
-A request goes to standard input, the answer comes from standard output. The process is killed after a timeout or too
-much output; output until then counts. The environment excludes the cluster's token, and excludes keys of object
-stores unless the process needs them. The end of standard error explains failures.
+Used for searches in logs (`LogReader`), locators (`LocatorCheck`) and experiment files (`FileReader`). A request goes
+to standard input, the answer comes from standard output. The process is killed after a timeout or more than 16 MiB of
+output; output until then counts. The environment excludes the cluster's token, and excludes keys of object stores
+unless the process needs them. Not a full sandbox: the process runs as the dispatcher's user, and the child itself
+sets its memory limit.
 """
 
 from __future__ import annotations

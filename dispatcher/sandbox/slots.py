@@ -1,4 +1,8 @@
-"""Limits on slow work: some requests work, some wait, and further ones are refused."""
+"""Limits on slow work: some requests work, some wait, and further ones are refused.
+
+Used for child processes, reports and requests to workers. `pages.problems` and `api.views` answer 503 for a
+`BusyError`.
+"""
 
 from __future__ import annotations
 

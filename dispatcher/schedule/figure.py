@@ -1,4 +1,7 @@
-"""Gantt chart of a schedule, drawn by `cerebro.figures`."""
+"""Gantt chart of a schedule, drawn by `cerebro.figures`. `api.routes.FIGURES` lists it for the read API.
+
+A time range that the fold has compacted is read from the log, after the read model's lock is released (`FromLog`).
+"""
 
 from __future__ import annotations
 

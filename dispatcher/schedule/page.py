@@ -1,4 +1,4 @@
-"""Route of the tab Schedule."""
+"""Route of the tab Schedule: quality, task list and form. The browser loads the chart from the read API."""
 
 from __future__ import annotations
 

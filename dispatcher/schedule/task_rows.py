@@ -1,4 +1,4 @@
-"""Rows of task tables: each task with its attempts. Pure."""
+"""Rows of task tables: each task with its attempts. Pure. `schedule.tasks` selects the tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tasks and their attempts, newest first: sub-epochs and all other tasks of an experiment."""
+"""Tasks and their attempts, newest first: sub-epochs and all other tasks of an experiment.
+
+The tabs Schedule and Models and the read API call `list_tasks` under the read model's lock. It returns a `FromLog` if
+the time range needs older pages of the log. A page has at most 500 tasks.
+"""
 
 from __future__ import annotations
 

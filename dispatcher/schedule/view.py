@@ -1,4 +1,7 @@
-"""Schedule quality of a fit run, and its scheduler."""
+"""Schedule quality of a fit run, and its scheduler, for the tabs Schedule and Overview and the read API.
+
+`ReadModel.schedule_now` computes the quality at a limited rate, so a long run's numbers may be older than its log.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Reader of uploaded experiment files, in a child process.
+"""Reader of uploaded experiment files, in a child process (`file_process`) with 20 s at most.
 
-No user code runs here: the file only names modules, which workers import from the code archive.
+Only `start.page` uses it. No user code runs here: the file only names modules, which workers import from the code
+archive.
 """
 
 from __future__ import annotations

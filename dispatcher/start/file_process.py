@@ -1,6 +1,7 @@
 """Child process that reads an experiment file: ``python -P -m dispatcher.start.file_process``.
 
-A user's file may need any time and memory. Only this module imports the client's reader, `cerebro.client`.
+`experiment_file.FileReader` starts it. A user's file may need any time and memory, so both are limited. Only this
+module imports the client's reader, `cerebro.client.experiment_file`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The start form: typed values and their errors, per field. Pure.
 
-Checks the syntax of locators only; `dispatcher.start.locator_check` reads them.
+`start.page` parses and checks each sent form with it. Checks the syntax of locators only;
+`dispatcher.start.locator_check` reads them. Whether the name is free is decided by the store.
 """
 
 from __future__ import annotations

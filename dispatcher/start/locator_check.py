@@ -1,7 +1,7 @@
-"""Check of dataset locators, with a preview, in a child process.
+"""Check of dataset locators, with a preview, in a child process (`locator_process`) with 15 s at most.
 
-Workers may see more than this page, so an unreadable locator is not an error; the page says that it was not checked.
-Only definite errors are reported as errors of the field.
+Only `start.page` uses it. Workers may see more than this page, so an unreadable locator is not an error; the page
+says that it was not checked. Only definite errors are reported as errors of the field.
 """
 
 from __future__ import annotations

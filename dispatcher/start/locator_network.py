@@ -1,7 +1,8 @@
 """Network limits of the process that reads locators: public addresses and one configured object store.
 
-Addresses are checked when a socket connects, so a name that a user chose cannot resolve to another address
-afterwards.
+`locator_process` calls `guard_network` on a cluster, not on the user's own machine. Addresses are checked when a
+socket connects, so a name that a user chose cannot resolve to another address afterwards. Only Python's sockets are
+checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Child process that reads dataset locators: ``python -P -m dispatcher.start.locator_process``.
 
-Tables may have any size and objects any content, so time and memory are limited. Each `LocatorFinding` is written as
-one line when it is known, so results before a timeout count. Only this module of the dispatcher loads Arrow.
+`LocatorCheck` starts it. Tables may have any size and objects any content, so time and memory are limited (4 GiB on
+the user's own machine, else 384 MiB). Each `LocatorFinding` is written as one line when it is known, so results
+before a timeout count. It keeps Arrow out of the dispatcher's own process.
 """
 
 from __future__ import annotations

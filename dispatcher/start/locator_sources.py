@@ -1,7 +1,7 @@
-"""Data that the process may open when it reads locators.
+"""Data that `locator_process` may open when it reads locators.
 
-On the user's own machine: everything that the user can read. On a cluster: the shared volume without links.
-`dispatcher.start.locator_network` limits the network.
+On the user's own machine: everything that the user can read except system folders. On a cluster: the shared volume
+without links. Object stores are not limited here, but by `dispatcher.start.locator_network`.
 """
 
 from __future__ import annotations

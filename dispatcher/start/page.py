@@ -1,9 +1,9 @@
-"""Routes of the page Start.
+"""Routes of the page Start, which creates experiments and requests their first runs.
 
 A valid archive is stored immediately, so the form keeps it when another field has an error. Archives are stored by
 content hash, so repeating is harmless. Runs of an experiment file are requested right after the experiment is
 created, only the first of each kind, so a form sent twice has one effect. The script checks single fields with
-`start_check`; the button Check does the same without scripts.
+`start_check`; the button Check does the same without scripts. User code never runs here.
 """
 
 from __future__ import annotations

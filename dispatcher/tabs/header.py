@@ -1,4 +1,8 @@
-"""Header of an experiment's tabs: state, progress, best model, and possible commands."""
+"""Header of an experiment's tabs: state, progress, best model, and possible commands.
+
+`Tabs.answer` computes it for every tab, the read API for its route of an experiment. A function of the read model,
+except that commands depend on the current user (`access.rights`).
+"""
 
 from __future__ import annotations
 

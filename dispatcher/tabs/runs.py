@@ -1,4 +1,4 @@
-"""Rows of runs and of test results."""
+"""Rows of runs and of test results, for the header, the tabs Overview and History, and the list. Pure."""
 
 from __future__ import annotations
 

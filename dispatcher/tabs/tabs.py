@@ -1,4 +1,8 @@
-"""Responses of an experiment's tabs: header, tab content, 304 if nothing has changed."""
+"""Responses of an experiment's tabs: header, tab content, 304 if nothing has changed.
+
+Each tab's `page` module calls `Tabs.answer` with its view function and template. Only fragments get a 304 or a cached
+body.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Workers of an experiment: state and tasks. Pure."""
+"""Workers of an experiment: state and tasks, for the header and the tab Overview. Pure.
+
+Combines the experiment's log with the statuses that workers report to the store. `dispatcher.cluster.view` shows
+workers of the whole cluster.
+"""
 
 from __future__ import annotations
 
