@@ -1,4 +1,7 @@
-"""Rules that compute one priority score for each model, larger first: `promising`, `hermes`, `slaq`. Pure.
+"""Rules that compute one priority score for each model, larger first: `promising`, `hermes`, `slaq`.
+
+`controller.projections.priority_scores` calls them after each committed sub-epoch. They have no effect except that
+`promising` caches a value in `Progress.worth_against`.
 
 Hermes: Son et al., "A GPU Scheduling Framework to Accelerate Hyper-Parameter Optimization in Deep Learning
 Clusters", Electronics 2021, 10(3), 350. SLAQ: Zhang et al., "SLAQ: Quality-Driven Scheduling for Distributed
@@ -117,7 +120,7 @@ def _convergence(model: Progress) -> float:
 
 @_diverged_last
 def slaq(models: Sequence[Progress]) -> list[float]:
-    """Return the expected decrease of the loss, over the model's largest decrease.
+    """Return the expected decrease of the loss, over the model's largest change; infinite before the second quantum.
 
     SLAQ divides by the largest decrease to compare models with different scales of loss (section 3). It
     predicts the next decrease by a curve through the newest losses (section 4); here the newest decrease is

@@ -1,4 +1,7 @@
-"""Matching of idle workers and idle models, so that every critical one is served. Pure; for `critical_first`.
+"""Matching of idle devices and idle models, so that every critical one is served. Pure; for `critical_first`.
+
+"Worker" means the number of one idle device: `critical_first` lists a worker once for each. "Place" means the position
+of a model in the order of criticality.
 
 Served one by one, a worker may take the only model that fits another. A worker or model is critical if it
 alone determines the makespan. In a bipartite graph some matching covers every vertex of largest degree, on
@@ -23,7 +26,7 @@ def pair(fits: Mapping[int, int], level: Sequence[int]) -> dict[int, int]:
 
     Args:
         fits: worker -> mask of possible models by position; the most critical worker first.
-        level: criticality of the model at each position, ascending; equals share a number.
+        level: rank of the model at each position, ascending from 0, the most critical; equals share a rank.
     """
     found = _serve_workers(fits)
     _serve_models(fits, found, level)
@@ -72,7 +75,7 @@ def _move_up(
 def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequence[int]) -> None:
     """Match each model, the most critical first, by displacing the least critical possible one.
 
-    Uses even alternating paths. Every worker that could have a model is already matched.
+    Uses even alternating paths. No augmenting path exists any more.
     """
     taken = sum(1 << place for place in found.values())
     places: list[int] = []

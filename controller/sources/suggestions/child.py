@@ -1,7 +1,8 @@
 """The process that computes suggestions: ``python -m controller.sources.suggestions.child``.
 
 Each line of input is a request, each line of output its answer. A separate process, because samplers load
-libraries of 30 MB and more and may take seconds. It keeps no state between requests.
+libraries of 30 MB and more and may take seconds. It keeps no state between requests. Random samples are drawn in the
+controller's loop instead, and requests whose library the control image lacks go to a worker.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ def reply(request: str) -> dict[str, Any]:
         return {"values": values_for(SuggestionsRequest.model_validate_json(request))}
     except SearchError as error:
         return {"error": str(error)}
-    except Exception as error:  # noqa: BLE001 - of a library; the run waits for a user
+    except Exception as error:  # noqa: BLE001 - of a library; the controller pauses the run
         return {"error": f"{type(error).__name__}: {error}"}
 
 
 def main() -> None:
-    """Answer requests until standard input ends, as it does when the controller ends."""
+    """Answer requests until standard input ends. The controller also kills this process when it is idle or late."""
     for line in sys.stdin:
         print(json.dumps(reply(line)), flush=True)  # noqa: T201 - the answer
 
