@@ -7,7 +7,7 @@ command is allowed, and the error otherwise, is defined in `cerebro.commands.rul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cerebro.client.models.warm_clone import check_shapes
 from cerebro.client.open_experiment import OpenExperiment
@@ -17,9 +17,6 @@ from cerebro.client.session import author
 from cerebro.commands.command import Command, events_of
 from cerebro.commands.rules import CommandKind
 from cerebro.search.procedure import Procedure
-
-if TYPE_CHECKING:
-    pass
 
 
 class CommandsMixin(OpenExperiment):

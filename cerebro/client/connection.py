@@ -1,9 +1,8 @@
-"""Connection of a client to a cluster.
+"""Connection of a client to a cluster, for notebooks, the command line and the self-test.
 
-The caller, the environment or the local cluster provides the address.
-
-Inside the cluster, with mounted volumes, the address is kvs_api's. From anywhere else it is the dispatcher's, which
-forwards the store's API and serves files. ``/health`` distinguishes them.
+The caller, the environment or the local cluster provides the address; `connect` may start the local cluster. Inside the
+cluster, with mounted volumes, the address is kvs_api's. From anywhere else it is the dispatcher's, which forwards the
+store's API and serves files. ``/health`` distinguishes them. A wrong address is reported within ten seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A folder for data files that both this process and the workers can read."""
+"""`cerebro.data_folder`: a folder for data files that both this process and the workers can read.
+
+Users call it in notebooks and examples. It creates and checks nothing; a remote cluster cannot read the folder.
+"""
 
 from __future__ import annotations
 

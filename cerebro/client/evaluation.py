@@ -1,4 +1,8 @@
-"""Test and prediction runs of `cerebro.Experiment`."""
+"""Test and prediction runs of `cerebro.Experiment`, as a mixin.
+
+A call starts a run on the cluster, follows it and returns a data frame. `cerebro.client.session` sends the request;
+workers compute the metrics and predictions.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +52,7 @@ class EvaluationMixin(OpenExperiment):
 
         Returns:
             One row per model: epoch, number of rows and metrics. With ``split="train"``, a column ``parts`` has the
-                number of
-            partitions.
+            number of partitions.
 
         Raises:
             NotFoundError: the fit run or a model does not exist.

@@ -1,4 +1,7 @@
-"""Failure rules of a run, as a user writes them."""
+"""`FailureRule`: a user's reaction to failed attempts whose log matches a pattern.
+
+A plain record. `cerebro.contract.failure_rules` validates it, and workers search the log.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Access to files on the cluster's volumes, mounted or downloaded.
 
-Inside the cluster the volumes are mounted. Elsewhere the dispatcher serves files, which are downloaded to a cache
-folder, completely or not at all. Checksums of checkpoints are verified.
+`cerebro.client.results` reads checkpoints, predictions and failed rows through `Files`. Inside the cluster the volumes
+are mounted. Elsewhere the dispatcher serves files, which are downloaded to a cache folder, completely or not at all.
+Checksums of checkpoints are verified. Only the cache folder is written, and only damaged copies are deleted from it.
 """
 
 from __future__ import annotations

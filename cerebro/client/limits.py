@@ -1,4 +1,8 @@
-"""Limits of a fit: time, budget, number of workers, and attempts of a sub-epoch."""
+"""Limits of a fit: time, budget, number of workers, and attempts of a sub-epoch.
+
+Users pass `Limits` to `run_fit`; `Session.goal` and experiment files convert it with `goal`. Nothing here enforces a
+limit: the controller stops, pauses and scales.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An open experiment: its state, runs and results.
+"""An open experiment: its state, runs and results. It only reads.
 
 Commands (`commands.py`), registered models (`models/registry.py`), tests and predictions (`evaluation.py`), and
 `cerebro.Experiment` derive from it.
@@ -117,8 +117,7 @@ class OpenExperiment:
 
         Returns:
             One row per failed row: split, id, error, traceback; at most 1,000 per partition. ``attrs["total"]`` is the
-                number
-            of all failed rows; ``attrs["notes"]`` explains missing ones.
+            number of all failed rows; ``attrs["notes"]`` explains missing ones.
 
         Raises:
             NotFoundError: the run does not exist.

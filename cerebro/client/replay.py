@@ -1,5 +1,7 @@
 """Replay: train models again and compare the final weights bit by bit.
 
+`cerebro replay` calls `main`. It reads the log, code and checkpoints and changes nothing in the cluster.
+
 This proves that hopping does not change training: the log of sub-epochs determines the weights (seed paper, section
 3.1, "Reproducibility"). Each model trains in one process, on its partitions in the logged order, with the training code
 of workers and without checkpoints in between. A sub-epoch with a parallel plan uses this plan and as many processes
@@ -342,7 +344,7 @@ def writable_volumes(volumes: Volumes) -> Volumes:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise `SystemExit` meanwhile, so that this process removes its temporary folders."""
+    """Let SIGTERM raise `SystemExit` inside the block, so that this process removes its temporary folders."""
     former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield

@@ -1,7 +1,7 @@
-"""A client's connection to one experiment: record, state, commands, and following a run.
+"""A client's view of one experiment: record, state, commands, and following a run.
 
-It knows the store and the state, but no specs, search spaces or data frames: those are in `experiment.py`. The state is
-the fold of the experiment's log and grows from call to call.
+`Experiment` and the command line use it. It knows the store and the state, but no specs, search spaces or data frames:
+those are in `experiment.py`. The state is the fold of the experiment's log and grows from call to call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check that workers can read the data of dataset locators.
+"""Check that workers can read the data of dataset locators, before `cerebro.client.requests.creation` stores them.
 
 There are three cases: the workers run on this machine; this machine is inside the cluster, with mounted volumes; or the
 cluster is elsewhere. Errors that cannot be detected here are reported by the controller when a run starts.

@@ -1,6 +1,7 @@
 """Figures of a run, shared by the page, notebooks, files and reports.
 
-Each module builds one figure: data classes for its values, functions that compute them from a run's state, and the
+`cerebro.client.reporting.drawings`, `cerebro.client.results` and the figure modules of `dispatcher` call it. Each
+module builds one figure: data classes for its values, functions that compute them from a run's state, and the
 drawing. `models`, `hyperparams` and `measurements` serve several figures. A builder is a pure function. It returns a
 dictionary for ``Plotly.newPlot(element, figure.data, figure.layout, CONFIG)`` and
 ``plotly.graph_objects.Figure(figure)``, and needs neither plotly nor numpy, which keeps the page's process small.

@@ -1,4 +1,8 @@
-"""Learning curves: metrics over epochs, rows or time, and their figure with a line for each model."""
+"""Learning curves: metrics over epochs, rows or time, and their figure with a line for each model. Pure.
+
+`cerebro.client.reporting.drawings` and `dispatcher.curves` call it. `epoch_curves` makes a point per completed epoch;
+`dispatcher.curves` also makes curves of live metrics. At most 100 models are drawn, the caller's first ones.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class Curve:
     Attributes:
         model: id of the model.
         index: its position in the run's plan, from 0.
-        x: see `Axis`.
+        x: end of each epoch, in the unit of `Axis`.
         y: finite values.
         broke_at: x of the first non-finite value, or `None`.
         best_at: index into `x` of the best epoch, for curves over epochs.
@@ -63,7 +67,7 @@ class Curve:
 
 
 def shown_split(run: Run) -> CurveSplit:
-    """Return the split that ranks models."""
+    """Return the split whose metric ranks the models."""
     return "valid" if run.is_validated else "train"
 
 

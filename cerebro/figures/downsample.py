@@ -5,7 +5,8 @@ regular sample would lose spikes, and means would be values that no model report
 "M4: A Visualization-Oriented Time Series Data Aggregation" (VLDB 2014, section 4). M4 also keeps a bucket's first
 point, which is next to the last one of the bucket before.
 
-Pure Python, because the page's process has no numpy. A million points take a fraction of a second.
+The page's curves and live series and `controller.projections.records` use it. Pure Python, because the page's process
+has no numpy. A million points take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ def kept_indices(y: Sequence[float], points: int) -> list[int]:
         points: maximum number of points.
 
     Returns:
-        Ascending indices: the first point, and in each bucket the minimum, the maximum and the last one. All indices
-            if
+        Ascending indices: the first point, and in each bucket the minimum, the maximum and the last one. All indices if
         there are no more than `points`.
 
     Raises:

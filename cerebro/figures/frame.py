@@ -1,4 +1,7 @@
-"""Frame, text and data table of all figures."""
+"""Frame, text and data table of all figures: layout, axes, escaping and number formats.
+
+Every figure of this folder calls `figure` or `empty` last. Pure; it knows neither runs nor models.
+"""
 
 from __future__ import annotations
 

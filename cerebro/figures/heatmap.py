@@ -1,4 +1,8 @@
-"""Heat map of the best value for each pair of values of two hyperparameters."""
+"""Heat map of the best value for each pair of values of two hyperparameters. Pure.
+
+`cerebro.client.reporting.drawings` and `dispatcher.analysis.figures` call it and choose the two hyperparameters.
+Numbers with more than 12 distinct values are grouped into 12 intervals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Hyperparameters as axes: which ones vary, and which need a category or logarithmic axis."""
+"""Hyperparameters as axes: which ones vary, and which need a category or logarithmic axis. Pure.
+
+The figures of hyperparameters and the page's table of models use it, so all choose the same axis and the same words.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,9 @@ chance is subtracted. With t best models of n, chosen at random, the divergence 
 in a small sample. A hyperparameter counts only if its divergence is significant: divided by that mean and times k - 1,
 it is Pearson's statistic, chi-squared with k - 1 degrees of freedom. The significance level is 5 % for all
 hyperparameters together (Bonferroni).
+
+`cerebro.client.reporting.drawings` and `dispatcher.analysis.figures` call it. It gives no answer for fewer than 16
+models with a value, and it does not see interactions of hyperparameters.
 """
 
 from __future__ import annotations

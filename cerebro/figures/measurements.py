@@ -1,4 +1,8 @@
-"""Measurements of test runs."""
+"""Metrics of test runs, per model, from their committed tasks. Pure.
+
+Tables of notebooks, the report and the page's runs tab use it. It computes no metrics: user code in `test` does, and
+`cerebro.contract.metrics` combines the parts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Summary of each model of a fit run, for tables, filters and figures; scores to compare models. Pure."""
+"""Summary of each model of a fit run, for tables, filters and figures; scores to compare models. Pure.
+
+Figures, reports, progress in notebooks and the page's views of models call it with a `Run`; it reads only the state.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ _HUES: dict[Theme, tuple[str, ...]] = {
 
 # The part of cividis (Nunez, Anderton, Renslow, PLOS ONE 2018) with enough contrast to the background, worst
 # value first: the best one always has the strongest contrast.
-# best one always has the strongest contrast.
 _SCALES: dict[Theme, tuple[str, ...]] = {
     "light": ("#8A8678", "#707173", "#575D6D", "#3B496C", "#123570", "#00224E"),
     "dark": ("#707173", "#8A8678", "#A59C74", "#C3B369", "#E1CC55", "#FEE838"),

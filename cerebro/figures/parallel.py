@@ -1,5 +1,6 @@
 """Parallel coordinates: a line for each model across the axes of hyperparameters and the metric.
 
+`cerebro.client.reporting.drawings` and `dispatcher.analysis.figures` call `parallel`, which draws at most 1,000 lines.
 Lines are SVG on axes from 0 to 1. Plotly's trace of that name needs WebGL and compiles functions from text, which the
 page's security policy forbids. The page's script selects lines by brushing: it needs the axes (``layout.meta.axes``)
 and the model of each point (``customdata``).

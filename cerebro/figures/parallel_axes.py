@@ -1,4 +1,4 @@
-"""Axes of parallel coordinates: positions of values, and tick labels."""
+"""Axes of `cerebro.figures.parallel`: positions of values from 0 to 1, and tick labels. Pure; draws nothing."""
 
 from __future__ import annotations
 

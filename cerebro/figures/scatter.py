@@ -1,4 +1,7 @@
-"""Scatter plot of the objective over each hyperparameter."""
+"""Scatter plots of the objective over each hyperparameter, at most 10 panels. Pure.
+
+`cerebro.client.reporting.drawings` and `dispatcher.analysis.figures` call it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Figure of lines and points as a static SVG, for readers without scripts and while scripts load.
 
-The picture fits any width: horizontal positions are percentages, so text keeps its size on a phone. It uses neither
-style sheets nor scripts, which the pages' policy would block.
+`dispatcher.api.views` serves learning curves with it. It draws only traces of type ``scatter`` on one pair of axes,
+without hover texts. The picture fits any width: horizontal positions are percentages, so text keeps its size on a
+phone. It uses neither style sheets nor scripts, which the pages' policy would block.
 """
 
 from __future__ import annotations

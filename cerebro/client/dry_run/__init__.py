@@ -1,8 +1,9 @@
 """Dry run: user code on a few rows and one batch, in the user's process.
 
-It runs the code of workers. `rows.py` preprocesses the first rows of each split, `training.py` runs one batch through
-the models, `outcome.py` holds the result. Nothing is sent to the cluster, temporary files are deleted, and global
-random states are restored. torch is imported only if there is a `SubEpochSpec`.
+`Experiment.dry_run` and `Study.dry_run` call it. It runs the code of workers. `rows.py` preprocesses the first rows of
+each split, `training.py` runs one batch through the models, `outcome.py` holds the result. Nothing is sent to the
+cluster, temporary files are deleted, and global random states are restored. torch is imported only if there is a
+`SubEpochSpec`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Result of a dry run, and its text."""
+"""Result of a dry run, and its text. Plain records, filled by `rows.py`, `training.py` and `dry_run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Preprocessing of the first rows of each split, as on a worker."""
+"""Preprocessing of the first rows of each split in the user's process, with the code of workers, for `dry_run`.
+
+It writes metadata, downloads and partitions below the given folder only. A split with a failed row ends it.
+"""
 
 from __future__ import annotations
 

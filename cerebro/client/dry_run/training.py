@@ -1,4 +1,8 @@
-"""One batch through the user's models: create, train, save, load, train again, test, predict."""
+"""One batch through the user's models: create, train, save, load, train again, test, predict.
+
+`dry_run` calls it with the partitions of `rows.py`. It runs in the user's process on one device; a technique is
+compared in separate processes (`cerebro.techniques.conformance`). No weights are kept.
+"""
 
 from __future__ import annotations
 

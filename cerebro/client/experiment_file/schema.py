@@ -1,4 +1,8 @@
-"""Schema of experiment files. Its options are the keyword arguments of `Experiment` methods, without option groups."""
+"""Schema and parser of experiment files, for `Study` and `submission.py`.
+
+Its options are the keyword arguments of `Experiment` methods, without option groups. User classes stay names here;
+`study.py` imports them.
+"""
 
 from __future__ import annotations
 

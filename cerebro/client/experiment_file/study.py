@@ -1,4 +1,7 @@
-"""Execution of an experiment file: the full run, or a dry run."""
+"""Execution of an experiment file for `cerebro run`: the full run, or a dry run.
+
+It imports the user's code, calls `Experiment` in order, and writes tables and the report to the output folder.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Trained models: registered, loaded, used as the start of a warm clone."""
+"""Trained models: `registry` registers and loads them, `warm_clone` checks a parent's weights for a clone."""

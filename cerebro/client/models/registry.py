@@ -1,4 +1,8 @@
-"""Registered models: register a trained model, find a version, load it."""
+"""Registered models: register a trained model, find a version, load it.
+
+`RegistryMixin` gives `Experiment.register`; `load_model` is public; `cerebro models` and its siblings check names here.
+The store keeps the record, and the controller copies the files; this module waits for the copy, at most ten minutes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -30,9 +34,6 @@ from cerebro.errors import (
 )
 from cerebro.usercode.fitted import read_fitted
 from cerebro.usercode.in_process import UserCode
-
-if TYPE_CHECKING:
-    pass
 
 Value = TypeVar("Value")
 

@@ -1,4 +1,7 @@
-"""Check that a parent's weights fit the network of its warm clone."""
+"""Check that a parent's weights fit the network of its warm clone, for `Experiment.clone`.
+
+It runs `create_models` twice in the user's process, on the CPU, and compares names and shapes; it loads no weights.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of a run, in a terminal or a notebook.
+"""Progress of a run, in a terminal or a notebook, drawn while `Session.follow` waits.
 
 `bars.py` computes the bars from the state, `terminal.py` and `notebook.py` draw them. `Progress` limits how often.
 """

@@ -1,4 +1,7 @@
-"""Progress bars of a run, computed from its state. Pure functions."""
+"""Progress bars of a run, computed from its state. Pure functions.
+
+`terminal.py` and `notebook.py` draw them. Rows of running ETL tasks come from live points, not from the state.
+"""
 
 from __future__ import annotations
 

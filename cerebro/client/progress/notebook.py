@@ -1,4 +1,4 @@
-"""Progress in a notebook: bars and a table of models as static HTML.
+"""Progress in a notebook: bars and a table of up to 20 models as static HTML, for `Progress`.
 
 The last drawing stays in the notebook's file, so it is visible without a kernel and in exports. A widget would leave
 nothing behind.

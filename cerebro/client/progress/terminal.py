@@ -1,4 +1,4 @@
-"""Progress in a terminal, with tqdm."""
+"""Progress in a terminal, with tqdm on standard error, for `Progress`. `bars.py` computes the numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Figures of one fit run, the same in notebooks and reports."""
+"""Figures of one fit run, the same in notebooks and reports.
+
+`FitFigures` and `report.py` call it. It selects and ranks models and passes them to `cerebro.figures`, which draws; the
+web page selects in `dispatcher` instead.
+"""
 
 from __future__ import annotations
 

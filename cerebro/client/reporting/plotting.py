@@ -1,6 +1,7 @@
 """Figures inside a report: Plotly's script, the figures as JSON, and `report.js`, which draws them.
 
-The report's security policy allows exactly these two scripts, by their hashes, so no other script can run.
+`report.py` calls it; the page and notebooks only use plotly.js from here. The report's security policy allows exactly
+these two scripts, by their hashes, so no other script can run.
 """
 
 from __future__ import annotations

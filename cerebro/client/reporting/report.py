@@ -1,4 +1,4 @@
-"""Report of a fit run as one self-contained HTML file.
+"""Report of a fit run as one self-contained HTML file, for `FitResult.report` and `dispatcher.overview.report`.
 
 It needs neither network nor cluster, can be printed, follows the reader's light or dark theme, and is readable without
 scripts, because each figure's data is also in a table. The text is in `report.html`, which escapes all user values;

@@ -1,4 +1,7 @@
-"""Result of `Experiment.run_etl`."""
+"""`EtlResult`, the result of `Experiment.run_etl`: row counts, failed rows and their figure.
+
+It holds counts, not data: the partitions stay on the workers' volumes.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +75,7 @@ class EtlResult:
 
         Returns:
             One row per failed row: split, id, error, traceback; at most 1,000 per partition. ``attrs["total"]`` is the
-                number
-            of all failed rows.
+            number of all failed rows.
         """
         return failed_table(self.plan, self.files)
 

@@ -1,4 +1,7 @@
-"""Failed rows of preprocessing, as workers wrote them to the shared volume."""
+"""Table of the failed rows of preprocessing, from the reports that workers wrote to the shared volume.
+
+`EtlResult`, `Experiment.failed_rows` and `cerebro failed-rows` call it. A report has at most 1,000 rows of a partition.
+"""
 
 from __future__ import annotations
 

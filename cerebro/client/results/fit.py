@@ -1,4 +1,7 @@
-"""Result of `Experiment.run_fit`: tables, models and figures."""
+"""`FitResult`, the result of `Experiment.run_fit`: tables, models and figures.
+
+All values come from the experiment's state; only `sub_epochs` of long runs reads the log. It changes nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Figures and report of a fit run."""
+"""Plot methods and the report of `FitResult`.
+
+Each method draws with `cerebro.client.reporting`, converts the figure to Plotly and optionally writes an HTML file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A trained model: checkpoint, hyperparameters and modules."""
+"""`TrainedModel`: checkpoint, hyperparameters and modules of one model after one epoch.
+
+`FitResult` and `RegisteredModel` create it. Files are read or downloaded on access; `modules` runs user code in this
+process, without the sandbox of workers.
+"""
 
 from __future__ import annotations
 

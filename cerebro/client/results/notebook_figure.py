@@ -1,4 +1,7 @@
-"""Plotly figures that stay visible in exported notebooks, without a network."""
+"""Plotly figures that stay visible in exported notebooks, without a network.
+
+`plots.to_plotly` creates them. The first cell with a figure embeds Plotly's script (5 MB); later ones share it.
+"""
 
 from __future__ import annotations
 

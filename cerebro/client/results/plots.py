@@ -1,4 +1,7 @@
-"""Conversion of figures into Plotly objects and HTML files. Plotly is imported on first use."""
+"""Conversion of figures into Plotly objects and HTML files, for `EtlResult` and `FitResult`.
+
+Plotly is imported on first use. `cerebro.figures` draws; nothing here knows runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Table of committed sub-epochs, from the state and, for long runs, from the log."""
+"""Table of committed sub-epochs for `FitResult.sub_epochs`, from the state and, for long runs, from the log.
+
+The state keeps the newest sub-epochs; older ones are compacted and read from the log, with about two epochs of each
+model in memory besides the table.
+"""
 
 from __future__ import annotations
 

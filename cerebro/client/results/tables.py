@@ -1,4 +1,7 @@
-"""Data frames of test and prediction runs, and helpers for rows of data frames."""
+"""Data frames of test and prediction runs, and helpers for rows of data frames.
+
+`EvaluationMixin` returns them; `fit` and `sub_epochs` use the helpers. Predictions of all tasks are read into memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`Search`, the search options of `run_fit`, and their conversion into a `SearchRequest` with all checks."""
+"""`Search`, the search options of `run_fit`, and their conversion into a `SearchRequest` with all checks.
+
+`cerebro.client.requests.run_requests` calls it. Nothing is sampled here: the controller makes the suggestions.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Search spaces, and the configurations they describe. Pure functions.
 
+`run_requests` and `requests` call it; users call the distributions. At most 100,000 configurations are listed.
+
 A search space has one of three forms:
 
 - a dict of lists or arrays, a grid: ``{"lr": [0.1, 0.01], "batch_size": [32]}``; any other value is fixed;

@@ -1,6 +1,7 @@
 """One trial of a cluster: create data, preprocess, train, check the result, delete the data.
 
-A failure raises a `CerebroError` with the expected and the actual result. The experiment stays in the store.
+`cerebro selftest` calls `run`, which takes about 30 s and at most ten minutes by default. A failure raises a
+`CerebroError` with the expected and the actual result. The experiment stays in the store.
 """
 
 from __future__ import annotations

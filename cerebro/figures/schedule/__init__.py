@@ -1,4 +1,4 @@
-"""Gantt chart of a fit run's schedule.
+"""Gantt chart of a fit run's schedule, for `cerebro.client.reporting.drawings` and `dispatcher.schedule.figure`.
 
 `spans` computes the attempts and other marks from the state or the log, `planned` the sub-epochs of the plan.
 `drawing` draws them with the marks of `bars` (sub-epochs), `surroundings` (everything else) and `buckets` (long runs).

@@ -1,4 +1,7 @@
-"""Marks of sub-epochs in a schedule: bars, merged bars, and the line of busy devices."""
+"""Marks of sub-epochs in a schedule: bars, merged bars, and the line of busy devices, as Plotly traces. Pure.
+
+`cerebro.figures.schedule.drawing` calls it; `surroundings` shares `Canvas`. It computes no times: `spans` does.
+"""
 
 from __future__ import annotations
 

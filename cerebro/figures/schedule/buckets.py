@@ -1,4 +1,7 @@
-"""Spans of a long run merged into buckets of time. Pure."""
+"""Spans of a long run merged into buckets of time, and the share of busy devices. Pure.
+
+`cerebro.figures.schedule.drawing` calls `merged` for more than 2,000 bars, and `busy_share` for every schedule.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Drawing of a fit run's schedule: a row for each device, a bar for each attempt."""
+"""Drawing of a fit run's schedule: a row for each device, a bar for each attempt. Pure.
+
+Notebooks, reports and `dispatcher.schedule.figure` call `schedule` with the data of `spans` and `planned`. It combines
+the traces of `bars`, `surroundings` and `buckets`, and adds layout, description and data table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Planned sub-epochs of a fit run that have not started."""
+"""Planned sub-epochs of a fit run that have not started, at most 500. Pure.
+
+The callers of `cerebro.figures.schedule.schedule` pass the result to it. It reads the newest plan in the run's state
+and does not plan.
+"""
 
 from __future__ import annotations
 

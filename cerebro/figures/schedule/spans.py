@@ -1,4 +1,8 @@
-"""Spans of a Gantt chart: all attempts at a fit run's sub-epochs and its other tasks."""
+"""Data of a Gantt chart: attempts at a fit run's sub-epochs, its other tasks, absences and landmarks. Pure.
+
+`cerebro.client.reporting.drawings` and `dispatcher.schedule.figure` call it; `spans_of` takes attempts that the caller
+read from the log, for long runs whose state keeps only the newest.
+"""
 
 from __future__ import annotations
 
@@ -253,7 +257,7 @@ def _per_worker(tried: TaskAttempt, span: Span | None) -> Iterator[Span]:
 
 
 def _span(tried: TaskAttempt, run: Run, zero: float, now: float) -> Span | None:
-    """The attempt, if it ever ran."""
+    """Return the span of an attempt; `None` if it never ran."""
     key, attempt, visit = tried.key, tried.attempt, tried.visit
     name = str(key)
     ended, outcome = attempt.ended, _outcome(attempt.outcome)

@@ -1,4 +1,7 @@
-"""Further marks of a schedule: other tasks, other runs, and absent workers."""
+"""Further marks of a schedule: other tasks, other runs, and absent workers, as Plotly traces and sentences. Pure.
+
+`cerebro.figures.schedule.drawing` calls it. At most 2,000 marks of a kind are drawn, the newest ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parts of a schedule within a time range. Pure."""
+"""Parts of a schedule within a time range. Pure.
+
+`drawing` cuts spans with `cut_off`; `dispatcher.schedule.figure` cuts landmarks with `within`.
+"""
 
 from __future__ import annotations
 
