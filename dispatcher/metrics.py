@@ -23,7 +23,7 @@ VIEWER_S = 60.0
 COUNTED = "cerebro.counted"
 """Key in the WSGI environment of an answered request for its `Counted`."""
 _MAX_VIEWERS = 10_000
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Metrics:
             "cerebro_dispatcher_request_seconds",
             "Seconds from a request's arrival to its answer's first byte, by route.",
             ("route",),
-            buckets=_SECONDS,
+            buckets=_BUCKETS_S,
             registry=self.registry,
         )
         viewers = Gauge(

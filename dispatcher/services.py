@@ -21,7 +21,7 @@ from dispatcher.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """Argument of every `register`. Safe for several threads."""
+    """Shared objects. `register` functions get them directly or as `Tabs.services`. Safe for several threads."""
 
     settings: Settings
     store: Store

@@ -80,7 +80,13 @@ _HEADERS = {
 
 
 class Guard:
-    """Authentication and request checks of one app."""
+    """Authentication and request checks of one app. Safe for several threads.
+
+    Args:
+        identities: looks up tokens in users mode; `None` without.
+        id_tokens: verifies ID tokens of a proxy; `None` without such a proxy.
+        note: adds a sign-in by ID token to the audit log.
+    """
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 WINDOW_S = 60.0
 PER_ADDRESS = 5
 IN_ALL = 100
+"""Maximum number of wrong tokens within `WINDOW_S` seconds, of all addresses."""
 
 
 class SignInLimiter:

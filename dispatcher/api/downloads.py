@@ -26,7 +26,7 @@ class Downloads:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._begun: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._newest_requests: OrderedDict[tuple[str, str], float] = OrderedDict()
         """(user, file) -> time of the newest request. A file's version is not part of the key, because logs grow."""
 
     def is_new(self, who: str, path: str, *, is_piece: bool) -> bool:
@@ -35,8 +35,8 @@ class Downloads:
             return True
         key, now = (who, path), self._monotonic()
         with self._lock:
-            last = self._begun.pop(key, None)
-            self._begun[key] = now
-            while len(self._begun) > _MAX_KNOWN:
-                self._begun.popitem(last=False)
+            last = self._newest_requests.pop(key, None)
+            self._newest_requests[key] = now
+            while len(self._newest_requests) > _MAX_KNOWN:
+                self._newest_requests.popitem(last=False)
         return last is None or now - last > PAUSE_S

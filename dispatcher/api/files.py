@@ -27,9 +27,9 @@ from dispatcher.api.downloads import Downloads
 from dispatcher.api.gateway import PREFIX, problem
 
 _PIECE = 256 << 10
-_FAILED = 400
-_PIECE_SENT = 206
-_SENT = (200, _PIECE_SENT)
+_FIRST_ERROR_STATUS = 400
+_PARTIAL_CONTENT = 206
+_SUCCESS_STATUSES = (200, _PARTIAL_CONTENT)
 
 
 class Files:
@@ -64,7 +64,7 @@ class Files:
     def download(self, volume: str, path: str, name: str) -> Response:
         """Return a file that a browser saves as `name`. The browser never displays it, whatever its content."""
         response = self.view(volume, path)
-        if response.status_code < _FAILED:
+        if response.status_code < _FIRST_ERROR_STATUS:
             response.headers.set("Content-Disposition", "attachment", filename=name)
         return response
 
@@ -95,22 +95,22 @@ class Files:
             if error.errno not in ABSENT:
                 return problem(503, "StoreUnavailableError", f"{volume}/{path}: {error.strerror}")
             return problem(404, "NotFoundError", f"no file {path!r} on the volume {volume!r}")
-        body = _Sending(file, self._slots, size)
+        body = _FileBody(file, self._slots, size)
         response = Response(body, mimetype="application/octet-stream", direct_passthrough=True)
         response = _with_range(response, found, size)
-        if response.status_code in _SENT and request.method == "GET":
+        if response.status_code in _SUCCESS_STATUSES and request.method == "GET":
             self._record(f"{volume}/{path}", response)
         return response
 
     def _record(self, path: str, response: Response) -> None:
         if self._note is None:
             return
-        is_piece = response.status_code == _PIECE_SENT
+        is_piece = response.status_code == _PARTIAL_CONTENT
         if self._downloads.is_new(str(g.get("name", "")), path, is_piece=is_piece):
             self._note(f"downloaded {path}")
 
 
-class _Sending(FileWrapper):
+class _FileBody(FileWrapper):
     """Response body: a file in pieces. Frees its slot when closed.
 
     Args:

@@ -111,7 +111,7 @@ class _Counter:
                 with os.scandir(root.joinpath(*folder)) as entries:
                     for entry in entries:
                         self.budget -= 1
-                        is_folder, found = entry.is_dir(follow_symlinks=False), _found(entry)
+                        is_folder, found = entry.is_dir(follow_symlinks=False), _stat(entry)
                         if found is None:
                             continue
                         if not is_folder:
@@ -123,7 +123,7 @@ class _Counter:
                 continue  # removed in between, or not readable
 
 
-def _found(entry: os.DirEntry[str]) -> os.stat_result | None:
+def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
     try:
         return entry.stat(follow_symlinks=False)
     except OSError:

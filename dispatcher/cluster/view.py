@@ -256,7 +256,7 @@ def cluster(data: ClusterData, *, now: float, span: str = "hour", page: int = 1)
         span: time span of histories, a name in `SPANS`.
         page: page of workers, from 1.
     """
-    held = _held(data.statuses)
+    held = _partitions_by_volume(data.statuses)
     machines = health_words(data.statuses, data.health, now)
     cards = [_card(status, held, data, machines[status.record.worker]) for status in in_order(data.statuses)]
     shown = page_of(cards, page, PAGE)
@@ -361,7 +361,7 @@ def _card(
             else tuple(
                 _running(task, summaries, len(record.devices)) for task in status.tasks if "/" in task
             ),
-            next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),
+            next=tuple(what for each in summaries.values() for what in _waiting_tasks(each, record.worker)),
             held={} if is_lost else _devices_held(record.worker, summaries),
         ),
         health=MachineHealth(
@@ -408,7 +408,7 @@ def _gpus(names: tuple[str, ...], usage: WorkerUsage | None) -> Iterable[GpuCell
         yield from (GpuCell(name=name) for name in names)
 
 
-def _held(statuses: tuple[WorkerStatus, ...]) -> dict[str, set[tuple[str, int]]]:
+def _partitions_by_volume(statuses: tuple[WorkerStatus, ...]) -> dict[str, set[tuple[str, int]]]:
     """Return the partitions on each volume: workers that share a volume each report the ones they know."""
     found: dict[str, set[tuple[str, int]]] = {}
     for status in statuses:
@@ -433,7 +433,7 @@ def _devices_held(worker: str, summaries: Mapping[str, Summary]) -> dict[int, st
     }
 
 
-def _next(known: Summary, worker: str) -> tuple[str, ...]:
+def _waiting_tasks(known: Summary, worker: str) -> tuple[str, ...]:
     return known.workers[worker].next if worker in known.workers else ()
 
 

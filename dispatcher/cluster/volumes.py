@@ -169,20 +169,20 @@ def _reclaimable(
     for (_, what, name), size in measured.folders.items():
         sizes[what, name] = sizes.get((what, name), 0) + size
     for (what, name), size in sizes.items():
-        case = _of_experiment(known.get(name)) if what == "experiment" else what
-        if size and case in _CASES and (case != "dataset" or name in unneeded):
-            called, reason, how = (words.format(name=name) for words in _CASES[case])
+        case = _experiment_case(known.get(name)) if what == "experiment" else what
+        if size and case in _RECLAIM_TEXTS and (case != "dataset" or name in unneeded):
+            called, reason, how = (words.format(name=name) for words in _RECLAIM_TEXTS[case])
             owner = name if case == "archived" else ""
             yield Reclaimable(what=called, reason=reason, num_bytes=size, how=how, experiment=owner)
 
 
-def _of_experiment(summary: ExperimentSummary | None) -> str:
+def _experiment_case(summary: ExperimentSummary | None) -> str:
     if summary is None:
         return "unknown"
     return "deleting" if summary.is_deleting else "archived" if summary.is_archived else "kept"
 
 
-_CASES = {
+_RECLAIM_TEXTS = {
     "unknown": (
         "files of {name}",
         "no experiment has this name",

@@ -42,7 +42,8 @@ MAX_LOGS_OPENED = 300
 MAX_LOGS_SEARCHED = 20_000
 """Maximum number of logs in one search."""
 SEARCH_S = 6.0
-_ANSWER = TypeAdapter(tuple[int, int, str, str, str, str])
+"""Maximum seconds of one search."""
+_HIT_LINE = TypeAdapter(tuple[int, int, str, str, str, str])
 """A hit as `dispatcher.logs.search` writes it."""
 _CONTEXT = 16 << 10
 """Bytes of context before a line."""
@@ -263,7 +264,7 @@ def _last_end(content: bytes) -> int:
 def _hits(searched: Sequence[Source], output: bytes) -> Iterator[Hit]:
     for line in output.splitlines():
         try:
-            index, offset, level, text_before, hit, text_after = _ANSWER.validate_json(line)
+            index, offset, level, text_before, hit, text_after = _HIT_LINE.validate_json(line)
         except ValueError:
             return  # the process was killed while writing this line
         yield Hit(

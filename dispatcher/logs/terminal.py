@@ -30,6 +30,7 @@ _LEVEL = re.compile(
     r"|(?P<debug>\bDEBUG\b)"
 )
 _LEVEL_WITHIN = 200
+"""Only this many first characters of a line are searched for its level."""
 LEVELS = ("error", "warning", "info", "debug")
 
 _FIRST_COLOUR, _LAST_COLOUR = 30, 37

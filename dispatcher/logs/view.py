@@ -194,15 +194,15 @@ def _entries(state: ExperimentState, query: LogQuery, since: float = 0.0) -> lis
     """Return the selected attempts that started at `since` or later, in order of their start."""
     runs = selected_runs(state, query)
     if query.task:
-        found = [each for run in runs for each in _of_task(run, query.task)]
+        found = [each for run in runs for each in _task_entries(run, query.task)]
         found = [each for each in found if _number(each) == query.attempt] if query.attempt else found[-1:]
     else:
-        entries = (each for run in runs for each in _of_run(run, query.model, since))
+        entries = (each for run in runs for each in _run_entries(run, query.model, since))
         found = sorted(entries, key=itemgetter(0))
     return [each for each in found if each[0] >= since and query.worker in ("", each[4].worker)]
 
 
-def _of_task(run: Run, task: str) -> list[_Entry]:
+def _task_entries(run: Run, task: str) -> list[_Entry]:
     """Return the started attempts of one task, oldest first."""
     try:
         key = TaskKey.parse(task)
@@ -213,7 +213,7 @@ def _of_task(run: Run, task: str) -> list[_Entry]:
     return [(each.started, run.id, key, "", replace(each)) for each in run.task(key).attempts if each.started]
 
 
-def _of_run(run: Run, model: str, since: float = 0.0) -> Iterator[_Entry]:
+def _run_entries(run: Run, model: str, since: float = 0.0) -> Iterator[_Entry]:
     """Yield the attempts that started at `since` or later, in any order."""
     for task in run.tasks.by_key.values():
         if model in ("", task.key.model):
@@ -318,10 +318,10 @@ def unread(state: ExperimentState, query: LogQuery, cursor: Cursor) -> list[tupl
     found = [_source(each) for each in _entries(state, query, cursor.time)]
     known = {source.key for source in found}
     named = [key for key in cursor.offsets if key not in known and key.partition("/")[0] in runs]
-    found += [each for key in named for each in _by_key(runs[key.partition("/")[0]], key)]
+    found += [each for key in named for each in _sources_of_key(runs[key.partition("/")[0]], key)]
     return [(source, cursor.offsets.get(source.key, 0)) for source in found]
 
 
-def _by_key(run: Run, key: str) -> list[Source]:
+def _sources_of_key(run: Run, key: str) -> list[Source]:
     task, _, number = key.rpartition(".a")
-    return [_source(each) for each in _of_task(run, task) if str(_number(each)) == number]
+    return [_source(each) for each in _task_entries(run, task) if str(_number(each)) == number]

@@ -33,8 +33,8 @@ class Statics:
     """Static files of all folders below `root`, read at the start. Safe for several threads."""
 
     def __init__(self, root: Path) -> None:
-        self._open = {path.name: path.read_bytes() for path in root.rglob("*") if path.suffix in _KINDS}
-        contents = self._open | {_PALETTE: palette().encode()}
+        self._files = {path.name: path.read_bytes() for path in root.rglob("*") if path.suffix in _KINDS}
+        contents = self._files | {_PALETTE: palette().encode()}
         self._versions = {name: sha256(content).hexdigest()[:12] for name, content in contents.items()}
         self._versions[_PLOTLY] = version("plotly")
         self._packed = {
@@ -50,15 +50,15 @@ class Statics:
 
     def address(self, name: str) -> str:
         """Return the address of a file. It contains the version, so browsers may cache the file forever."""
-        return url_for("static" if name in self._open else "asset", filename=name, v=self._versions[name])
+        return url_for("static" if name in self._files else "asset", filename=name, v=self._versions[name])
 
     def _send(self, filename: str) -> Response:
-        if request.endpoint == "static" and filename not in self._open:
+        if request.endpoint == "static" and filename not in self._files:
             abort(404)
         packed = plotly() if filename == _PLOTLY else self._packed.get(filename)
         response = Response(mimetype=_KINDS[Path(filename).suffix])
         if packed is None:
-            response.data = self._open[filename]
+            response.data = self._files[filename]
         elif request.accept_encodings.quality("gzip") > 0:
             response.data = packed
             response.headers["Content-Encoding"] = "gzip"

@@ -34,7 +34,7 @@ _MIN_SECRET_LENGTH = 8
 """Minimum length of a secret. Shorter values are common words."""
 
 _SECRETS = ("CEREBRO_TOKEN",)
-_OF_OBJECT_STORES = ("AWS_", "BOTO_", "S3_")
+_OBJECT_STORE_PREFIXES = ("AWS_", "BOTO_", "S3_")
 """Prefixes of variables with addresses and keys of object stores."""
 
 
@@ -72,7 +72,7 @@ class BoundedProcesses:
 
     def __init__(self, module: str, *, at_once: int, has_keys: bool = False) -> None:
         self._module = module
-        self._withheld = _SECRETS if has_keys else (*_SECRETS, *_OF_OBJECT_STORES)
+        self._withheld = _SECRETS if has_keys else (*_SECRETS, *_OBJECT_STORE_PREFIXES)
         self._slots = Slots("requests of this kind", at_once=at_once)
 
     def run(self, request: bytes, *, timeout_s: float) -> ProcessResult:
@@ -136,7 +136,7 @@ def _keep_end(stream: IO[bytes], end: bytearray) -> None:
 
 def _without_secrets(text: str) -> str:
     """Replace the values of secret variables in a text."""
-    names = (*_SECRETS, *_OF_OBJECT_STORES)
+    names = (*_SECRETS, *_OBJECT_STORE_PREFIXES)
     values = {value for name, value in os.environ.items() if name.startswith(names)}
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, "...") if len(value) >= _MIN_SECRET_LENGTH else text

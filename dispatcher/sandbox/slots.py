@@ -30,7 +30,7 @@ class Slots:
     def __init__(self, what: str, *, at_once: int, waiting: int = _WAITING) -> None:
         self._what = what
         self._slots = threading.BoundedSemaphore(at_once)
-        self._places = threading.BoundedSemaphore(at_once + waiting)
+        self._admitted = threading.BoundedSemaphore(at_once + waiting)
 
     @contextmanager
     def taken(self, *, wait_s: float) -> Iterator[None]:
@@ -39,7 +39,7 @@ class Slots:
         Raises:
             BusyError: no slot became free, or too many requests are waiting.
         """
-        if not self._places.acquire(blocking=False):
+        if not self._admitted.acquire(blocking=False):
             raise self._busy()
         try:
             if not self._slots.acquire(timeout=wait_s):
@@ -49,7 +49,7 @@ class Slots:
             finally:
                 self._slots.release()
         finally:
-            self._places.release()
+            self._admitted.release()
 
     def _busy(self) -> BusyError:
         return BusyError(f"the page is busy with other {self._what}: try again in a moment")

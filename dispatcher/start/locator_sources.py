@@ -124,7 +124,7 @@ class _SharedFolder(FolderStore):
     def check(self) -> None:
         """Raise unless the root exists and is readable."""
         if self._root.resolve() != self._shared.resolve() / self._root.relative_to(self._shared):
-            raise self._linked()
+            raise self._link_error()
         super().check()
 
     def _mode(self, name: str) -> int:
@@ -136,7 +136,7 @@ class _SharedFolder(FolderStore):
         except FileNotFoundError:
             return 0
         if stat.S_ISLNK(mode):
-            raise self._linked()
+            raise self._link_error()
         return mode
 
     @contextmanager
@@ -155,8 +155,8 @@ class _SharedFolder(FolderStore):
             yield
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise self._linked() from error
+                raise self._link_error() from error
             raise
 
-    def _linked(self) -> NotCheckedError:
+    def _link_error(self) -> NotCheckedError:
         return NotCheckedError(f"{self.uri} contains a link, which this page does not follow")

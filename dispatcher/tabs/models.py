@@ -13,7 +13,7 @@ from dispatcher.read_models.read_model import ReadModel
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best objective value of an experiment, with its run, model and epoch."""
+    """A best objective value, of one fit or over comparable fits, with its run, model and epoch."""
 
     run: str
     model: str

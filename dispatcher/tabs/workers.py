@@ -69,7 +69,7 @@ def worker_rows(
         waiting = [task for task in open_tasks if task.state in OPEN and task not in running]
         devices = worker.devices if worker else 1
         own_tasks = (state_words.attempt(task, devices) for task in running)
-        doing = (*own_tasks, *_elsewhere(state.name, status))
+        doing = (*own_tasks, *_tasks_elsewhere(state.name, status))
         if status is not None:
             word = worker_state(status, is_busy=bool(doing))
         else:
@@ -87,12 +87,12 @@ def worker_rows(
         )
 
 
-def _elsewhere(experiment: str, status: WorkerStatus | None) -> Iterable[str]:
+def _tasks_elsewhere(experiment: str, status: WorkerStatus | None) -> Iterable[str]:
     parts = (task.partition("/") for task in (status.tasks if status else ()))
-    return (_for_another(owner, key) for owner, _, key in parts if key and owner != experiment)
+    return (_task_elsewhere_text(owner, key) for owner, _, key in parts if key and owner != experiment)
 
 
-def _for_another(experiment: str, key: str) -> str:
+def _task_elsewhere_text(experiment: str, key: str) -> str:
     try:
         return f"{state_words.task(TaskKey.parse(key))} for experiment {experiment}"
     except ValueError:
