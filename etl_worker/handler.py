@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 
-from cerebro.contract.tasks import EtlTask, TaskBody, TaskResult, Timings
+from cerebro.contract.tasks import EtlTask, ShardSet, TaskBody, TaskResult, Timings
 from cerebro.data.files.durable import write_json
 from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows
@@ -65,8 +65,7 @@ class Handler(BaseHandler):
         return TaskResult(
             rows=manifest.rows_out,
             rows_failed=manifest.rows_failed,
-            shards=len(manifest.shards),
-            checksum=manifest.checksum,
+            shards=ShardSet(number=len(manifest.shards), checksum=manifest.checksum),
             cores=self._context.cores,
             output=f"{body.dataset}/{body.split}/{body.partition}",
             timings=Timings(start_s=start_s, compute_s=time.monotonic() - began),

@@ -165,9 +165,9 @@ def _cores(logged: int) -> int:
 
 def is_same(logged: TaskResult, rebuilt: TaskResult) -> bool | None:
     """True if both partitions are equal to the bit; `None` if that cannot be known."""
-    return (
-        logged.checksum == rebuilt.checksum if logged.checksum and logged.shards == rebuilt.shards else None
-    )
+    if not logged.shards or not rebuilt.shards or logged.shards.number != rebuilt.shards.number:
+        return None
+    return logged.shards == rebuilt.shards
 
 
 def _check_counts(dataset: Dataset, partition: int, rebuilt: TaskResult) -> None:

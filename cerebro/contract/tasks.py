@@ -383,15 +383,23 @@ class VerificationOutcome(Contract):
     digest: str = Field("", pattern=r"^([0-9a-f]{16})?$")
 
 
+class ShardSet(Contract):
+    """The files of a preprocessed partition: their number, and one checksum over all.
+
+    The same rows in the same number of files have the same checksum.
+    """
+
+    number: int
+    checksum: str
+
+
 class TaskResult(Contract):
     """Result of a committed task. Fields of other task kinds keep their defaults."""
 
     rows: int = 0
     rows_failed: int = 0
-    shards: int = 0
-    """Number of ETL files with the rows."""
-    checksum: str = ""
-    """ETL: checksum of the shards. The same rows in the same number of shards have the same checksum."""
+    shards: ShardSet | None = Field(None, exclude_if=lambda value: value is None)
+    """Only for `etl`."""
     cores: int = 0
     """Number of cores used. ETL: it determines the number of shards. Training: the number of threads, which affects the
     last bits of the weights. 0: unknown."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from cerebro.client.partition_rebuild import _cores, is_same
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks import ShardSet, TaskResult
 
-LOGGED = TaskResult(rows=10, shards=4, checksum="sha256:a", cores=1)
+LOGGED = TaskResult(rows=10, shards=ShardSet(number=4, checksum="sha256:a"), cores=1)
 
 
 @pytest.mark.parametrize(
     ("logged", "made", "expected"),
     [
         (LOGGED, LOGGED, True),
-        (LOGGED, LOGGED.model_copy(update={"checksum": "sha256:b"}), False),
+        (LOGGED, LOGGED.model_copy(update={"shards": ShardSet(number=4, checksum="sha256:b")}), False),
         # Another machine cut the rows into other shards, so checksums cannot be compared.
-        (LOGGED, LOGGED.model_copy(update={"checksum": "sha256:b", "shards": 8}), None),
+        (LOGGED, LOGGED.model_copy(update={"shards": ShardSet(number=8, checksum="sha256:b")}), None),
         # The log has no shards.
         (TaskResult(rows=10), LOGGED, None),
     ],
