@@ -1,8 +1,9 @@
 """Arrays of different lengths: a row's marked array, and many rows as two arrays.
 
-The layout is that of Arrow lists and torch's jagged tensors: the entries of all rows in sequence, and offsets of the
-rows. NumPy arrays and torch tensors are handled alike. This module does not import torch, because some processes lack
-it; a caller with a tensor has imported it.
+Row functions return `ragged(array)`; user code gets a `Ragged` in batches, from `cerebro.data`. The layout is that of
+Arrow lists and torch's jagged tensors: the entries of all rows in sequence, and offsets of the rows. NumPy arrays and
+torch tensors are handled alike. This module does not import torch, because some processes lack it; a caller with a
+tensor has imported it.
 """
 
 from __future__ import annotations

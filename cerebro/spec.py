@@ -1,8 +1,9 @@
 """The classes a user implements: `ETLSpec` and `SubEpochSpec`, and the arguments of their methods.
 
 `ETLSpec` turns rows of metadata into tensors. `SubEpochSpec` creates, trains and tests models. `DataLoader` and
-`Checkpoint` are the interfaces that `SubEpochSpec` methods get. No device, file or schedule appears here: workers
-choose them. Class and method names follow the Cerebro papers (seed thesis, figure 3.2).
+`Checkpoint` are the interfaces that `SubEpochSpec` methods get; `cerebro.worker.training` implements them. No device,
+file or schedule appears here: workers choose them. Class and method names follow the Cerebro papers (seed thesis,
+figure 3.2).
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
         Example::
 
             etl = experiment.run_etl(MyETLSpec(), fraction=0.1, max_failed=0.01)
-            print(etl.kept, etl.failed)
+            print(etl.kept_rows, etl.failed)
         """
         check_etl(
             spec,

@@ -1,8 +1,7 @@
 """Recommended memory and CPU requests of workers, from their measured usage. Pure functions.
 
-`cerebro recommend` reads the usage and prints the result; nothing applies it.
-The rules follow vertical autoscalers: the request covers nearly all attempts, the limit covers all attempts, each with
-a margin (ELASTIC design, section 3.3).
+`cerebro recommend` reads the usage and prints the result; nothing applies it. The rules follow vertical autoscalers:
+the request covers nearly all attempts, the limit covers all attempts, each with a margin (ELASTIC design, section 3.3).
 """
 
 from __future__ import annotations

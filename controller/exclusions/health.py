@@ -84,7 +84,7 @@ def act(
     Args:
         now: seconds since the epoch, as in events.
     """
-    known, wandering = dict(health.workers), _wandering(evidence)
+    known, faulty_tasks = dict(health.workers), _faulty_tasks(evidence)
     for status in statuses:
         name = status.record.worker
         if name not in evidence and name not in known and not status.record.gpus:
@@ -99,9 +99,13 @@ def act(
             continue
         ended = [each for each in evidence.get(name, ()) if each.time > of_it.since]
         is_own = _is_fresh(of_it.check, status, now)
-        reason = broken(of_it, (each for each in ended if each.key not in wandering), is_fresh=is_own)
+        reason = broken(of_it, (each for each in ended if each.key not in faulty_tasks), is_fresh=is_own)
         if reason:
-            why = refusal(name, statuses, known) or _everywhere(evidence, wandering) or _shared(name, known)
+            why = (
+                refusal(name, statuses, known)
+                or _cluster_fault(evidence, faulty_tasks)
+                or _shared_fault(name, known)
+            )
             if why:
                 yield Spared(worker=name, reason=reason, why=why)
                 continue
@@ -119,7 +123,7 @@ def _marked(health: WorkerHealth, now: float, *, is_on: bool = True, reason: str
     return health.model_copy(update={"quarantine": mark})
 
 
-def _wandering(evidence: Evidence) -> set[tuple[str, str]]:
+def _faulty_tasks(evidence: Evidence) -> set[tuple[str, str]]:
     """Return (experiment, task) of tasks with machine failures on more than one worker."""
     places: dict[tuple[str, str], set[str]] = {}
     for worker, attempts in evidence.items():
@@ -145,7 +149,7 @@ def _is_fresh(check: WorkerCheck | None, status: WorkerStatus, now: float) -> bo
     )
 
 
-def _shared(name: str, known: Mapping[str, WorkerHealth]) -> str:
+def _shared_fault(name: str, known: Mapping[str, WorkerHealth]) -> str:
     """Return why a failed check may be a fault of shared infrastructure; "" if the worker is at fault."""
     failing = {worker: _failing(health) for worker, health in known.items()}
     common = failing.get(name, set()) & _OF_ALL
@@ -270,10 +274,10 @@ def _is_new(check: WorkerCheck | None, status: WorkerStatus, now: float) -> str:
     return "" if checked_incarnation == status.record.incarnation else _REGISTERED
 
 
-def _everywhere(evidence: Evidence, wandering: set[tuple[str, str]]) -> str:
+def _cluster_fault(evidence: Evidence, faulty_tasks: set[tuple[str, str]]) -> str:
     """Return why no worker is the cause, or "": most workers that ran attempts failed this way."""
     failing = [
-        w for w, ended in evidence.items() if any(e.is_device and e.key not in wandering for e in ended)
+        w for w, ended in evidence.items() if any(e.is_device and e.key not in faulty_tasks for e in ended)
     ]
     trying = [w for w, ended in evidence.items() if ended]
     if len(failing) <= max(1, len(trying) / 2):

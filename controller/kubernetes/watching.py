@@ -90,7 +90,7 @@ class Mirror(Generic[Item]):
         self._clock, self._changed, self._without, self._empty = clock, changed, without, empty
         # The items by name, and the time of the server's last confirmation. Replaced together.
         self._copy: tuple[Mapping[str, Item], float] | None = None
-        self._complaint = ""
+        self._last_complaint = ""
 
     def items(self) -> Mapping[str, Item] | None:
         """Return the collection by name; `None` while it may be outdated."""
@@ -128,7 +128,7 @@ class Mirror(Generic[Item]):
                 self._put(items, content)
             further = answer["metadata"].get("continue")
             if not further:
-                self._heard(items)
+                self._confirm(items)
                 return version
 
     def _watch(self, version: str, stop: threading.Event) -> str:
@@ -153,10 +153,10 @@ class Mirror(Generic[Item]):
                 self._put(items, content)
             elif kind != "BOOKMARK":
                 raise ValueError(f"an event of unknown type {kind!r}")
-            self._heard(items)
+            self._confirm(items)
             if stop.is_set():
                 return version
-        self._heard(self._copy[0] if self._copy else {})
+        self._confirm(self._copy[0] if self._copy else {})
         return version
 
     def _put(self, items: dict[str, Item], content: Object) -> None:
@@ -165,14 +165,14 @@ class Mirror(Generic[Item]):
         if item is not None:
             items[name] = item
 
-    def _heard(self, items: Mapping[str, Item]) -> None:
+    def _confirm(self, items: Mapping[str, Item]) -> None:
         """Store the collection as confirmed now."""
         if self._empty and not items:
             raise ClusterError(self._empty)
         self._copy = items, self._clock()
-        if self._complaint:
+        if self._last_complaint:
             log.info("%s: seen again", self._what)
-            self._complaint = ""
+            self._last_complaint = ""
         self._changed()
 
     def _forget(self, error: Exception) -> None:
@@ -182,7 +182,7 @@ class Mirror(Generic[Item]):
         complaint = str(cause) if isinstance(cause, ClusterError) else "silence"
         if getattr(error, "status", None) == _GONE:
             log.info("%s: listed again: the API server %s", self._what, cause)
-        elif complaint != self._complaint:
-            self._complaint = complaint
+        elif complaint != self._last_complaint:
+            self._last_complaint = complaint
             log.warning("%s: %s, the API server %s", self._what, self._without, cause)
         self._changed()

@@ -19,7 +19,7 @@ from controller.scaling.orchestrator import Exit, Fleet
 from controller.sharing.arbiter import Place
 
 SILENT = Exit(reason="it has not reported for longer than its lease", kind=FailureKind.CRASH)
-_UNSAID = 1.0
+_DEFAULT_WEIGHT = 1.0
 """Default weight of a worker with one device. Other weights are requested or counted, and stay.
 
 An explicit 1 looks the same; all pods of a StatefulSet are equal, so the shares do not change.
@@ -217,7 +217,7 @@ def _share(record: WorkerRecord, fleet: Fleet | None, devices: Mapping[str, int]
 
     Before the pod's training worker registers, by the pod's GPUs.
     """
-    is_counted = record.weight != _UNSAID or (record.devices and "train" in record.kinds)
+    is_counted = record.weight != _DEFAULT_WEIGHT or (record.devices and "train" in record.kinds)
     if is_counted or not record.pod:
         return record.weight
     pod = fleet.pods.get(record.pod.name) if fleet else None

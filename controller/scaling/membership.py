@@ -1,6 +1,8 @@
 """The workers of the cluster: their registrations, their requested number, and the snapshot that decisions use.
 
-Effects only: `controller.scaling.cluster_snapshot` and `controller.decisions.decide` derive the effect on tasks.
+The loop's facade: `snapshot` before each round of decisions, `tend` once per tick of the leading controller, which also
+removes registrations of pods that will not return. `controller.scaling.cluster_snapshot` and
+`controller.decisions.decide` derive the effect on tasks; nothing here writes a log.
 """
 
 from __future__ import annotations

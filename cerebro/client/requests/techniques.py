@@ -1,6 +1,7 @@
 """Parallel techniques that a user names for a fit or dry run: their checks and their request fields.
 
-Called with the arguments of `run_fit` and `dry_run`. Which plan a sub-epoch gets is decided by the controller.
+`Experiment` and experiment files call it. It sends nothing; the caller's `put_code` stores a user's technique. The
+controller decides which plan a sub-epoch gets.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def resolve_techniques(
     Args:
         parallelism: option group of `run_fit`.
         workers: number of devices of each training worker; empty before workers register.
-        put_code: stores a user's technique after all checks passed.
+        put_code: stores a user's technique; called after all checks passed.
         solo_workers: workers that cannot train in a gang.
 
     Raises:

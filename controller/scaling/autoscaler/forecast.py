@@ -178,8 +178,8 @@ class _World:
     """The run with a number of workers.
 
     Attributes:
-        rest: ratio of all remaining work to the simulated part, in the fluid limit.
-        calm: ratio of the relative noise of the whole to the simulated part.
+        work_ratio: ratio of all remaining work to the simulated part, in the fluid limit.
+        noise_ratio: ratio of the relative noise of the whole to the simulated part.
     """
 
     outlook: Outlook
@@ -187,8 +187,8 @@ class _World:
     delays: tuple[float, ...]
     """Seconds before each worker can start."""
     fluid_s: float
-    rest: float
-    calm: float
+    work_ratio: float
+    noise_ratio: float
 
     @classmethod
     def of(cls, whole: Outlook, part: Outlook, count: int) -> _World:
@@ -224,14 +224,14 @@ class _World:
             problem=_problem(part, present_workers, new, balance.holders, epochs + 1),
             delays=tuple(delays),
             fluid_s=fluid_s,
-            rest=fluid_s / part_fluid if part_fluid else 1.0,
-            calm=_calm(whole, part, sub_epochs, part_sub_epochs),
+            work_ratio=fluid_s / part_fluid if part_fluid else 1.0,
+            noise_ratio=_noise_ratio(whole, part, sub_epochs, part_sub_epochs),
         )
 
     def makespan(self, number: int) -> float:
         """Return the makespan of one simulation of the part."""
         outlook, rng = self.outlook, random.Random(f"losses {number}")
-        span_s = 2 * self.fluid_s / max(self.rest, 1e-9)
+        span_s = 2 * self.fluid_s / max(self.work_ratio, 1e-9)
         outages, back_s = [], outlook.back_s or outlook.join_s
         for worker in range(self.problem.num_workers):
             at = rng.expovariate(outlook.losses_per_s) if outlook.losses_per_s else math.inf
@@ -255,11 +255,11 @@ class _World:
         if not makespans:
             return Ends(self.fluid_s + delay_s, (1 + P90 * spread + shared) * self.fluid_s + delay_s)
         middle, upper = simulated(makespans, spread)
-        later = math.hypot(self.calm * (upper - middle), shared * middle)
-        return Ends(self.rest * middle, self.rest * (middle + later))
+        later = math.hypot(self.noise_ratio * (upper - middle), shared * middle)
+        return Ends(self.work_ratio * middle, self.work_ratio * (middle + later))
 
 
-def _calm(whole: Outlook, part: Outlook, sub_epochs: int, part_sub_epochs: int) -> float:
+def _noise_ratio(whole: Outlook, part: Outlook, sub_epochs: int, part_sub_epochs: int) -> float:
     """Return the ratio of the whole's relative noise to the part's.
 
     Sub-epochs deviate independently; a model's uncertainty is common to all its sub-epochs.

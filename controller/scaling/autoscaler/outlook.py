@@ -78,9 +78,9 @@ def outlook(
         for shift, doubt in zip(believed.shifts, believed.doubts, strict=True)
     ]
     # Few sub-epochs do not prove a worker slow: dispatch corrects that soon, but a forecast would add it up.
-    calm = [math.exp(proven - estimated) for estimated, proven in slowness(fit)]
+    proven_ratios = [math.exp(proven - estimated) for estimated, proven in slowness(fit)]
     times = (
-        tuple(None if row[w] == NEVER else mean * calm[w] * row[w] for w in chosen)
+        tuple(None if row[w] == NEVER else mean * proven_ratios[w] * row[w] for w in chosen)
         for mean, row in zip(means, dispatch_state.work.time, strict=True)
     )
     pause_s = turnaround_s(run)
