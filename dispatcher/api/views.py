@@ -160,8 +160,6 @@ class Api:
             mimetype=SVG,
         )
 
-    # --- shared parts ----------------------------------------------------------------------------
-
     def _draw(self, figure: str, query: Contract, name: str) -> Figure:
         now, (_, _, draw) = self._reader.now(), FIGURES[figure]
         fit = getattr(query, "fit", "")

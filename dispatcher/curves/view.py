@@ -1,7 +1,7 @@
 """Learning curves, downsampled for a screen: per epoch from the log, or live metrics during sub-epochs. Pure.
 
-The tab, the read API and the figure call `curves`. Limits: the best 100 models plus named ones, 5,000 points per
-curve and 100,000 points in total. Live metrics of compacted epochs are gone; such epochs have one mean each.
+The tab, the read API and the figure call `curves`. Limits: up to 100 best models plus named ones, 5,000 points per
+curve and about 100,000 points in total. Live metrics of compacted epochs are gone; such epochs have one mean each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Route that downloads the final report of a fit run as one HTML file.
 
-`cerebro` builds the report; this module reads the log and the code from the store. One report is built at a time; up
-to four requests wait for at most 20 s, others are refused. Nothing is cached.
+`cerebro.client.reporting` builds the report; this module reads the log and the code from the store. One report is
+built at a time; up to four requests wait for at most 20 s, others are refused. Nothing is cached.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Addresses of pages, figures and the read API, for routes and templates.
 
-Also recognizes a *fragment*: the live part of a page, which a script loads below ``/fragments``. `api_url` and the
-functions that call it are pure; the other functions read the current request.
+Also recognizes a *fragment*: the live part of a page, which a script loads below ``/fragments``. `changed` and the
+functions above it read the current request; the functions below are pure.
 """
 
 from __future__ import annotations

@@ -146,8 +146,6 @@ class LiveSeries:
         span_index, rows, time = line.broke
         return Reported(span=known.spans[int(span_index)], rows=int(rows), time=time, value=math.nan)
 
-    # --- private methods -------------------------------------------------------------------------
-
     def _add(self, point: LivePoint) -> None:
         if point.task != self._key[0]:  # points of a sub-epoch arrive together
             self._key = point.task, TaskKey.parse(point.task)

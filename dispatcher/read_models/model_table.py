@@ -124,8 +124,6 @@ class ModelTable:
         self._refresh()
         return max((due for due, models in self._models_by_due.items() if models), default=0)
 
-    # --- private methods -------------------------------------------------------------------------
-
     def _refresh(self) -> None:
         self._add_new()
         if not self._changed:

@@ -199,8 +199,6 @@ class Reader(CircuitBreaker):
             found.is_complete = len(events) < ENTRIES_PER_READ
         return found
 
-    # --- private methods -------------------------------------------------------------------------
-
     def _log_of(self, name: str) -> _Log:
         with self._lock:
             log = self._logs.get(name)

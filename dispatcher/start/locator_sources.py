@@ -56,17 +56,14 @@ class _LocalFolder(FolderStore):
     """A folder of the user's machine. Links may lead anywhere except into system folders."""
 
     def open(self, name: str) -> BinaryIO:
-        """Open an object as a file."""
         self._require_data(self._path(name))
         return super().open(name)
 
     def size(self, name: str) -> int:
-        """Return the size of an object in bytes."""
         self._require_data(self._path(name))
         return super().size(name)
 
     def check(self) -> None:
-        """Raise unless the root exists and is readable."""
         self._require_data(self._root)
         super().check()
 
@@ -83,16 +80,13 @@ class _SharedFolder(FolderStore):
         self._shared = shared
 
     def open(self, name: str) -> BinaryIO:
-        """Open an object as a file."""
         with self._no_link():
             return open_below(self._shared, str(self._path(name).relative_to(self._shared)))
 
     def exists(self, name: str) -> bool:
-        """True if the object exists."""
         return stat.S_ISREG(self._mode(name))
 
     def has_folder(self, name: str) -> bool:
-        """True if ``name`` is a folder."""
         return stat.S_ISDIR(self._mode(name))
 
     def in_folder(self, name: str) -> Iterator[str]:
@@ -117,12 +111,10 @@ class _SharedFolder(FolderStore):
         yield from (f"{name}/{each}" for each in found)
 
     def size(self, name: str) -> int:
-        """Return the size of an object in bytes."""
         with self._translated(name), self.open(name) as file:
             return os.fstat(file.fileno()).st_size
 
     def check(self) -> None:
-        """Raise unless the root exists and is readable."""
         if self._root.resolve() != self._shared.resolve() / self._root.relative_to(self._shared):
             raise self._link_error()
         super().check()
