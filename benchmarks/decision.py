@@ -209,7 +209,7 @@ def _decisions(
     taken = sorted(core.taken)
     return {
         "count": len(taken),
-        "sub_epochs": sum(len(model.visits) for model in core.state.runs["fit-1"].models.values()),
+        "sub_epochs": sum(len(model.sub_epochs) for model in core.state.runs["fit-1"].models.values()),
         "median_ms": 1e3 * statistics.median(taken),
         "p99_ms": 1e3 * taken[int(0.99 * len(taken))],
         "max_ms": 1e3 * taken[-1],
@@ -248,7 +248,7 @@ def _epoch() -> dict[str, float]:
             for event in _sub_epoch((turn + number * step) % MODELS, number, float(turn)):
                 core.apply(event)
     used = time.perf_counter() - began
-    if len(core.state.runs["fit-1"].models["m0000"].visits) != WORKERS:
+    if len(core.state.runs["fit-1"].models["m0000"].sub_epochs) != WORKERS:
         raise RuntimeError("the epoch is not complete")
     return {"memory_mb": _peak_mb(), "us": 1e6 * used / (3 * MODELS * WORKERS)}
 

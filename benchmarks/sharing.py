@@ -80,14 +80,14 @@ def _shares(priority: int) -> Figure:
     for seed in range(SEEDS):
         simulation = _simulation(8, (24, 4), (24, 4), seed=seed, priority=priority)
         simulation.run()
-        visits = sorted(
-            (visit.ended, name == EXPERIMENT, visit.seconds)
+        sub_epochs = sorted(
+            (sub_epoch.ended, name == EXPERIMENT, sub_epoch.seconds)
             for name in (EXPERIMENT, OTHER)
             for model in _run(simulation, name).models.values()
-            for visit in model.visits
+            for sub_epoch in model.sub_epochs
         )[: SUB_EPOCHS_PER_WORKER * WORKERS]
-        had = sum(seconds for _, is_first, seconds in visits if is_first)
-        errors.append(abs(had / sum(seconds for _, _, seconds in visits) - due))
+        had = sum(seconds for _, is_first, seconds in sub_epochs if is_first)
+        errors.append(abs(had / sum(seconds for _, _, seconds in sub_epochs) - due))
     return Figure(
         what=f"sharing: error of the shares of two runs, weights {ratio:g}:1, over {SUB_EPOCHS_PER_WORKER} "
         f"sub-epochs a worker",

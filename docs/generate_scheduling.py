@@ -140,7 +140,7 @@ _TRAININGS = tuple(
     for model, s, size in (("100 MB, 0.6 s", 0.6, 100e6), ("1.4 GB, 1 s", 1.0, 1.4e9))
     for gbit in (10, 100)
 )
-_VISIT_S = 600.0
+_SUB_EPOCH_S = 600.0
 
 
 def _gangs() -> str:
@@ -148,12 +148,12 @@ def _gangs() -> str:
     for training in _TRAININGS:
         speed_ups = ", ".join(f"{training.speed_up(members):.2f}" for members in (2, 4, 8))
         for models in (1, 2, 4, 6):
-            problem = with_gangs(open_shop([[_VISIT_S] * 8] * models), training)
+            problem = with_gangs(open_shop([[_SUB_EPOCH_S] * 8] * models), training)
             made = {f"of {size}": sub_clusters(problem, size) for size in (1, 2, 4, 8)}
             hours = {name: validate(problem, found).check().makespan / 3600 for name, found in made.items()}
             alone = hours.pop("of 1")
             best = min(hours, key=hours.__getitem__)
-            idle = 1 - models * 8 * _VISIT_S / (8 * alone * 3600)
+            idle = 1 - models * 8 * _SUB_EPOCH_S / (8 * alone * 3600)
             gain = f"{hours[best] / alone:.2f} ({best})" if hours[best] < alone else "none"
             bound = lower_bound(problem) / 3600
             cells.append(

@@ -131,12 +131,12 @@ def _schedule(state: ExperimentState, models: list[str], workers: list[str]) -> 
     return Schedule.of(
         Placement(
             model=m,
-            partition=visit.partition,
-            worker=workers.index(visit.worker),
-            start=visit.started,
-            end=visit.ended,
-            epoch=visit.epoch,
+            partition=sub_epoch.partition,
+            worker=workers.index(sub_epoch.worker),
+            start=sub_epoch.started,
+            end=sub_epoch.ended,
+            epoch=sub_epoch.epoch,
         )
         for m, name in enumerate(models)
-        for visit in run.models[name].visits
+        for sub_epoch in run.models[name].sub_epochs
     )

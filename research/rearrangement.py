@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.exact.visits import timed, visits
+from cerebro.scheduling.exact.required_sub_epochs import required_sub_epochs, timed
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 
@@ -46,7 +46,10 @@ def rearrange(problem: Problem) -> Schedule:
             "vector rearrangement schedules plain open shops only (one epoch, one GPU per worker, one holder per "
             "partition): use another policy for this problem"
         )
-    wanted = {(option.model, option.worker): option for option, *_ in (v.options for v in visits(problem))}
+    wanted = {
+        (option.model, option.worker): option
+        for option, *_ in (v.options for v in required_sub_epochs(problem))
+    }
     times = [[wanted[m, w].seconds for w in range(problem.num_workers)] for m in range(problem.num_models)]
     longest = max(map(max, times))
     padded = _padded(times, longest)

@@ -267,7 +267,7 @@ def import_cycles(root: Path) -> Iterator[Finding]:
 CHECKS = (roundabout_prose, vague_names, large_folders, large_classes, import_cycles)
 
 KNOWN_CLASSES = {
-    "Visit": 29,
+    "CompletedSubEpoch": 29,
 }
 """Classes above the limit, with their number of attributes. Entries only shrink and disappear."""
 

@@ -278,7 +278,7 @@ def replay(
         # For logs without a number of threads: the current number of the workers.
         cores = min((w.record.cores for w in connection.kvs.workers()), default=1)
         # Some frameworks read this variable only once, at import.
-        os.environ.setdefault(CORES, str(models[0].visits[0].cores or cores))
+        os.environ.setdefault(CORES, str(models[0].sub_epochs[0].cores or cores))
         misc_dir = fetch_misc(record.locators.misc, volumes.misc)
         fitted = state.datasets[plan.dataset].fitted
         stored = None if fitted is None else connection.files.shared(fitted.name)
@@ -306,11 +306,11 @@ def replay(
                 is_single=tolerance > 0,
             )
             trainee = repeat.train(trained, temporary)
-            reference = trained.visits[-1].checkpoint
+            reference = trained.sub_epochs[-1].checkpoint
             saved = checkpoints.load(folder, reference, default_device())
             return ReplayResult(
                 model=trained.id,
-                sub_epochs=len(trained.visits),
+                sub_epochs=len(trained.sub_epochs),
                 differences=tuple(
                     comparison.differences(
                         comparison.trained(trainee.state()), comparison.trained(saved), tolerance=tolerance
@@ -320,12 +320,12 @@ def replay(
                 is_random=repeat.is_random,
                 is_inexact=rounds_at_random(),
                 rebuilt=rebuilt,
-                assumed_threads=0 if all(visit.cores for visit in trained.visits) else cores,
+                assumed_threads=0 if all(sub_epoch.cores for sub_epoch in trained.sub_epochs) else cores,
             )
 
         for trained in models:
-            folder = connection.files.checkpoints(trained.visits[-1].checkpoint)
-            notify(f"{trained.id}: replaying {len(trained.visits)} sub-epochs")
+            folder = connection.files.checkpoints(trained.sub_epochs[-1].checkpoint)
+            notify(f"{trained.id}: replaying {len(trained.sub_epochs)} sub-epochs")
             try:
                 yield fork_with_folder(partial(replay_model, trained, folder), f"the replay of {trained.id}")
             except Exception as error:

@@ -223,6 +223,6 @@ def _status(run: Run, model: Model) -> Status:
 
 def _checkpoint(model: Model, epoch: int | None) -> CheckpointRef | None:
     found = model.epoch_checkpoint(epoch) if epoch else None
-    if found is None and model.visits:
-        found = model.visits[-1].checkpoint
+    if found is None and model.sub_epochs:
+        found = model.sub_epochs[-1].checkpoint
     return None if found is None or found.name in model.checkpoints.removed else found

@@ -151,16 +151,16 @@ def _position(run: Run, model: Model, epoch: int, axis: Axis) -> float:
     """Return the end of an epoch on the axis; for the current epoch, the end of its newest sub-epoch."""
     if axis == "epoch":
         return float(epoch)
-    sub_epochs = model.visits_until(epoch)
+    sub_epochs = model.sub_epochs_until(epoch)
     if axis == "time":
-        return model.visits[sub_epochs - 1].ended - run.clock.first_start if sub_epochs else 0.0
+        return model.sub_epochs[sub_epochs - 1].ended - run.clock.first_start if sub_epochs else 0.0
     rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
     compacted = min(epoch, model.archived_epochs)
     return float(
         model.summaries.rows_until(compacted)
         + sum(
             v.rows or sum(rows.get(p, 0) for p in v.partitions)
-            for v in model.visits[model.visits_until(compacted) : sub_epochs]
+            for v in model.sub_epochs[model.sub_epochs_until(compacted) : sub_epochs]
         )
     )
 

@@ -132,7 +132,7 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
             redone=model.effort.repeated_attempts,
             compute_s=model.effort.compute_s,
             started=model.effort.began,
-            ended=model.visits[-1].ended if model.own_sub_epochs else 0.0,
+            ended=model.sub_epochs[-1].ended if model.own_sub_epochs else 0.0,
         ),
         failure=model.failures.final,
         parent=Parent(

@@ -98,12 +98,12 @@ def _with_gangs(problem: Problem) -> float:
             ]
             gangs = problem.gangs[model]
             shares = [(gang.seconds * size + gang.fixed / gang.workers, gang) for gang in gangs]
-            visits = _visits(problem, model, 1 << partition)
-            row += visits * min(
+            sub_epochs = _sub_epochs(problem, model, 1 << partition)
+            row += sub_epochs * min(
                 [parallel_plan.sub_epoch_s(size) for parallel_plan in parallel_plans]
                 + [seconds for seconds, _ in shares]
             )
-            work += visits * min(
+            work += sub_epochs * min(
                 [parallel_plan.sub_epoch_s(size) * parallel_plan.gpus for parallel_plan in parallel_plans]
                 + [seconds * gang.workers * gang.gpus for seconds, gang in shares]
             )
@@ -125,7 +125,7 @@ def _chain(problem: Problem, model: int) -> float:
         sub_epochs = [_fastest(problem, model, p) for p in range(problem.num_partitions) if mask >> p & 1]
         for ready, seconds in sorted(sub_epochs):
             now = max(now, ready) + seconds
-    return now if _visits(problem, model, problem.all_partitions) else 0.0
+    return now if _sub_epochs(problem, model, problem.all_partitions) else 0.0
 
 
 def _epochs(problem: Problem, model: int) -> Iterator[int]:
@@ -147,7 +147,7 @@ def _fastest(problem: Problem, model: int, partition: int) -> tuple[float, float
     )
 
 
-def _visits(problem: Problem, model: int, mask: int) -> int:
+def _sub_epochs(problem: Problem, model: int, mask: int) -> int:
     """Count the model's remaining sub-epochs on the partitions of the mask."""
     first = (problem.remaining_partitions[model] & mask).bit_count()
     return first + (problem.epochs - 1) * (problem.all_partitions & mask).bit_count()
@@ -199,9 +199,9 @@ def _kinds(problem: Problem) -> list[_Kind]:
         # Without fixed parts, all sizes form one kind: fewer kinds allow more rounds of the weighted bound.
         is_fixed = any(parallel_plan.fixed for parallel_plans in row for parallel_plan in parallel_plans)
         for p, size in enumerate(problem.sizes):
-            if visits := _visits(problem, model, 1 << p):
+            if sub_epochs := _sub_epochs(problem, model, 1 << p):
                 of_size = size if is_fixed else 1.0
-                amounts[model, problem.places(model, p), of_size] += visits * size / of_size
+                amounts[model, problem.places(model, p), of_size] += sub_epochs * size / of_size
     return [
         _Kind(model, amount, _parallel_plans(problem, model, places, size))
         for (model, places, size), amount in amounts.items()

@@ -61,7 +61,7 @@ class _Run:
         self._rng = random.Random(f"choices {seed}")
         self._state = DispatchState(conditions.estimated(problem))
         self._replicas = list(self._state.holders.held)
-        self._visits = [self._count(partition) for partition in range(problem.num_partitions)]
+        self._sub_epochs_due = [self._count(partition) for partition in range(problem.num_partitions)]
         self._wanted = problem.all_partitions
         self._due: dict[int, float] = {}
         self._events: list[tuple[float, int, int]] = []
@@ -133,8 +133,8 @@ class _Run:
         technique = self._problem.parallel_plans[model][placement.worker][0].technique
         self._sub_epochs.append(placement._replace(end=now, technique=technique))
         state.finish(model, now)
-        self._visits[placement.partition] -= 1
-        if not self._visits[placement.partition]:
+        self._sub_epochs_due[placement.partition] -= 1
+        if not self._sub_epochs_due[placement.partition]:
             self._wanted &= ~(1 << placement.partition)
 
     def _go(self, worker: int, now: float) -> None:
@@ -176,7 +176,7 @@ class _Run:
         partition = (mask & -mask).bit_length() - 1
         held = ", ".join(problem.workers[w] for w in problem.places(model, partition))
         return (
-            f"the run can never end: model {problem.models[model]!r} has yet to visit partition {partition}, but none "
-            f"of the workers that could run it ({held}) comes back; let one come back, or let another one hold the "
-            "partition too"
+            f"the run can never end: model {problem.models[model]!r} has yet to train on partition {partition}, but "
+            f"none of the workers that could run it ({held}) comes back; let one come back, or let another one "
+            "hold the partition too"
         )

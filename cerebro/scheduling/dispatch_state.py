@@ -218,7 +218,7 @@ class DispatchState:
     def drop(self, model: int) -> None:
         """Remove the model's remaining work. A running sub-epoch keeps its GPUs."""
         for partition in range(len(self.sizes)):
-            self._count(model, partition, -self._visits_left(model, partition))
+            self._count(model, partition, -self._sub_epochs_left(model, partition))
         self.open[model] = 0
         self.epoch[model] = self.epochs[model]
 
@@ -226,7 +226,7 @@ class DispatchState:
         """Restore a dropped model at `epoch`, with the partitions of mask `open_mask` open."""
         self.epoch[model], self.open[model] = epoch, open_mask
         for partition in range(len(self.sizes)):
-            self._count(model, partition, self._visits_left(model, partition))
+            self._count(model, partition, self._sub_epochs_left(model, partition))
 
     def set_priority(self, model: int, priority: int) -> None:
         """Set the model's priority; higher ones go first."""
@@ -243,7 +243,7 @@ class DispatchState:
         """
         for sign in (-1, +1):
             for partition in range(len(self.sizes)):
-                self._count(model, partition, sign * self._visits_left(model, partition))
+                self._count(model, partition, sign * self._sub_epochs_left(model, partition))
             if sign < 0:
                 self.epochs[model], self.epoch[model], self.open[model] = epochs, epoch, open_mask
 
@@ -278,7 +278,7 @@ class DispatchState:
         for sign in (-1, +1):
             for partition in partitions:
                 for model in range(len(self.open)):
-                    self._count(model, partition, sign * self._visits_left(model, partition))
+                    self._count(model, partition, sign * self._sub_epochs_left(model, partition))
             if sign < 0:
                 self.holders = holders
                 # Clear rounding residue of workers without partitions.
@@ -309,12 +309,12 @@ class DispatchState:
         ahead = list(map(operator.sub, self.epochs, self.epoch))
         self.work.recount(ahead, self.open, self.sizes, self.holders)
 
-    def _visits_left(self, model: int, partition: int) -> int:
+    def _sub_epochs_left(self, model: int, partition: int) -> int:
         return self.epochs[model] - self.epoch[model] + (self.open[model] >> partition & 1)
 
-    def _count(self, model: int, partition: int, visits: int) -> None:
-        """Add `visits` sub-epochs of the model on the partition to the sums."""
-        self.work.add(model, visits, self.sizes[partition], self.holders.of[partition])
+    def _count(self, model: int, partition: int, sub_epochs: int) -> None:
+        """Add `sub_epochs` sub-epochs of the model on the partition to the sums."""
+        self.work.add(model, sub_epochs, self.sizes[partition], self.holders.of[partition])
 
     def _weigh(self, model: int, worker: int, sign: int) -> None:
         mask = self.work.partitions_of(model, worker, self.holders)
@@ -322,4 +322,4 @@ class DispatchState:
             lowest = mask & -mask
             mask ^= lowest
             partition = lowest.bit_length() - 1
-            self._count(model, partition, sign * self._visits_left(model, partition))
+            self._count(model, partition, sign * self._sub_epochs_left(model, partition))

@@ -71,34 +71,34 @@ class RemainingWork:
         self.fixed[model][worker] = fixed
         self._is_narrow = self._is_narrow and need == 1
 
-    def add(self, model: int, visits: int, size: float, holders: Sequence[int]) -> None:
-        """Add sub-epochs on a partition to the sums; subtract them if `visits` is negative.
+    def add(self, model: int, sub_epochs: int, size: float, holders: Sequence[int]) -> None:
+        """Add sub-epochs on a partition to the sums; subtract them if `sub_epochs` is negative.
 
         Args:
-            visits: number of sub-epochs.
+            sub-epochs: number of sub-epochs.
             size: size of the partition.
             holders: workers that have it.
         """
-        if not visits:
+        if not sub_epochs:
             return
         row = self.time[model]
         if len(holders) == 1:
             worker = holders[0]
             if row[worker] != NEVER:
                 seconds = row[worker] * size + self.fixed[model][worker]
-                self.model_left[model] += visits * seconds
-                self.worker_left[worker] += visits * seconds * self._share(model, worker)
+                self.model_left[model] += sub_epochs * seconds
+                self.worker_left[worker] += sub_epochs * seconds * self._share(model, worker)
             return
         fixed = self.fixed[model]
         fitting = [w for w in holders if row[w] != NEVER]
         if not fitting:
             # No present worker can run it: use the mean over all workers, so the model keeps its priority.
             known = [t * size + f for t, f in zip(row, fixed, strict=True) if t != NEVER]
-            self.model_left[model] += visits * (sum(known) / len(known) if known else 0.0)
+            self.model_left[model] += sub_epochs * (sum(known) / len(known) if known else 0.0)
             return
         seconds_at = {w: row[w] * size + fixed[w] for w in fitting}
-        self.model_left[model] += visits * min(seconds_at.values())
-        share = visits * shared_s(seconds * self._share(model, w) for w, seconds in seconds_at.items())
+        self.model_left[model] += sub_epochs * min(seconds_at.values())
+        share = sub_epochs * shared_s(seconds * self._share(model, w) for w, seconds in seconds_at.items())
         for w in fitting:
             self.worker_left[w] += share
 

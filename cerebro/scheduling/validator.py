@@ -92,7 +92,7 @@ def validate(problem: Problem, schedule: Schedule, *, actual: bool = False) -> R
     for sub_epoch in known:
         violations += _place(problem, sub_epoch, slack, actual)
         violations += _readiness(problem, sub_epoch, slack)
-    violations += _visits(problem, known)
+    violations += _sub_epochs(problem, known)
     violations += _isolation(problem, known, slack)
     violations += _capacity(problem, known, slack)
     return Report(
@@ -167,7 +167,7 @@ def _readiness(problem: Problem, sub_epoch: Placement, slack: float) -> Iterator
             yield f"{_name(problem, sub_epoch)} starts at {sub_epoch.start:g} s, but {what} is ready at {ready:g} s"
 
 
-def _visits(problem: Problem, sub_epochs: Iterable[Placement]) -> Iterator[str]:
+def _sub_epochs(problem: Problem, sub_epochs: Iterable[Placement]) -> Iterator[str]:
     """Check that each model trains on each partition once per epoch.
 
     In the first epoch only where needed.

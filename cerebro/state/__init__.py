@@ -5,7 +5,7 @@ The code has no side effects. Controller, notebook, page, command line and repla
 
 from cerebro.state.cluster import ClusterState
 from cerebro.state.experiment import ExperimentState
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.models.positions import position_of
 from cerebro.state.repair import repair_state
@@ -29,6 +29,7 @@ from cerebro.state.workers import Worker
 __all__ = [
     "ClusterState",
     "CommandRecord",
+    "CompletedSubEpoch",
     "Dataset",
     "ExperimentState",
     "Model",
@@ -40,7 +41,6 @@ __all__ = [
     "Task",
     "TaskKey",
     "TaskState",
-    "Visit",
     "Worker",
     "epoch_report",
     "explained",

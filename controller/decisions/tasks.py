@@ -110,14 +110,14 @@ def _train(
     if key.epoch is None or key.partition is None:
         raise IllegalEventError(f"{key} names no sub-epoch")
     model = run.models[key.model or ""]
-    newest = model.visits[-1].checkpoint if model.visits else None
+    newest = model.sub_epochs[-1].checkpoint if model.sub_epochs else None
     terms = model.configs.versions[model.version_for(str(key))]
     return TrainTask(
         **_model_fields(record, state, run, key, terms.hyperparams),
         epoch=key.epoch,
         partition=key.partition,
-        sub_epoch=len(model.visits),
-        position=position_of(model, run.plan.partitions, len(model.visits), terms),
+        sub_epoch=len(model.sub_epochs),
+        position=position_of(model, run.plan.partitions, len(model.sub_epochs), terms),
         checkpoint=newest,
         savepoint=_savepoint(run, model, key, parallel_plan),
         parallel_plan=parallel_plan,
@@ -132,22 +132,22 @@ def verification(
     record: ExperimentRecord, state: ExperimentState, run: Run, found: Verification, worker: Worker
 ) -> VerificationTask:
     """Return the next verification of a sub-epoch, for a worker."""
-    key, model, visit = found.next_key, run.models[found.sub_epoch.model or ""], found.visit
+    key, model, sub_epoch = found.next_key, run.models[found.sub_epoch.model or ""], found.completed
     if not isinstance(run.plan, FitPlan):
         raise IllegalEventError(f"{key} belongs to no fit run")
     dataset = state.datasets.get(run.plan.dataset)
     needed = run.kept_checkpoints(model, but=found) | _evaluated(state, run, model)
     return VerificationTask(
         **_model_fields(record, state, run, key, found.hyperparams),
-        epoch=visit.epoch,
-        partition=visit.partition,
+        epoch=sub_epoch.epoch,
+        partition=sub_epoch.partition,
         sub_epoch=found.number,
         position=position_of(model, run.plan.partitions, found.number),
         checkpoint=found.start_checkpoint,
-        validation=_validation(model, visit.validated),
-        expected=visit.checkpoint,
-        metrics=visit.metrics,
-        threads=visit.cores,
+        validation=_validation(model, sub_epoch.validated),
+        expected=sub_epoch.checkpoint,
+        metrics=sub_epoch.metrics,
+        threads=sub_epoch.cores,
         is_exact=is_exact(found, worker),
         spare=tuple(sorted(found.files - needed)),
         fitted=dataset.fitted if dataset is not None else None,
@@ -162,7 +162,7 @@ def _measuring(request: FitRequest, run: Run, model: Model, epoch: int) -> dict[
     """
     rules = request.search.stop if request.search is not None else ()
     read = {request.metric, *(rule.metric for rule in rules if isinstance(rule, Above | Below))}
-    known = model.returns if model.visits and not run.is_validated else ()
+    known = model.returns if model.sub_epochs and not run.is_validated else ()
     return {"merges": model.returned_in(epoch), "needs": tuple(sorted(read.intersection(known)))}
 
 

@@ -30,7 +30,7 @@ from cerebro.contract.stored.history import (
 )
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import ConflictError, PermanentError
-from cerebro.state import ExperimentState, Run, TaskKey, Visit
+from cerebro.state import CompletedSubEpoch, ExperimentState, Run, TaskKey
 from controller.decisions.core import Core
 from controller.projections.priors import Priors
 from controller.projections.sub_epoch_times import shown_by, technique_of
@@ -93,26 +93,26 @@ def shown(state: ExperimentState, event: Event) -> Shown | None:
     if key.kind != "train" or not isinstance(run.plan, FitPlan) or not isinstance(run.request, FitRequest):
         return None
     model = run.models[key.model or ""]
-    visit = model.visits[-1]
-    row = _row(visit)
+    sub_epoch = model.sub_epochs[-1]
+    row = _row(sub_epoch)
     if row is None:
         return None
     return Shown(
         event.seq,
         run.request.code,
         run.plan.dataset,
-        model.hyperparams_of(len(model.visits) - 1),
-        state.workers[visit.worker].device,
-        _parallel_plan(visit),
+        model.hyperparams_of(len(model.sub_epochs) - 1),
+        state.workers[sub_epoch.worker].device,
+        _parallel_plan(sub_epoch),
         row,
     )
 
 
-def _row(visit: Visit) -> SubEpochHistory | None:
-    rows, seconds, fixed_s = shown_by(visit)
+def _row(sub_epoch: CompletedSubEpoch) -> SubEpochHistory | None:
+    rows, seconds, fixed_s = shown_by(sub_epoch)
     if rows <= 0 or seconds <= 0:
         return None
-    return SubEpochHistory.of(rows=rows, seconds=seconds, fixed_s=fixed_s, peak_bytes=visit.peak_bytes)
+    return SubEpochHistory.of(rows=rows, seconds=seconds, fixed_s=fixed_s, peak_bytes=sub_epoch.peak_bytes)
 
 
 def priors(
@@ -129,9 +129,9 @@ def priors(
     return Priors(rows, code=code or run.request.code, dataset=run.plan.dataset, devices=devices)
 
 
-def _parallel_plan(visit: Visit) -> str:
-    workers = f" on {1 + len(visit.other_members)} workers" if visit.other_members else ""
-    return f"{technique_of(visit.parallel_plan)}{workers}"
+def _parallel_plan(sub_epoch: CompletedSubEpoch) -> str:
+    workers = f" on {1 + len(sub_epoch.other_members)} workers" if sub_epoch.other_members else ""
+    return f"{technique_of(sub_epoch.parallel_plan)}{workers}"
 
 
 class RunHistory:

@@ -17,7 +17,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import CurvePoint
 from cerebro.scheduling.convergence import UNSEEN, Progress, Quantum, Rule, Sample
 from cerebro.scheduling.policies import ByPriorityScore, Policy
-from cerebro.state import ExperimentState, Model, Run, Visit
+from cerebro.state import CompletedSubEpoch, ExperimentState, Model, Run
 from cerebro.state.models.sub_epochs import EpochSummary
 
 _LOSS = "loss"
@@ -25,7 +25,7 @@ _LOSS = "loss"
 _LARGEST = 1e100
 """Values beyond this are equally bad; their squares are still finite."""
 
-_ModelInputs = tuple[int, Visit | None, int, int]
+_ModelInputs = tuple[int, CompletedSubEpoch | None, int, int]
 """A model's inputs: number of sub-epochs, the last one, its epochs, and the number compacted."""
 
 
@@ -80,7 +80,8 @@ class PriorityScores:
         """Update models with changed sub-epochs; return True if any changed. `rows`: of all partitions."""
         models = list(run.models.values())
         inputs = [
-            (len(m.visits), m.visits[-1] if m.visits else None, m.epochs, m.archived_epochs) for m in models
+            (len(m.sub_epochs), m.sub_epochs[-1] if m.sub_epochs else None, m.epochs, m.archived_epochs)
+            for m in models
         ]
         if inputs == self._inputs:
             return False
@@ -108,7 +109,7 @@ class PriorityScores:
         reported = known.reported
         is_one_more = (
             count == known.inputs[0] + 1
-            and (count < 2 or (model.visits.knows(count - 2) and model.visits[-2] is known.inputs[1]))
+            and (count < 2 or (model.sub_epochs.knows(count - 2) and model.sub_epochs[-2] is known.inputs[1]))
             and self._inputs[number][3] == known.inputs[3]
         )
         if not is_one_more or not reported:
@@ -132,7 +133,7 @@ def _epochs(run: Run, model: Model) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shown:
-    """Results of a model's first `visits` sub-epochs.
+    """Results of a model's first `sub_epochs` sub-epochs.
 
     Attributes:
         measure: metric for comparing models; "" for the training metric.
@@ -141,7 +142,7 @@ class _Shown:
         seconds: training time.
     """
 
-    visits: int = 0
+    sub_epochs: int = 0
     measure: str = ""
     total_rows: int = 0
     done: int = 0
@@ -155,31 +156,31 @@ class _Shown:
         """Return the results with all sub-epochs; rebuilt for another metric."""
         if (self.measure, self.total_rows) != (measure, total_rows):
             return _Shown(measure=measure, total_rows=total_rows)._with(
-                run, _all_shown(model), len(model.visits)
+                run, _all_shown(model), len(model.sub_epochs)
             )
-        return self._with(run, _all_shown(model, self.visits), len(model.visits))
+        return self._with(run, _all_shown(model, self.sub_epochs), len(model.sub_epochs))
 
-    def _with(self, run: Run, visits: Sequence[Visit], count: int) -> _Shown:
+    def _with(self, run: Run, sub_epochs: Sequence[CompletedSubEpoch], count: int) -> _Shown:
         done, trained, seconds, since = self.done, self.trained, self.seconds, self.since
         has_diverged, quanta = self.has_diverged, list(self.quanta)
-        for visit in visits:
-            took = visit.compute_s or visit.ended - visit.started
+        for sub_epoch in sub_epochs:
+            took = sub_epoch.compute_s or sub_epoch.ended - sub_epoch.started
             start = done / self.total_rows
             samples = tuple(
-                _samples(run, visit, self.measure, start=start, total_rows=self.total_rows, took=took)
+                _samples(run, sub_epoch, self.measure, start=start, total_rows=self.total_rows, took=took)
             )
             if samples:
-                since = since if quanta else visit.ended
+                since = since if quanta else sub_epoch.ended
                 quanta.append(Quantum(samples))
-            is_now = visit.has_diverged and visit.reported == self.measure
+            is_now = sub_epoch.has_diverged and sub_epoch.reported == self.measure
             if is_now or samples:
                 has_diverged = is_now
-            done += visit.rows
-            trained += visit.rows - visit.resumed_rows
+            done += sub_epoch.rows
+            trained += sub_epoch.rows - sub_epoch.resumed_rows
             seconds += took
         return replace(
             self,
-            visits=count,
+            sub_epochs=count,
             done=done,
             trained=trained,
             seconds=seconds,
@@ -204,19 +205,19 @@ class _Shown:
 _NOTHING: _ModelInputs = (-1, None, 0, 0)
 
 
-def _all_shown(model: Model, since: int = 0) -> list[Visit]:
+def _all_shown(model: Model, since: int = 0) -> list[CompletedSubEpoch]:
     """Return the sub-epochs after the first `since`; a compacted epoch counts as one."""
-    if since >= model.visits.archived:
-        return model.visits[since:]
+    if since >= model.sub_epochs.archived:
+        return model.sub_epochs[since:]
     return [
         *(_together(epoch, known) for epoch, known in enumerate(model.summaries, start=1)),
-        *model.visits.recent_visits,
+        *model.sub_epochs.recent,
     ]
 
 
-def _together(epoch: int, known: EpochSummary) -> Visit:
+def _together(epoch: int, known: EpochSummary) -> CompletedSubEpoch:
     """Return a compacted epoch as one sub-epoch."""
-    return Visit(
+    return CompletedSubEpoch(
         epoch=epoch,
         partition=0,
         attempt=0,
@@ -240,18 +241,18 @@ def _together(epoch: int, known: EpochSummary) -> Visit:
 
 
 def _samples(
-    run: Run, visit: Visit, measure: str, *, start: float, total_rows: int, took: float
+    run: Run, sub_epoch: CompletedSubEpoch, measure: str, *, start: float, total_rows: int, took: float
 ) -> Iterator[Sample]:
     """Yield the samples of a sub-epoch's metric; smaller is better."""
-    request, found = run.fit_request, visit.metrics
+    request, found = run.fit_request, sub_epoch.metrics
     name = measure or (request.metric if request.metric in found else _LOSS)
-    points = visit.points if visit.reported == name else ()
+    points = sub_epoch.points if sub_epoch.reported == name else ()
     if not points and name in found:
         points = (CurvePoint(took / 2, found[name], 1),)
     sign = -1.0 if name == request.metric and request.mode == "max" else 1.0
     for point in points:
         # By rows instead of seconds, because workers differ in speed.
-        rows = visit.resumed_rows + (visit.rows - visit.resumed_rows) * min(
+        rows = sub_epoch.resumed_rows + (sub_epoch.rows - sub_epoch.resumed_rows) * min(
             1.0, point.seconds / (took or 1.0)
         )
         value = max(-_LARGEST, min(_LARGEST, sign * point.mean))

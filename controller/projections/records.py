@@ -179,7 +179,7 @@ def _start(state: ExperimentState, run: str, model: Model) -> Addition:
 
 
 def _commit(state: ExperimentState, committed: Committed, model: Model, ended: Ended) -> Addition:
-    sub_epoch = len(model.visits) - 1
+    sub_epoch = len(model.sub_epochs) - 1
     epochs = max(model.epochs, state.runs[committed.run].fit_request.epochs)
     return Addition(
         state.name,
@@ -189,7 +189,7 @@ def _commit(state: ExperimentState, committed: Committed, model: Model, ended: E
         ended.time,
         committed.values,
         # A model's curves continue its parent's.
-        rows_before=model.lineage.rows + model.effort.rows - model.visits[-1].rows,
+        rows_before=model.lineage.rows + model.effort.rows - model.sub_epochs[-1].rows,
         live_values=live_share(sub_epoch, epochs * len(model.partitions)),
         ended=ended,
         is_sub_epoch=committed.is_sub_epoch,

@@ -15,7 +15,7 @@ from cerebro.contract.events import TaskCommitted
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import FitPlan
 from cerebro.scheduling.estimates import Estimates
-from cerebro.state import Run, TaskKey, Visit, Worker
+from cerebro.state import CompletedSubEpoch, Run, TaskKey, Worker
 from controller.projections.priority_scores import PriorityScores
 from controller.projections.priors import Priors
 
@@ -45,15 +45,15 @@ def technique_of(parallel_plan: ParallelPlan | None) -> str:
     return "" if parallel_plan is None or parallel_plan.is_single else parallel_plan.label
 
 
-def shown_by(visit: Visit) -> tuple[int, float, float]:
+def shown_by(sub_epoch: CompletedSubEpoch) -> tuple[int, float, float]:
     """Return (rows, their seconds, fixed seconds) of a sub-epoch.
 
     Without the start of the process and imports, which happen once. Starting ranks counts as fixed.
     """
-    seconds = visit.compute_s or visit.ended - visit.started
+    seconds = sub_epoch.compute_s or sub_epoch.ended - sub_epoch.started
     # Without a worker's times, all is one.
-    fixed_s = visit.load_s + visit.save_s if visit.compute_s else 0.0
-    return visit.rows - visit.resumed_rows, seconds, fixed_s
+    fixed_s = sub_epoch.load_s + sub_epoch.save_s if sub_epoch.compute_s else 0.0
+    return sub_epoch.rows - sub_epoch.resumed_rows, seconds, fixed_s
 
 
 class SubEpochTimes:
@@ -81,17 +81,21 @@ class SubEpochTimes:
         self._settled, self._settle_at = 0, 1
         self._fewest = models * len(run.fit_rows) // _PAIRS
         self._trials = 0
-        self._noted: deque[tuple[str, Visit]] = deque(maxlen=_REMEMBERED * models * len(run.fit_rows))
+        self._noted: deque[tuple[str, CompletedSubEpoch]] = deque(
+            maxlen=_REMEMBERED * models * len(run.fit_rows)
+        )
 
     @classmethod
     def of(cls, run: Run, priors: Priors | None = None) -> SubEpochTimes:
         """Return the times from a run's committed sub-epochs, or the newest of very many."""
         times = cls(run, priors)
-        visits = (
-            (visit.ended, model.id, visit) for model in run.models.values() for visit in model.kept_visits
+        sub_epochs = (
+            (sub_epoch.ended, model.id, sub_epoch)
+            for model in run.models.values()
+            for sub_epoch in model.kept_sub_epochs
         )
-        newest = nlargest(_AT_START, visits)
-        times._noted.extend((name, visit) for _, name, visit in reversed(newest))
+        newest = nlargest(_AT_START, sub_epochs)
+        times._noted.extend((name, sub_epoch) for _, name, sub_epoch in reversed(newest))
         times.see_trials(run)
         return times
 
@@ -117,7 +121,7 @@ class SubEpochTimes:
         """Process an event that the experiment's state, including `run`, has just applied."""
         key = TaskKey.parse(event.task)
         if key.kind == "train" and key.run == self.run:
-            self._noted.append((key.model or "", run.models[key.model or ""].visits[-1]))
+            self._noted.append((key.model or "", run.models[key.model or ""].sub_epochs[-1]))
 
     def expect(self, run: Run, workers: Mapping[str, Worker]) -> None:
         """Use the priors for workers and new models. Idempotent."""
@@ -169,12 +173,12 @@ class SubEpochTimes:
         while self._noted:
             self._observe(*self._noted.popleft())
 
-    def _observe(self, model: str, visit: Visit) -> None:
-        self._load_s = max(visit.load_s, _FADING * self._load_s)
-        rows, seconds, fixed_s = shown_by(visit)
-        technique = technique_of(visit.parallel_plan)
+    def _observe(self, model: str, sub_epoch: CompletedSubEpoch) -> None:
+        self._load_s = max(sub_epoch.load_s, _FADING * self._load_s)
+        rows, seconds, fixed_s = shown_by(sub_epoch)
+        technique = technique_of(sub_epoch.parallel_plan)
         self._estimates.observe(
-            model, visit.worker, rows=rows, seconds=seconds, fixed_s=fixed_s, technique=technique
+            model, sub_epoch.worker, rows=rows, seconds=seconds, fixed_s=fixed_s, technique=technique
         )
         count = self._estimates.observations
         if count >= self._settle_at:

@@ -115,7 +115,7 @@ def _may(worker: Worker, run: Run, verification: Verification, views: Views) -> 
     """True if a worker can give the next result, now or later."""
     assert run.plan is not None
     return (
-        may_reexecute(worker, run.plan.dataset, verification.visit.partition)
+        may_reexecute(worker, run.plan.dataset, verification.completed.partition)
         and worker.name not in verification.seen_by
         and (is_exact(verification, worker) or not any(r.is_exact for r in verification.reexecutions[:1]))
         and _has_room(verification, views.get(worker.name))
@@ -127,8 +127,8 @@ def _has_room(verification: Verification, view: WorkerView | None) -> bool:
     if view is None:
         return True
     limits = (
-        (limit_of(view, "host"), verification.visit.peak_bytes),
-        (limit_of(view, "device"), verification.visit.peak_gpu_bytes),
+        (limit_of(view, "host"), verification.completed.peak_bytes),
+        (limit_of(view, "device"), verification.completed.peak_gpu_bytes),
     )
     return all(limit is None or has_room(limit, peak) for limit, peak in limits)
 

@@ -57,7 +57,7 @@ class Leftovers:
     @classmethod
     def of(cls, volumes: Volumes, experiment: str, run: Run, model: Model) -> Leftovers:
         """Return the files to remove by the log. If the model trains again, its next commit removes the rest."""
-        own_files = {visit.file for visit in model.known_visits}
+        own_files = {sub_epoch.file for sub_epoch in model.known_sub_epochs}
         # Compacted sub-epochs with files kept for verifications or as parent checkpoints.
         own_files.update(
             file
@@ -65,7 +65,7 @@ class Leftovers:
             if verification.sub_epoch.model == model.id
             for file in verification.files
         )
-        own_files.update(visit.file for visit in run.checkpoints.origins_of(model, run.models))
+        own_files.update(sub_epoch.file for sub_epoch in run.checkpoints.origins_of(model, run.models))
         kept_files = run.kept_checkpoints(model) & own_files
         is_trained_on = model.state is ModelState.ACTIVE or model.busy is not None
         named = _names(set() if is_trained_on else own_files - kept_files)

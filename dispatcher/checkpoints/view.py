@@ -104,7 +104,7 @@ def _has_checkpoint(run: Run, name: str) -> bool:
     if not model.is_pruned:
         return True
     kept_files = run.kept_checkpoints(model)
-    return any(visit.file in kept_files for visit in model.known_visits)
+    return any(sub_epoch.file in kept_files for sub_epoch in model.known_sub_epochs)
 
 
 def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
@@ -116,8 +116,8 @@ def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
     model = run.models.get(parts[2]) if run else None
     if run is None or model is None:
         return None
-    visits = chain(model.known_visits, run.checkpoints.origins_of(model, run.models))
-    return next((visit.checkpoint for visit in visits if visit.file == name), None)
+    sub_epochs = chain(model.known_sub_epochs, run.checkpoints.origins_of(model, run.models))
+    return next((sub_epoch.checkpoint for sub_epoch in sub_epochs if sub_epoch.file == name), None)
 
 
 def _model_rows(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
@@ -126,42 +126,45 @@ def _model_rows(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
     needed = run.kept_checkpoints(model)
     sub_epochs = (
         sub_epoch
-        for sub_epoch in range(model.lineage.sub_epochs, len(model.visits))
-        if model.visits.knows(sub_epoch)
+        for sub_epoch in range(model.lineage.sub_epochs, len(model.sub_epochs))
+        if model.sub_epochs.knows(sub_epoch)
     )
     for sub_epoch in reversed([*sub_epochs]):
-        visit = model.visits[sub_epoch]
-        if visit.checkpoint.name not in needed:
+        completed = model.sub_epochs[sub_epoch]
+        if completed.checkpoint.name not in needed:
             continue
-        is_end = sub_epoch + 1 == model.visits_until(visit.epoch) and visit.epoch <= model.completed_epochs
-        value = model.metric(request.metric, visit.epoch, validated=run.is_validated) if is_end else None
-        is_best = is_end and visit.epoch == row.best_epoch
+        is_end = (
+            sub_epoch + 1 == model.sub_epochs_until(completed.epoch)
+            and completed.epoch <= model.completed_epochs
+        )
+        value = model.metric(request.metric, completed.epoch, validated=run.is_validated) if is_end else None
+        is_best = is_end and completed.epoch == row.best_epoch
         yield CheckpointRow(
             model=row.id,
             index=row.index,
-            epoch=visit.epoch,
+            epoch=completed.epoch,
             is_epoch_end=is_end,
             value=value,
             is_best=is_best,
-            name=visit.checkpoint.name,
-            checksum=visit.checkpoint.checksum,
-            size=visit.checkpoint.size,
-            written=visit.ended,
+            name=completed.checkpoint.name,
+            checksum=completed.checkpoint.checksum,
+            size=completed.checkpoint.size,
+            written=completed.ended,
             reasons=tuple(_reasons(run, model, sub_epoch, is_best=is_best, is_end=is_end)),
         )
 
 
 def _reasons(run: Run, model: Model, sub_epoch: int, *, is_best: bool, is_end: bool) -> Iterable[str]:
-    newest = len(model.visits) - 1
+    newest = len(model.sub_epochs) - 1
     if is_best:
         yield "best epoch"
     if sub_epoch == newest:
         yield "last state" if model.is_trained else "parent of the next sub-epoch"
     if sub_epoch == newest - 1:
         yield "backup of the newest checkpoint"
-    name = model.visits[sub_epoch].file
+    name = model.sub_epochs[sub_epoch].file
     for young in run.checkpoints.young.values():
-        if young.visits[young.lineage.sub_epochs - 1].file == name:
+        if young.sub_epochs[young.lineage.sub_epochs - 1].file == name:
             yield f"parent checkpoint of {young.id}"
-    if is_end and run.is_validated and model.validation.may_come(model.visits[sub_epoch].epoch):
+    if is_end and run.is_validated and model.validation.may_come(model.sub_epochs[sub_epoch].epoch):
         yield "validation pending"

@@ -34,10 +34,10 @@ def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
     open_runs, checkpoints = state.open_runs(), {}
     for each in state.runs.values():
         for model in each.models.values():
-            for visit in model.kept_visits[-2:]:
-                if visit.file in model.checkpoints.removed:
+            for sub_epoch in model.kept_sub_epochs[-2:]:
+                if sub_epoch.file in model.checkpoints.removed:
                     continue
-                checkpoints[visit.checkpoint.name] = visit.checkpoint.size
+                checkpoints[sub_epoch.checkpoint.name] = sub_epoch.checkpoint.size
     reason = ""
     if state.deletion is not None:
         reason = f"{state.deletion.by or 'A user'} has already requested the deletion; the controller is deleting it."

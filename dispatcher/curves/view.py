@@ -163,9 +163,9 @@ class _Positions:
         self._per_epoch = sum(rows.values()) or 1
         self._rows_before: dict[tuple[int, int], int] = {}
         done = model.archived_epochs * sum(rows.values())
-        for visit in model.visits.recent_visits:
-            self._rows_before[visit.epoch, visit.partition] = done
-            done += sum(rows.get(partition, 0) for partition in visit.partitions) or visit.rows
+        for sub_epoch in model.sub_epochs.recent:
+            self._rows_before[sub_epoch.epoch, sub_epoch.partition] = done
+            done += sum(rows.get(partition, 0) for partition in sub_epoch.partitions) or sub_epoch.rows
         self._done = done
 
     def position(self, point: Reported) -> float:

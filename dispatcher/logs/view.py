@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter
 from cerebro.contract.base import Contract
 from cerebro.contract.rest.api import MAX_SEQ
 from cerebro.state import ExperimentState, ModelState, Run, TaskKey, TaskState, waiting_for
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.reports import state_words
 from cerebro.state.tasks.task import Attempt
 from dispatcher.logs.terminal import LEVELS
@@ -94,7 +94,7 @@ class Source:
         return not self.ended
 
 
-_Entry = tuple[float, str, TaskKey | None, str, Visit | Attempt]
+_Entry = tuple[float, str, TaskKey | None, str, CompletedSubEpoch | Attempt]
 """(start, run id, task key, model, attempt). For a compacted sub-epoch the key is None. Treat as immutable."""
 
 
@@ -217,25 +217,25 @@ def _run_entries(run: Run, model: str, since: float = 0.0) -> Iterator[_Entry]:
     """Yield the attempts that started at `since` or later, in any order."""
     for task in run.tasks.by_key.values():
         if model in ("", task.key.model):
-            # A completed sub-epoch is also a visit, so skip its last attempt.
-            is_visit = task.state is TaskState.COMMITTED and task.key.kind == "train"
-            for attempt in task.attempts[:-1] if is_visit else task.attempts:
+            # The model has the completed sub-epoch, so skip its last attempt.
+            is_completed = task.state is TaskState.COMMITTED and task.key.kind == "train"
+            for attempt in task.attempts[:-1] if is_completed else task.attempts:
                 if attempt.started and attempt.started >= since:
                     yield attempt.started, run.id, task.key, "", replace(attempt)
     for name in (model,) if model else run.models:
-        for visit in reversed(run.models[name].kept_visits if name in run.models else ()):
-            if visit.started < since:
+        for sub_epoch in reversed(run.models[name].kept_sub_epochs if name in run.models else ()):
+            if sub_epoch.started < since:
                 break  # sub-epochs of a model follow each other
-            yield visit.started, run.id, None, name, visit
+            yield sub_epoch.started, run.id, None, name, sub_epoch
 
 
 def _number(found: _Entry) -> int:
-    return found[4].attempt if isinstance(found[4], Visit) else found[4].number
+    return found[4].attempt if isinstance(found[4], CompletedSubEpoch) else found[4].number
 
 
 def _source(found: _Entry) -> Source:
     _, run, key, model, attempt = found
-    if isinstance(attempt, Visit):
+    if isinstance(attempt, CompletedSubEpoch):
         key = attempt.key(run, model)
     assert key is not None
     return Source(
@@ -246,7 +246,7 @@ def _source(found: _Entry) -> Source:
         worker=attempt.worker,
         started=attempt.started,
         ended=attempt.ended,
-        outcome="committed" if isinstance(attempt, Visit) else attempt.outcome or "running",
+        outcome="committed" if isinstance(attempt, CompletedSubEpoch) else attempt.outcome or "running",
     )
 
 

@@ -49,10 +49,10 @@ def _config_starts(model: Model) -> Iterator[tuple[int, str]]:
     for sub_epoch, config in model.configs.begun:
         yield config, _sub_epoch_text(model, sub_epoch)
     if model.busy:
-        yield model.configs.active, f"{_sub_epoch_text(model, len(model.visits))}, the current one"
+        yield model.configs.active, f"{_sub_epoch_text(model, len(model.sub_epochs))}, the current one"
     yield len(model.configs.versions) - 1, "the next sub-epoch"
 
 
 def _sub_epoch_text(model: Model, sub_epoch: int) -> str:
     epoch = model.progress.epochs_before(sub_epoch) + 1
-    return f"epoch {epoch}, sub-epoch {sub_epoch - model.visits_until(epoch - 1) + 1}"
+    return f"epoch {epoch}, sub-epoch {sub_epoch - model.sub_epochs_until(epoch - 1) + 1}"

@@ -318,7 +318,7 @@ def _epoch(model: Model, epoch: int, checkpoints: Collection[str]) -> EpochRow:
         is_kept=checkpoint is not None and checkpoint.name in checkpoints,
         rows=totals.rows,
         seconds=totals.seconds,
-        ended=model.visits[model.visits_until(epoch) - 1].ended,
+        ended=model.sub_epochs[model.sub_epochs_until(epoch) - 1].ended,
     )
 
 

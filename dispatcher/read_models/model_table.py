@@ -169,7 +169,7 @@ class ModelTable:
         self._done += row.progress.done
         model = self._run.models[row.id]
         if old is None:
-            self._done -= model.progress.trained - model.own_visited
+            self._done -= model.progress.trained - model.own_trained
         self._all_epochs += model.own_epochs - self._epochs.get(row.id, 0)
         self._epochs[row.id] = model.own_epochs
         due = self._run.due(model)

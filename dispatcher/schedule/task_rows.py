@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.tasks import Failure
-from cerebro.state import Task, TaskKey, Visit
+from cerebro.state import CompletedSubEpoch, Task, TaskKey
 from cerebro.state.reports import state_words
 from cerebro.state.reports.timeline import TaskAttempt
 from cerebro.state.tasks.task import Attempt
@@ -81,7 +81,7 @@ def task_row(
     attempts: Sequence[Attempt],
     *,
     task: Task | None = None,
-    visit: Visit | None = None,
+    sub_epoch: CompletedSubEpoch | None = None,
 ) -> TaskRow:
     """Build the row of a task.
 
@@ -89,7 +89,7 @@ def task_row(
         devices: worker -> number of devices; missing workers have one.
     """
     result = task.result if task else None
-    timings = visit or (result.timings if result else None)
+    timings = sub_epoch or (result.timings if result else None)
     return TaskRow(
         key=str(key),
         what=state_words.task(key),
@@ -101,7 +101,7 @@ def task_row(
         split=key.split or "",
         state=state,
         worker=attempts[-1].worker if attempts else "",
-        rows=visit.rows if visit else result.rows if result else 0,
+        rows=sub_epoch.rows if sub_epoch else result.rows if result else 0,
         rows_failed=result.rows_failed if result else 0,
         start_s=timings.start_s if timings else 0.0,
         load_s=timings.load_s if timings else 0.0,
@@ -122,7 +122,7 @@ def rows_of(found: Iterable[TaskAttempt], devices: Mapping[str, int]) -> list[Ta
         task_attempts.sort(key=lambda each: each.attempt.number)
         attempts = [each.attempt for each in task_attempts]
         rows.append(
-            task_row(devices, key, _state(task_attempts[-1]), attempts, visit=task_attempts[-1].visit)
+            task_row(devices, key, _state(task_attempts[-1]), attempts, sub_epoch=task_attempts[-1].sub_epoch)
         )
     return sorted(rows, key=lambda row: row.attempts[-1].started or row.attempts[-1].assigned, reverse=True)
 
@@ -133,6 +133,6 @@ def _state(newest: TaskAttempt) -> str:
     if not outcome:
         return "running" if newest.attempt.has_run else "assigned"
     if outcome == "committed":
-        is_lost = newest.key.kind == "train" and newest.visit is None
+        is_lost = newest.key.kind == "train" and newest.sub_epoch is None
         return "pending" if is_lost else "committed"
     return "pending" if outcome.startswith("revoked: ") else "failed"

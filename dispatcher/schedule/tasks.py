@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cerebro.state import ExperimentState, Run, Task, TaskState, Visit
+from cerebro.state import CompletedSubEpoch, ExperimentState, Run, Task, TaskState
 from cerebro.state.log_pages import LogPages
 from dispatcher.pages.tables import Paged, page_of
 from dispatcher.read_models.from_log import FromLog
@@ -40,9 +40,10 @@ class TaskQuery(WindowQuery):
     size: int = Field(100, ge=1, le=500)
 
 
-_Entry = tuple[float, str, Task | None, str, Visit | None]
-"""(start, run id, task, model id, visit). A sub-epoch committed at its first attempt has only a model and a visit. A
-plain tuple, because a long run has one per sub-epoch.
+_Entry = tuple[float, str, Task | None, str, CompletedSubEpoch | None]
+"""(start, run id, task, model id, sub-epoch). A sub-epoch committed at its first attempt has no task.
+
+A plain tuple, because a long run has one per sub-epoch.
 """
 
 
@@ -69,7 +70,7 @@ def list_tasks(read_model: ReadModel, query: TaskQuery, now: float) -> TasksView
         return _from_log(state, query, found)
     within = found if found is not None and found.is_chosen else None
     runs = [fit] if within and fit else [run for run in state.runs.values() if query.run in ("", run.id)]
-    tasks = [each for run in runs for each in (*_tasks(run, query), *_visits(run, query))]
+    tasks = [each for run in runs for each in (*_tasks(run, query), *_sub_epochs(run, query))]
     if within is not None:
         tasks = [each for each in tasks if _is_within(each, within)]
     tasks.sort(key=itemgetter(0), reverse=True)
@@ -86,9 +87,9 @@ def _devices(state: ExperimentState) -> dict[str, int]:
 
 
 def _is_within(found: _Entry, window: TimeRange) -> bool:
-    _, _, task, _, visit = found
-    if visit is not None:
-        return visit.started <= window.until and visit.ended >= window.since
+    _, _, task, _, sub_epoch = found
+    if sub_epoch is not None:
+        return sub_epoch.started <= window.until and sub_epoch.ended >= window.since
     if task is None or not task.attempts:
         return False
     newest = task.attempts[-1]
@@ -126,14 +127,14 @@ def _count(state: ExperimentState) -> int:
     """Return the number of tasks. Counts a committed sub-epoch once."""
     return sum(
         len(run.tasks.by_key)
-        + sum(len(model.visits) - model.lineage.sub_epochs for model in run.models.values())
+        + sum(len(model.sub_epochs) - model.lineage.sub_epochs for model in run.models.values())
         - _duplicates(run)
         for run in state.runs.values()
     )
 
 
 def _duplicates(run: Run) -> int:
-    """Return the number of sub-epochs that have both a task and a visit."""
+    """Return the number of completed sub-epochs that have a task too."""
     return sum(
         task.key.kind == "train" and task.state is TaskState.COMMITTED for task in run.tasks.by_key.values()
     )
@@ -151,17 +152,17 @@ def _tasks(run: Run, query: TaskQuery) -> Iterator[_Entry]:
             yield task.attempts[-1].assigned if task.attempts else 0.0, run.id, task, "", None
 
 
-def _visits(run: Run, query: TaskQuery) -> Iterator[_Entry]:
-    """Yield sub-epochs that have a visit but no task."""
+def _sub_epochs(run: Run, query: TaskQuery) -> Iterator[_Entry]:
+    """Yield completed sub-epochs without a task."""
     if query.kind not in ("", "train") or query.state not in ("", "committed"):
         return
     keys, worker = _task_keys(run), query.worker
     for name in (query.model,) if query.model else run.models:
-        for visit in run.models[name].kept_visits if name in run.models else ():
-            if worker in ("", visit.worker, *(member.worker for member in visit.other_members)) and (
-                not keys or (name, visit.epoch, visit.partitions) not in keys
+        for sub_epoch in run.models[name].kept_sub_epochs if name in run.models else ():
+            if worker in ("", sub_epoch.worker, *(member.worker for member in sub_epoch.other_members)) and (
+                not keys or (name, sub_epoch.epoch, sub_epoch.partitions) not in keys
             ):
-                yield visit.started, run.id, None, name, visit
+                yield sub_epoch.started, run.id, None, name, sub_epoch
 
 
 def _task_keys(run: Run) -> set[tuple[str | None, int | None, tuple[int, ...]]]:
@@ -170,17 +171,17 @@ def _task_keys(run: Run) -> set[tuple[str | None, int | None, tuple[int, ...]]]:
 
 
 def _row(state: ExperimentState, found: _Entry, devices: Mapping[str, int]) -> TaskRow:
-    _, name, task, model, visit = found
+    _, name, task, model, sub_epoch = found
     if task is not None:
         return _task_row(state.runs[name], task, devices)
-    assert visit is not None
-    key = visit.key(name, model)
-    return task_row(devices, key, "committed", [visit.as_attempt()], visit=visit)
+    assert sub_epoch is not None
+    key = sub_epoch.key(name, model)
+    return task_row(devices, key, "committed", [sub_epoch.as_attempt()], sub_epoch=sub_epoch)
 
 
 def _task_row(run: Run, task: Task, devices: Mapping[str, int]) -> TaskRow:
     key = task.key
     model = run.models.get(key.model or "") if key.kind == "train" else None
-    visits = model.kept_visits if model else ()
-    committed = (v for v in visits if (v.epoch, v.partitions) == (key.epoch, key.partitions))
-    return task_row(devices, key, task.state.value, task.attempts, task=task, visit=next(committed, None))
+    sub_epochs = model.kept_sub_epochs if model else ()
+    committed = (v for v in sub_epochs if (v.epoch, v.partitions) == (key.epoch, key.partitions))
+    return task_row(devices, key, task.state.value, task.attempts, task=task, sub_epoch=next(committed, None))

@@ -14,7 +14,7 @@ from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import MAX_POINTS, Curve, CurvePoint, TaskBody, TrainTask
 from cerebro.scheduling.convergence.curves import condensed
-from cerebro.state import Visit
+from cerebro.state import CompletedSubEpoch
 from research.hermes.jobs import GPUS, NETWORKS, START_S, Job, Workload
 from research.hermes.sharing import Outcome
 from research.simulation.cluster import Simulation
@@ -80,18 +80,20 @@ def run(jobs: Sequence[Job], policy: str, network: str, work: Workload, *, epoch
         lease_s=_LEASE_SUB_EPOCHS * fmean(job.total_s for job in jobs) / sub_epochs,
     )
     state = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan)).run_whole()
-    visits = {name: model.visits for name, model in state.runs["fit-1"].models.items()}
+    completed_sub_epochs = {name: model.sub_epochs for name, model in state.runs["fit-1"].models.items()}
     return Outcome(
         to_goal_s=fmean(
-            _reached(job, visits[name], sub_epochs) for name, job in by_name.items() if job.is_good
+            _reached(job, completed_sub_epochs[name], sub_epochs)
+            for name, job in by_name.items()
+            if job.is_good
         ),
-        makespan_s=max(visit.ended for each in visits.values() for visit in each),
-        switches=sum(len(each) for each in visits.values()),
+        makespan_s=max(sub_epoch.ended for each in completed_sub_epochs.values() for sub_epoch in each),
+        switches=sum(len(each) for each in completed_sub_epochs.values()),
     )
 
 
-def _reached(job: Job, visits: Sequence[Visit], sub_epochs: int) -> float:
+def _reached(job: Job, completed_sub_epochs: Sequence[CompletedSubEpoch], sub_epochs: int) -> float:
     """Return the time when the job reached its goal."""
     number = min(int(job.goal / job.total * sub_epochs), sub_epochs - 1)
-    visit = visits[number]
-    return visit.started + visit.load_s + (job.goal / job.total - number / sub_epochs) * job.total_s
+    sub_epoch = completed_sub_epochs[number]
+    return sub_epoch.started + sub_epoch.load_s + (job.goal / job.total - number / sub_epochs) * job.total_s

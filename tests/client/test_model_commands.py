@@ -57,11 +57,11 @@ def ask(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> Any:
 def test_a_cold_clone_starts_from_scratch_and_a_warm_clone_continues(story: Story) -> None:
     """With the given values instead of the parent's."""
     (cold,) = ask(story, CommandKind.CLONE_MODEL, "m00", hyperparams={"lr": 0.7}).added
-    assert (story.model(cold).lineage.parent, [*story.model(cold).visits]) == ("m00", [])
+    assert (story.model(cold).lineage.parent, [*story.model(cold).sub_epochs]) == ("m00", [])
     assert story.model(cold).hyperparams == {"batch_size": 1, "lr": 0.7}
     for at, sub_epochs in (("last", 3), ("best", 2), (1, 2)):
         (warm,) = ask(story, CommandKind.CLONE_MODEL, "m00", warm=True, at=at, hyperparams={"lr": 0.9}).added
-        assert [*story.model(warm).visits] == story.model("m00").visits[:sub_epochs]
+        assert [*story.model(warm).sub_epochs] == story.model("m00").sub_epochs[:sub_epochs]
         assert story.model(warm).hyperparams_of(sub_epochs - 1) == {"batch_size": 1, "lr": 0.1}
         assert story.model(warm).hyperparams_of(sub_epochs) == {"batch_size": 1, "lr": 0.9}
 

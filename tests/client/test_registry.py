@@ -154,7 +154,7 @@ def test_a_version_does_not_change_when_the_next_version_is_registered(trained: 
 def test_a_checkpoint_with_a_base_is_copied_as_a_whole(trained: Trained) -> None:
     """The copy is one file with the same checksum."""
     path = trained.checkpoint("m00")
-    whole, reference = path.read_bytes(), trained.story.run.models["m00"].visits[-1].checkpoint
+    whole, reference = path.read_bytes(), trained.story.run.models["m00"].sub_epochs[-1].checkpoint
     base = DurableFile(path.with_name("base"))
     base.write(whole[100:200])
     written = base.commit(named=base_namer())

@@ -77,7 +77,7 @@ class PrunedDisk:
         self._check()
 
     def of(self, model: Model) -> set[str]:
-        own = {visit.file for visit in model.kept_visits}
+        own = {sub_epoch.file for sub_epoch in model.kept_sub_epochs}
         return {name for name in self.files if name in own or _folder(name) == model.id}
 
     # --- Changes of files ---
@@ -121,8 +121,12 @@ class PrunedDisk:
         if "fit-1" not in self.state.runs:
             return
         for model in self.run.models.values():
-            if model.state is ModelState.ACTIVE and model.visits and not self._is_back_at_its_origin(model):
-                assert model.visits[-1].file in self.files, f"the next sub-epoch of {model.id}"
+            if (
+                model.state is ModelState.ACTIVE
+                and model.sub_epochs
+                and not self._is_back_at_its_origin(model)
+            ):
+                assert model.sub_epochs[-1].file in self.files, f"the next sub-epoch of {model.id}"
             for name in self.run.kept_checkpoints(model) if not self._loses else ():
                 assert name in self.files, f"{name} is said to be there"
 
@@ -133,7 +137,7 @@ class PrunedDisk:
         """
         return (
             self._loses
-            and len(model.visits) == model.lineage.sub_epochs > 0
+            and len(model.sub_epochs) == model.lineage.sub_epochs > 0
             and model.id not in self.run.checkpoints.young
         )
 

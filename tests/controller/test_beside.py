@@ -76,12 +76,12 @@ def committed(simulation: Simulation, run: str) -> Counter[str]:
     return Counter(task for task in tasks if task.startswith(f"{run}/"))
 
 
-def assert_visited(state: ExperimentState, run: str, *, epochs: int) -> None:
-    """Check that each model of a fit visits each partition once an epoch."""
+def assert_trained(state: ExperimentState, run: str, *, epochs: int) -> None:
+    """Check that each model of a fit trains on each partition once an epoch."""
     whole = {(epoch, partition): 1 for epoch in range(1, epochs + 1) for partition in range(WORKERS)}
     for model in state.runs[run].models.values():
         assert model.state is ModelState.FINISHED
-        assert Counter((visit.epoch, visit.partition) for visit in model.visits) == whole
+        assert Counter((sub_epoch.epoch, sub_epoch.partition) for sub_epoch in model.sub_epochs) == whole
 
 
 def assert_read_when_finished(simulation: Simulation) -> None:
@@ -138,8 +138,8 @@ def test_a_fit_and_concurrent_evaluations_are_each_complete(  # type: ignore[no-
     simulation.run(limit=20_000)
     state = fold(EXPERIMENT, simulation.log)
     assert {run.state for run in state.runs.values()} == {RunState.FINISHED}
-    assert_visited(state, "fit-1", epochs=epochs)
-    assert_visited(state, "fit-2", epochs=other_epochs)
+    assert_trained(state, "fit-1", epochs=epochs)
+    assert_trained(state, "fit-2", epochs=other_epochs)
     for each in read:
         keys = {str(task.key) for task in state.runs[each.plan.run].tasks.by_key.values()}
         assert committed(simulation, each.plan.run) == dict.fromkeys(keys, 1)
@@ -172,7 +172,7 @@ def test_a_prediction_does_not_wait_for_the_end_of_a_fit() -> None:
     assert other.clock.started == 14.0
     assert other.clock.ended < 26.0 < fit.clock.ended
     assert fit.clock.ended <= alone.core.state.runs["fit-2"].clock.ended + 6 * 2.0 / WORKERS + 4.0
-    assert_visited(simulation.core.state, "fit-2", epochs=4)
+    assert_trained(simulation.core.state, "fit-2", epochs=4)
     # Devices used by the prediction are no idle time of the fit.
     now = schedule_now(simulation.core.state, fit, fit.clock.ended)
     assert now is not None
@@ -251,7 +251,7 @@ def test_a_retry_after_out_of_memory_runs_alone_beside_another_run(kind: str, de
     retried = [e for e in simulation.log if isinstance(e, TaskCommitted) and e.task == exhausted[0]]
     assert retried[0].time < max(run.clock.ended, other.clock.ended) - 2.0
     assert_complete(state, epochs=1, partitions=WORKERS)
-    assert_visited(state, "fit-2", epochs=4)
+    assert_trained(state, "fit-2", epochs=4)
 
 
 def test_a_run_waiting_for_its_own_experiment_is_not_counted_as_open() -> None:

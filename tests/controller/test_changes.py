@@ -47,9 +47,9 @@ def given_values(body: TaskBody) -> Mapping[str, float]:
 def check(run: Run) -> None:
     """Check each sub-epoch that a model trained itself."""
     for model in run.models.values():
-        for sub_epoch in range(model.lineage.sub_epochs, len(model.visits)):
-            visit, terms = model.visits[sub_epoch], model.config_of(sub_epoch)
-            told = dict(zip(visit.names, visit.values, strict=True))
+        for sub_epoch in range(model.lineage.sub_epochs, len(model.sub_epochs)):
+            completed, terms = model.sub_epochs[sub_epoch], model.config_of(sub_epoch)
+            told = dict(zip(completed.names, completed.values, strict=True))
             assert (told["lr"], told["epochs"]) == (terms.hyperparams["lr"], terms.epochs)
 
 
@@ -73,10 +73,10 @@ def test_a_queued_sub_epoch_of_a_changed_model_is_revoked() -> None:
     assert run.state is RunState.FINISHED
     check(run)
     for name, time in at.items():
-        for sub_epoch, visit in enumerate(run.models[name].visits):
+        for sub_epoch, completed in enumerate(run.models[name].sub_epochs):
             lr = run.models[name].hyperparams_of(sub_epoch)["lr"]
             assert isinstance(lr, float)
-            assert (lr >= 10) == (visit.started > time)
+            assert (lr >= 10) == (completed.started > time)
     revoked = [event for event in fit.log if isinstance(event, TaskRevoked)]
     assert any(event.reason == "its model was changed" for event in revoked)
 
@@ -86,7 +86,7 @@ def test_a_model_of_high_priority_goes_first() -> None:
     fit = made(models=9)
     ask(fit, 0.5, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
-    ends = {model.id: model.visits[-1].ended for model in run.models.values()}
+    ends = {model.id: model.sub_epochs[-1].ended for model in run.models.values()}
     first, second, *_ = sorted(ends, key=lambda name: ends[name])
     assert first == "m08"
     assert ends[first] <= ends[second] - 3
@@ -98,7 +98,7 @@ def test_a_queued_sub_epoch_is_revoked_for_a_higher_priority() -> None:
     fit = made(models=9)
     ask(fit, 0.95, PriorityChanged(run="fit-1", model="m08", priority=1))
     run = fit_of(fit)
-    assert run.models["m08"].visits[0].started == 1.0
+    assert run.models["m08"].sub_epochs[0].started == 1.0
     reasons = [event.reason for event in fit.log if isinstance(event, TaskRevoked)]
     assert set(reasons) == {"a model of a higher priority goes first"}
     assert len(reasons) <= 9  # once for each of its sub-epochs
@@ -148,7 +148,7 @@ def test_no_sub_epoch_starts_before_a_waiting_model_of_higher_priority(
             models, is_first = run.models, run.find(event.task).is_interrupted
             bound = {task.key.model for task in run.tasks.by_key.values() if task.is_interrupted}
             was_known = is_known.get(event.worker, False)
-            is_known[event.worker] = all(model.visits for model in models.values())
+            is_known[event.worker] = all(model.sub_epochs for model in models.values())
             ((_, partition),) = state.workers[event.worker].replicas
             for name, model in models.items():
                 has_waited = model.busy is None and idle_since.get(name, event.time) < event.time
@@ -191,8 +191,8 @@ def test_each_sub_epoch_has_the_hyperparameters_of_the_log(data: st.DataObject) 
         assert model.state is ModelState.FINISHED
         assert model.completed_epochs == model.epochs
         for epoch in range(1, model.completed_epochs + 1):
-            visited = [p for visit in model.epoch_visits(epoch) for p in visit.partitions]
-            assert sorted(visited) == sorted(run.fit_rows)
+            trained = [p for sub_epoch in model.epoch_sub_epochs(epoch) for p in sub_epoch.partitions]
+            assert sorted(trained) == sorted(run.fit_rows)
 
 
 def test_no_task_is_revoked_for_a_model_that_must_run_alone() -> None:

@@ -85,14 +85,14 @@ def own_partition(workers: int) -> dict[str, list[int]]:
 
 
 def assert_complete(state: ExperimentState, *, epochs: int, partitions: int) -> None:
-    """Check that each model that did not fail visited each partition once per epoch."""
+    """Check that each model that did not fail trained on each partition once per epoch."""
     run = state.runs["fit-1"]
     for model in run.models.values():
         if model.state is ModelState.FAILED:
             continue
         assert model.state is ModelState.FINISHED
-        visited = Counter((visit.epoch, visit.partition) for visit in model.visits)
-        assert visited == {(e, p): 1 for e in range(1, epochs + 1) for p in range(partitions)}
+        trained = Counter((sub_epoch.epoch, sub_epoch.partition) for sub_epoch in model.sub_epochs)
+        assert trained == {(e, p): 1 for e in range(1, epochs + 1) for p in range(partitions)}
 
 
 def assert_exclusive(simulation: Simulation) -> None:
@@ -278,8 +278,8 @@ def test_a_corrupt_checkpoint_reopens_the_previous_sub_epoch() -> None:
     simulation = simulate(scenario, models=2, partitions=3)
     model = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"]
     assert model.state is ModelState.FINISHED
-    assert sorted(visit.attempt for visit in model.visits) in ([1, 1, 2], [1, 2, 2])
-    assert Counter(visit.partition for visit in model.visits) == {0: 1, 1: 1, 2: 1}
+    assert sorted(sub_epoch.attempt for sub_epoch in model.sub_epochs) in ([1, 1, 2], [1, 2, 2])
+    assert Counter(sub_epoch.partition for sub_epoch in model.sub_epochs) == {0: 1, 1: 1, 2: 1}
 
 
 def test_a_full_volume_pauses_the_run_until_there_is_room() -> None:

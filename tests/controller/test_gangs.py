@@ -74,7 +74,7 @@ def fit_of(simulation: Simulation) -> Run:
 def test_each_model_trains_on_each_partition_once_per_epoch_in_any_gangs(  # type: ignore[no-untyped-def]
     shape, gang, outages, faults, times
 ) -> None:
-    """After any losses and failures, the run finishes, no model fails, each partition is visited once per
+    """After any losses and failures, the run finishes, no model fails, each partition is trained once per
     epoch, and the dispatch state follows the log."""
     models, workers, epochs = shape
     scenario = of_gangs(disturbed(workers, outages=outages, faults=faults, times=times))
@@ -86,8 +86,10 @@ def test_each_model_trains_on_each_partition_once_per_epoch_in_any_gangs(  # typ
             continue  # a first sub-epoch has no predecessor to repeat
         assert model.state is ModelState.FINISHED
         for epoch in range(1, epochs + 1):
-            visited = [p for visit in model.visits if visit.epoch == epoch for p in visit.partitions]
-            assert sorted(visited) == list(range(workers))
+            trained = [
+                p for completed in model.sub_epochs if completed.epoch == epoch for p in completed.partitions
+            ]
+            assert sorted(trained) == list(range(workers))
     committed = Counter(event.task for event in simulation.log if isinstance(event, TaskCommitted))
     redone = {task for task, times in committed.items() if times > 1}
     assert not redone or FailureKind.CHECKPOINT in faults.values()
@@ -122,8 +124,8 @@ def test_a_gang_that_cannot_train_a_model_leaves_it_to_single_workers() -> None:
     simulation = simulation_of(scenario, 2, 2, 4, 2)
     run = fit_of(simulation)
     assert [*run.models["m00"].failures.ruled_out] == ["ddp-2x1"]
-    assert {len(v.partitions) for v in run.models["m00"].visits} == {1}
-    assert {len(v.partitions) for v in run.models["m01"].visits} == {2}
+    assert {len(v.partitions) for v in run.models["m00"].sub_epochs} == {1}
+    assert {len(v.partitions) for v in run.models["m01"].sub_epochs} == {2}
     assert not any(task.failures for task in run.tasks.by_key.values())
 
 
@@ -141,7 +143,7 @@ def test_a_gang_plan_is_ruled_out_only_after_repeated_member_losses() -> None:
     model = run.models["m00"]
     assert model.state is ModelState.FINISHED
     assert "worker-1 is gone" in model.failures.ruled_out["ddp-2x1"].reason
-    assert {len(visit.partitions) for visit in model.visits} == {1}
+    assert {len(completed.partitions) for completed in model.sub_epochs} == {1}
 
 
 def test_a_model_that_needs_gangs_fails_on_a_leftover_partition() -> None:

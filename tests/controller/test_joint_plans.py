@@ -140,7 +140,7 @@ def test_planner_and_dispatch_use_the_fixed_time_of_sub_epochs() -> None:
 @settings(deadline=None, max_examples=8)
 @given(models=st.integers(1, 5), speed_up=st.sampled_from((1.2, 1.9)))
 def test_a_run_with_several_parallel_plans_is_complete_and_exclusive(models: int, speed_up: float) -> None:
-    """For any plan, each model visits each partition, and each device runs one sub-epoch at a time."""
+    """For any plan, each model trains on each partition, and each device runs one sub-epoch at a time."""
     simulation = simulate(models, parallel_plans=(DDP, SINGLE), speed_up=speed_up, epochs=2)
     state = fold(EXPERIMENT, simulation.log)
     assert state.runs["fit-1"].state is RunState.FINISHED

@@ -283,8 +283,8 @@ def test_quarantine_never_loses_a_partition(  # type: ignore[no-untyped-def]
     for model in run.models.values():
         assert model.state in (ModelState.FINISHED, ModelState.FAILED)
         if model.state is ModelState.FINISHED:
-            visits = sorted((visit.epoch, visit.partition) for visit in model.visits)
-            assert visits == [(epoch, p) for epoch in (1, 2) for p in range(workers)]
+            sub_epochs = sorted((sub_epoch.epoch, sub_epoch.partition) for sub_epoch in model.sub_epochs)
+            assert sub_epochs == [(epoch, p) for epoch in (1, 2) for p in range(workers)]
     assert len(simulation.store.workers_health().quarantined()) <= workers // 2
     if not bad:
         assert_complete(state, epochs=2, partitions=workers)

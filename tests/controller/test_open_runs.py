@@ -183,7 +183,7 @@ def test_two_experiments_run_concurrently(controlled: Callable[..., loop.Control
     spans = []
     for name in ("one", "two"):
         run = store.state(name).runs["fit-1"]
-        assert all(len(model.visits) == 4 for model in run.models.values())
+        assert all(len(model.sub_epochs) == 4 for model in run.models.values())
         spans.append((run.clock.started, run.clock.ended))
     (one_began, one_ended), (two_began, two_ended) = spans
     assert one_began < two_ended

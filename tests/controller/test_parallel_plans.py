@@ -113,7 +113,7 @@ def test_a_model_that_runs_out_of_memory_continues_with_the_next_plan() -> None:
     state = fold(EXPERIMENT, simulation.log)
     assert_complete(state, epochs=2, partitions=2)
     assert_exclusive(simulation)
-    assert {visit.devices for visit in state.runs["fit-1"].models["m01"].visits} == {(0, 1)}
+    assert {completed.devices for completed in state.runs["fit-1"].models["m01"].sub_epochs} == {(0, 1)}
     assert list(state.runs["fit-1"].models["m01"].failures.ruled_out) == ["single", "checkpointing"]
 
 

@@ -26,7 +26,7 @@ def test_shares_sum_to_the_rows(rows: int, weights: list[float]) -> None:
 
 @given(rows=st.integers(0, 10_000), weights=weights)
 def test_each_worker_gets_a_row_if_there_are_enough(rows: int, weights: list[float]) -> None:
-    """This includes workers with a tiny weight; a worker without a partition would never be visited."""
+    """This includes workers with a tiny weight; a worker without a partition would never be trained."""
     if rows >= len(weights):
         assert min(shares(rows, weights)) >= 1
 

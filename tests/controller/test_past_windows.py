@@ -19,7 +19,7 @@ from tests.controller.test_core import own_partition, plan, request
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_any_time_range_of_a_truncated_log_equals_the_fold(data: st.DataObject) -> None:
-    """The run has validations, failures, lost checkpoints and a lost worker; each visit of the fold appears."""
+    """The run has validations, failures, lost checkpoints and a lost worker; each sub-epoch of the fold appears."""
     kinds = (FailureKind.CRASH, FailureKind.CHECKPOINT)
     failing = data.draw(
         st.dictionaries(st.integers(0, 30), st.sampled_from(kinds), max_size=4), label="fails"
@@ -47,11 +47,11 @@ def test_any_time_range_of_a_truncated_log_equals_the_fold(data: st.DataObject) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_pages, "PAGE", 25)
         window = LogPages(simulation.store).window(Log(EXPERIMENT, 0.0, len(events)), "fit-1", since, until)
-    found = {(str(each.key), each.attempt.number): each.visit for each in window.task_attempts}
+    found = {(str(each.key), each.attempt.number): each.sub_epoch for each in window.task_attempts}
     for known in task_attempts(run):
         attempt = known.attempt
         began = attempt.started or attempt.assigned
         if began <= until and attempt.ended >= since:
-            visit = found.pop((str(known.key), attempt.number))
-            assert known.visit in (visit, None)
+            sub_epoch = found.pop((str(known.key), attempt.number))
+            assert known.sub_epoch in (sub_epoch, None)
     assert not found

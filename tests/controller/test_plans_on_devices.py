@@ -74,7 +74,7 @@ def test_the_predicted_makespan_of_a_plan_is_reached(models: int, at: float) -> 
     assert run.state is RunState.FINISHED
     assert_complete(state, epochs=3, partitions=WORKERS)
     assert_exclusive(simulation)
-    visits = {(m.id, v.epoch, v.partition): v.ended for m in run.models.values() for v in m.visits}
+    sub_epochs = {(m.id, v.epoch, v.partition): v.ended for m in run.models.values() for v in m.sub_epochs}
     # A plan covers as many epochs as the most advanced model has.
-    reached = max(visits[planned.model, planned.epoch, planned.partition] for planned in event.order)
+    reached = max(sub_epochs[planned.model, planned.epoch, planned.partition] for planned in event.order)
     assert reached - asked.now == pytest.approx(event.makespan_s, rel=0.005)

@@ -163,7 +163,7 @@ def preemptions(log: Iterable[Event]) -> list[tuple[TaskAsked, TaskAssigned | No
 def test_preemption_keeps_all_invariants(  # type: ignore[no-untyped-def]
     shape, devices, policy, halves, times, saves_every_s, crash, outage
 ) -> None:
-    """Each model visits each partition once per epoch, each sub-epoch is committed once, and no work is lost.
+    """Each model trains on each partition once per epoch, each sub-epoch is committed once, and no work is lost.
 
     A preempted attempt has always saved, so sub-epochs make progress after any number of preemptions. The
     freed device goes to another model. The preempted model continues that sub-epoch before it trains on

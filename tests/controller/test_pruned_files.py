@@ -18,8 +18,8 @@ from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Model, ModelState, Run
 from cerebro.state.experiment import fold
-from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.models.compaction import archive
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.progress import Lineage
 from controller.loop.loop import Controller
 from controller.planning import ChildHelper
@@ -60,8 +60,10 @@ class Disk:
         self.volumes = Volumes(**dict.fromkeys(Volumes.__dataclass_fields__, folder))
         for model in self.run.models.values():
             model.checkpoints.removed = {self._named(model.id, name) for name in model.checkpoints.removed}
-            for number, visit in enumerate(model.visits):
-                model.visits.recent_visits[number] = visit._replace(file=self._named(model.id, visit.file))
+            for number, sub_epoch in enumerate(model.sub_epochs):
+                model.sub_epochs.recent[number] = sub_epoch._replace(
+                    file=self._named(model.id, sub_epoch.file)
+                )
             self._fill(model.id)
 
     def _named(self, model: str, simulated: str) -> str:
@@ -76,14 +78,16 @@ class Disk:
         bases = [base_namer()(Written(num_bytes=5, checksum=f"xxh3_64:{digit * 16}")) for digit in "01"]
         for name in bases:
             (folder / name).write_bytes(b"12345")
-        for number, visit in enumerate(found.visits):
+        for number, sub_epoch in enumerate(found.sub_epochs):
             layout = Layout(
-                base=bases[number == len(found.visits) - 1], size=5, ranges=(Range(start=0, size=5, at=0),)
+                base=bases[number == len(found.sub_epochs) - 1],
+                size=5,
+                ranges=(Range(start=0, size=5, at=0),),
             )
-            self.volumes.checkpoint(visit.file).write_bytes(layout.encoded())
+            self.volumes.checkpoint(sub_epoch.file).write_bytes(layout.encoded())
         # A savepoint of a failed attempt.
-        (folder / f"u{len(found.visits):05d}-e001-p0000-a1.s000004.pt").touch()
-        (folder / f".u{len(found.visits):05d}-e001-p0000-a2.pt.7-1a.aside").touch()
+        (folder / f"u{len(found.sub_epochs):05d}-e001-p0000-a1.s000004.pt").touch()
+        (folder / f".u{len(found.sub_epochs):05d}-e001-p0000-a2.pt.7-1a.aside").touch()
 
     def files(self, model: str) -> set[str]:
         """Return the file names in a model's folder."""
@@ -131,7 +135,7 @@ def test_a_frozen_weights_file_stays_while_a_checkpoint_names_it(tmp_path: Path)
     """A test still reads the best epoch of this finished model."""
     disk = Disk(tmp_path)
     model = next(each for each in disk.run.models.values() if each.is_pruned)
-    read = model.visits[-2].file
+    read = model.sub_epochs[-2].file
     left = Leftovers.of(disk.volumes, EXPERIMENT, disk.run, model)
     left = Leftovers(model=model.id, folder=left.folder, keep=frozenset({Path(read).name}), named=left.named)
     left.remove()
@@ -299,11 +303,11 @@ def test_the_parent_checkpoint_of_a_waiting_clone_survives_compaction(tmp_path: 
         partitions=partitions,
         lineage=Lineage(parent="m00"),
     )
-    clone.inherit(parent, len(parent.visits))
-    origin = parent.visits[-1].file
-    for visit in trained("m00", partitions, epochs=5).visits[len(parent.visits) :]:
-        parent.add(visit)
-    parent.state, parent.checkpoints.removed = ModelState.STOPPED, {parent.visits[-1].file}
+    clone.inherit(parent, len(parent.sub_epochs))
+    origin = parent.sub_epochs[-1].file
+    for sub_epoch in trained("m00", partitions, epochs=5).sub_epochs[len(parent.sub_epochs) :]:
+        parent.add(sub_epoch)
+    parent.state, parent.checkpoints.removed = ModelState.STOPPED, {parent.sub_epochs[-1].file}
     run.models, run.checkpoints.young, run.checkpoints.pruned = (
         {"m00": parent, "m01": clone},
         {"m01": clone},
@@ -314,7 +318,7 @@ def test_the_parent_checkpoint_of_a_waiting_clone_survives_compaction(tmp_path: 
     assert parent.is_pruned
     assert Path(origin).name in before.keep
     archive(parent, 3, run.fit_rows)
-    assert not parent.visits.knows(clone.lineage.sub_epochs - 1)
+    assert not parent.sub_epochs.knows(clone.lineage.sub_epochs - 1)
     assert Path(origin).name in Leftovers.of(volumes, EXPERIMENT, run, parent).keep
 
 
@@ -323,7 +327,7 @@ def trained(name: str, partitions: tuple[int, ...], *, epochs: int, more: int = 
     model = Model(id=name, hyperparams={"batch_size": 1}, epochs=6, partitions=partitions)
     for sub_epoch in range(epochs * len(partitions) + more):
         model.add(
-            Visit(
+            CompletedSubEpoch(
                 epoch=sub_epoch // len(partitions) + 1,
                 partition=partitions[sub_epoch % len(partitions)],
                 attempt=1,

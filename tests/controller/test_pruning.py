@@ -121,7 +121,7 @@ def test_after_a_search_only_the_best_models_have_checkpoints(name: str, keep: i
     best = disk.run.best_models(keep)
     expected = set()
     for model in best:
-        newest, epoch = model.visits[-1].file, disk.run.best_epoch(model)
+        newest, epoch = model.sub_epochs[-1].file, disk.run.best_epoch(model)
         assert epoch is not None
         reference = model.epoch_checkpoint(epoch)
         assert reference is not None
@@ -148,7 +148,7 @@ def test_a_parent_checkpoint_is_removed_after_all_its_clones_stopped() -> None:
         ask(made, 4.01, ModelStopRequested(run="fit-1", model=name, by="ada"))
     run = fit_of(made)
     clones = [run.models["m06"], run.models["m07"]]
-    assert all(clone.lineage.parent == "m01" and not clone.kept_visits for clone in clones)
+    assert all(clone.lineage.parent == "m01" and not clone.kept_sub_epochs for clone in clones)
     assert [model.id for model in run.best_models(1)] == ["m00"]
     disk = _disk(made)
     _check_end(disk)
@@ -164,10 +164,10 @@ def test_a_parent_checkpoint_stays_while_a_clone_of_a_clone_needs_it() -> None:
     run = fit_of(made)
     first, second = run.models["m06"], run.models["m07"]
     assert (first.lineage.parent, second.lineage.parent) == ("m03", "m06")
-    assert len(first.kept_visits) > 1
-    assert not second.kept_visits
+    assert len(first.kept_sub_epochs) > 1
+    assert not second.kept_sub_epochs
     disk = _disk(made)
-    assert disk.of(run.models["m03"]) == {second.visits[-1].file}
+    assert disk.of(run.models["m03"]) == {second.sub_epochs[-1].file}
     _check_end(disk)
 
 

@@ -77,8 +77,8 @@ def assert_as_before(simulation: Simulation, workers: int) -> None:
         run = state.runs[name]
         assert run.state is RunState.FINISHED
         for model in run.models.values():
-            visited = Counter((visit.epoch, visit.partition) for visit in model.visits)
-            assert visited == {(e, p): 1 for e in (1, 2) for p in range(workers)}
+            trained = Counter((sub_epoch.epoch, sub_epoch.partition) for sub_epoch in model.sub_epochs)
+            assert trained == {(e, p): 1 for e in (1, 2) for p in range(workers)}
     made = Counter(
         TaskKey.parse(e.task).run for e in simulation.log if isinstance(e, TaskAssigned) and "/etl/" in e.task
     )

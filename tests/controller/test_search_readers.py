@@ -148,16 +148,16 @@ def test_a_clone_has_only_its_own_sub_epochs_and_joins_its_parents_curve() -> No
     clones = [model for model in run.models.values() if model.lineage.sub_epochs]
     assert clones
     result = FitResult(ended("pbt"), run, None)  # type: ignore[arg-type]
-    visits = result.sub_epochs()
-    assert len(visits) == run.counts.sub_epochs
-    assert not visits.duplicated(["ended", "worker"]).any()
+    sub_epochs = result.sub_epochs()
+    assert len(sub_epochs) == run.counts.sub_epochs
+    assert not sub_epochs.duplicated(["ended", "worker"]).any()
     board = result.leaderboard().set_index("model")
     curves = {curve.model: curve for curve in figures.epoch_curves(run, "loss")}
     for clone in clones:
         branch = clone.inherited_epochs
         row = next(row for row in figures.summaries(run) if row.id == clone.id)
         assert str(row.parent) == f"{clone.lineage.parent} at epoch {branch}"
-        assert row.effort.started == clone.kept_visits[0].started
+        assert row.effort.started == clone.kept_sub_epochs[0].started
         assert (board.loc[clone.id, "parent"], board.loc[clone.id, "branch"]) == (
             clone.lineage.parent,
             branch,

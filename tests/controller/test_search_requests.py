@@ -106,8 +106,17 @@ def busy(draw_s: float) -> float:
     made = simulation(search, epochs=8, installed_samplers=frozenset({"random"}), search_s=draw_s)
     run = fit_of(made)
     until = max(each.time for each in made.log if isinstance(each, SearchDecided) and each.add)
-    visits = [visit for model in run.models.values() for visit in model.visits if visit.started < until]
-    return sum(min(visit.ended, until) - visit.started for visit in visits) / (until - run.zero) / WORKERS
+    sub_epochs = [
+        sub_epoch
+        for model in run.models.values()
+        for sub_epoch in model.sub_epochs
+        if sub_epoch.started < until
+    ]
+    return (
+        sum(min(sub_epoch.ended, until) - sub_epoch.started for sub_epoch in sub_epochs)
+        / (until - run.zero)
+        / WORKERS
+    )
 
 
 def test_a_slow_suggestion_does_not_idle_workers() -> None:

@@ -162,7 +162,9 @@ def test_a_search_ends_after_any_failure(data: st.DataObject) -> None:
         assert model.completed_epochs <= model.epochs
         if model.lineage.sub_epochs:
             parent = run.models[model.lineage.parent]
-            assert parent.visits[: model.lineage.sub_epochs] == model.visits[: model.lineage.sub_epochs]
+            assert (
+                parent.sub_epochs[: model.lineage.sub_epochs] == model.sub_epochs[: model.lineage.sub_epochs]
+            )
 
 
 def test_search_actions_that_differ_from_the_log_pause_the_run() -> None:
@@ -197,9 +199,9 @@ def test_a_clone_in_a_search_starts_from_its_parents_checkpoint() -> None:
     clones = [model for model in run.models.values() if model.lineage.sub_epochs]
     assert clones
     for clone in clones:
-        newest = clone.visits[clone.lineage.sub_epochs - 1].checkpoint
+        newest = clone.sub_epochs[clone.lineage.sub_epochs - 1].checkpoint
         assert newest.name.startswith(f"{clone.lineage.parent}/")
-        assert clone.kept_visits[0].epoch > clone.visits[clone.lineage.sub_epochs - 1].epoch
+        assert clone.kept_sub_epochs[0].epoch > clone.sub_epochs[clone.lineage.sub_epochs - 1].epoch
     decided = [event for event in made.log if isinstance(event, SearchDecided)]
     assert any(new.origin is not None for event in decided for new in event.add)
 
@@ -225,7 +227,7 @@ def test_total_steps_assume_the_largest_resource_from_the_first_rung() -> None:
     run = fit_of(made)
     model = next(model for model in run.models.values() if model.completed_epochs == 4)
     assert model.epochs == 4
-    found = [position_of(model, run.fit_rows, sub_epoch) for sub_epoch in range(len(model.visits))]
+    found = [position_of(model, run.fit_rows, sub_epoch) for sub_epoch in range(len(model.sub_epochs))]
     assert {place.total_steps for place in found} == {4 * sum(run.fit_rows.values())}
     assert [place.step for place in found] == sorted(place.step for place in found)
 

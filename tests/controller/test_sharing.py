@@ -173,8 +173,8 @@ def test_a_changed_priority_changes_the_shares() -> None:
 
     def had(name: str) -> float:
         run = simulation.cores[name].state.runs["fit-1"]
-        visits = [visit for model in run.models.values() for visit in model.visits]
-        return sum(visit.seconds for visit in visits if 900 < visit.started < 5000)
+        sub_epochs = [sub_epoch for model in run.models.values() for sub_epoch in model.sub_epochs]
+        return sum(sub_epoch.seconds for sub_epoch in sub_epochs if 900 < sub_epoch.started < 5000)
 
     assert 2.5 < had("other") / had(EXPERIMENT) < 5.0
 
@@ -211,8 +211,10 @@ def test_models_of_high_priority_take_nothing_from_other_runs(
     for name in (EXPERIMENT, "other"):
         state = fold(name, simulation.store.events(name))
         assert_complete(state, epochs=2, partitions=3)
-        visits = [visit for model in state.runs["fit-1"].models.values() for visit in model.visits]
-        begun[name] = sum(visit.started < 1500 for visit in visits)
+        sub_epochs = [
+            sub_epoch for model in state.runs["fit-1"].models.values() for sub_epoch in model.sub_epochs
+        ]
+        begun[name] = sum(sub_epoch.started < 1500 for sub_epoch in sub_epochs)
     # At most two sub-epochs per worker: a model with priority may wait for a worker while the other run
     # uses its turns.
     assert abs(begun[EXPERIMENT] - begun["other"]) <= 2 * 3

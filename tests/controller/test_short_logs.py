@@ -68,7 +68,7 @@ def test_a_run_survives_a_crash_at_any_write_of_snapshots_and_segments() -> None
 
 @pytest.mark.slow
 def test_a_compacting_controller_may_crash_at_any_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same test with compacted visits: snapshots and complete folds compact the same."""
+    """The same test with compacted sub-epochs: snapshots and complete folds compact the same."""
     monkeypatch.setattr("cerebro.state.experiment.ARCHIVE_AFTER", 0)
     undisturbed = short(epochs=4)
     for write in range(undisturbed.writes + 1):

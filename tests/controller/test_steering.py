@@ -135,7 +135,7 @@ def test_a_stopped_model_resumes_within_its_sub_epoch() -> None:
     assert committed.time - started[-1] == pytest.approx(40.0)
     assert_complete(fold(EXPERIMENT, log), epochs=1, partitions=2)
     run = fold(EXPERIMENT, log).runs["fit-1"]
-    assert sum(visit.rows for visit in run.models["m00"].visits) == run.models["m00"].effort.rows
+    assert sum(sub_epoch.rows for sub_epoch in run.models["m00"].sub_epochs) == run.models["m00"].effort.rows
     assert run.models["m00"].effort.repeated_attempts == 0
 
 
@@ -223,7 +223,7 @@ moments = st.lists(
 def test_invariants_hold_under_any_commands_at_any_time(  # type: ignore[no-untyped-def]
     commands, shape, outages, faults, times, devices
 ) -> None:
-    """Models visit each partition once per epoch on one worker at a time, the dispatch state is correct, the
+    """Models train on each partition once per epoch on one worker at a time, the dispatch state is correct, the
     queue empties, and stopped or failed models can finish later."""
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times, devices=devices)

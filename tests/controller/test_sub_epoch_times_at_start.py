@@ -17,14 +17,18 @@ def test_a_restarted_controller_learns_from_the_newest_sub_epochs(
     monkeypatch.setattr(sub_epoch_times, "_AT_START", most)
     run = archived(0).run
     kept = sorted(
-        ((visit.ended, model.id, visit) for model in run.models.values() for visit in model.kept_visits),
+        (
+            (sub_epoch.ended, model.id, sub_epoch)
+            for model in run.models.values()
+            for sub_epoch in model.kept_sub_epochs
+        ),
         key=lambda each: each[:2],
     )
     assert len(kept) > 4
     times = SubEpochTimes.of(run)
     one_by_one = SubEpochTimes(run)
-    for _, name, visit in kept[-most:]:
-        one_by_one._observe(name, visit)
+    for _, name, sub_epoch in kept[-most:]:
+        one_by_one._observe(name, sub_epoch)
     assert 0 < times.estimates.observations == one_by_one.estimates.observations <= most
     worker = kept[-1][2].worker
     assert times.estimates.slowness(worker) == one_by_one.estimates.slowness(worker)

@@ -72,15 +72,15 @@ def test_a_share_of_the_sub_epochs_is_re_executed_elsewhere_and_is_equal() -> No
     assert len({event.task for event in done}) == len(done) == len(run.verifications.known) >= 4
     for verification in run.verifications.known.values():
         assert verification.state is VerificationState.EQUAL
-        assert verification.reexecutions[0].worker != verification.visit.worker
+        assert verification.reexecutions[0].worker != verification.completed.worker
         assert result_text(verification) == f"equal to the bit on {verification.reexecutions[0].worker}"
     for body in given:
-        visits = run.models[body.model].visits
-        assert body.expected == visits[body.sub_epoch].checkpoint
-        assert body.checkpoint == (visits[body.sub_epoch - 1].checkpoint if body.sub_epoch else None)
+        sub_epochs = run.models[body.model].sub_epochs
+        assert body.expected == sub_epochs[body.sub_epoch].checkpoint
+        assert body.checkpoint == (sub_epochs[body.sub_epoch - 1].checkpoint if body.sub_epoch else None)
         assert (body.epoch, body.partition) == (
-            visits[body.sub_epoch].epoch,
-            visits[body.sub_epoch].partition,
+            sub_epochs[body.sub_epoch].epoch,
+            sub_epochs[body.sub_epoch].partition,
         )
     assert simulation.store.workers_health().workers == {}
 
@@ -268,7 +268,7 @@ def test_checkpoints_that_a_verification_reads_stay_until_it_finishes() -> None:
     crashes=st.frozensets(st.integers(0, 80), max_size=4),
 )
 def test_verifications_never_change_training(outages, bad, share, crashes) -> None:  # type: ignore[no-untyped-def]
-    """Each model visits each partition once per epoch, re-executions add no checkpoint, and a correct worker
+    """Each model trains on each partition once per epoch, re-executions add no checkpoint, and a correct worker
     is never blamed."""
     scenario = Scenario(
         replicas=everywhere(4),

@@ -72,8 +72,8 @@ def trained_by(state: ExperimentState) -> dict[int, set[str]]:
     """Map partitions to the workers that trained on them."""
     found: dict[int, set[str]] = {}
     for model in state.runs["fit-1"].models.values():
-        for visit in model.visits:
-            found.setdefault(visit.partition, set()).add(visit.worker)
+        for sub_epoch in model.sub_epochs:
+            found.setdefault(sub_epoch.partition, set()).add(sub_epoch.worker)
     return found
 
 

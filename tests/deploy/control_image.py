@@ -41,13 +41,13 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = ImageFinder
 
 def closure(roots: Iterable[Requirement]) -> set[str]:
     """Return the names of all distributions that installing `roots` requires, from installed metadata."""
-    pending, visited, names = list(roots), set[tuple[str, frozenset[str]]](), set[str]()
+    pending, trained, names = list(roots), set[tuple[str, frozenset[str]]](), set[str]()
     while pending:
         requirement = pending.pop()
         key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
-        if key in visited:
+        if key in trained:
             continue
-        visited.add(key)
+        trained.add(key)
         names.add(key[0])
         try:
             pending += _direct_requirements(*key)

@@ -40,7 +40,7 @@ def check(run: Run, events: Iterable[Event], kvs: KvsClient, volumes: Volumes, r
     assert {sub_epoch for sub_epoch in commits if sub_epoch in sub_epochs} == sub_epochs
     assert sum(commits[sub_epoch] for sub_epoch in sub_epochs) == len(sub_epochs) + redone, commits
     for model in trained:
-        saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, CPU)
+        saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint, CPU)
         assert_same(saved, replayed(run, model, kvs, volumes), model.id)
 
 
@@ -57,9 +57,9 @@ def replayed(run: Run, model: Model, kvs: KvsClient, volumes: Volumes) -> dict[s
     torch.set_num_threads(1)
     try:
         trainee = create(spec, model.hyperparams, seed=seed, model=model.id, device=CPU)
-        for visit in model.visits:
-            place = f"*/datasets/{run.plan.dataset}/train/partition-{visit.partition:04d}"
-            order = sub_epoch_seed(seed, model.id, visit.epoch, visit.partition)
+        for sub_epoch in model.sub_epochs:
+            place = f"*/datasets/{run.plan.dataset}/train/partition-{sub_epoch.partition:04d}"
+            order = sub_epoch_seed(seed, model.id, sub_epoch.epoch, sub_epoch.partition)
             loader = PartitionLoader([next(volumes.shards.glob(place))], batch_size=size, seed=order)
             train_sub_epoch(
                 spec,
@@ -68,8 +68,8 @@ def replayed(run: Run, model: Model, kvs: KvsClient, volumes: Volumes) -> dict[s
                 model.hyperparams,
                 seed=seed,
                 model=model.id,
-                epoch=visit.epoch,
-                partition=visit.partition,
+                epoch=sub_epoch.epoch,
+                partition=sub_epoch.partition,
             )
     finally:
         torch.set_num_threads(threads)

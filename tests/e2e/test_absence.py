@@ -30,7 +30,7 @@ def test_the_late_commit_of_a_frozen_worker_is_refused(lab: Lab, prepared: str) 
     assert lost is not None
     late = next(task for task in lost.tasks.by_key.values() if task.attempts[0].worker == "worker-0")
     # The other worker trains both models on its partition; then it has no work.
-    while sum(len(model.visits) for model in log.state().runs[lost.id].models.values()) < 2:
+    while sum(len(model.sub_epochs) for model in log.state().runs[lost.id].models.values()) < 2:
         log.until_type("TaskCommitted", worker="worker-1")
     status = experiment.status()
     assert f"{lost.id}: running, 2/8 done" in status

@@ -52,7 +52,7 @@ def test_a_bad_device_is_quarantined_and_the_grid_completes(
     # One more task may have been queued behind the second one; it is revoked or fails.
     assert len([event for event in failed if event in log[:lost]]) <= 2, lab.timeline(experiment)
     assert len(failed) <= 3
-    assert all(visit.worker != BAD for model in run.models.values() for visit in model.visits)
+    assert all(sub_epoch.worker != BAD for model in run.models.values() for sub_epoch in model.sub_epochs)
 
     health = lab.kvs.workers_health()
     known = health.of(BAD)
@@ -72,7 +72,10 @@ def test_a_bad_device_is_quarantined_and_the_grid_completes(
     assert main(["release", BAD, "--home", str(lab.home.path)]) == 0
     assert on_both(lab, experiment).failures() == {}
     newest = lab.check(experiment)
-    assert {visit.worker for model in newest.models.values() for visit in model.visits} == {"worker-0", BAD}
+    assert {sub_epoch.worker for model in newest.models.values() for sub_epoch in model.sub_epochs} == {
+        "worker-0",
+        BAD,
+    }
 
 
 @pytest.mark.slow

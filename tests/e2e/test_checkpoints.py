@@ -120,8 +120,8 @@ def test_a_damaged_frozen_weights_file_is_written_again(lab: Lab, prepared: str)
     result = lab.result(fit, experiment)
     assert result.failures() == {}
     run = lab.check(experiment, result.run, redone=2)
-    visits = run.models["m00"].visits
-    left = {base_of(lab.volumes.checkpoint(visit.file)) for visit in visits[-2:]}
+    sub_epochs = run.models["m00"].sub_epochs
+    left = {base_of(lab.volumes.checkpoint(sub_epoch.file)) for sub_epoch in sub_epochs[-2:]}
     assert len(left) == 1
     assert damaged not in left
     assert sorted(damaged.parent.glob("frozen-*")) == sorted(left)
@@ -151,7 +151,9 @@ def test_a_full_volume_pauses_the_run(lab: Lab, prepared: str, checkpoint_volume
     assert "paused" in experiment.status()
     assert "no space to write in" in experiment.status()
     model = log.state().runs[paused.run].models["m00"]  # type: ignore[union-attr]
-    assert [lab.volumes.checkpoint(visit.checkpoint.name).exists() for visit in model.visits] == [True]
+    assert [lab.volumes.checkpoint(sub_epoch.checkpoint.name).exists() for sub_epoch in model.sub_epochs] == [
+        True
+    ]
     lab.gate.open()
     filler.unlink()
     log.until_type("RunResumed")

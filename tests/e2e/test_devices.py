@@ -45,4 +45,4 @@ def test_a_crash_disturbs_no_sub_epoch_on_other_devices(own_lab: MakeLab) -> Non
     given = {e.devices for e in events if isinstance(e, TaskAssigned) and "/train/m" in e.task}
     assert given == {(0,), (1,)}
     threads = max(2, cores.available() // 2) // 2
-    assert {visit.cores for model in run.models.values() for visit in model.visits} == {threads}
+    assert {sub_epoch.cores for model in run.models.values() for sub_epoch in model.sub_epochs} == {threads}

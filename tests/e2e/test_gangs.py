@@ -65,13 +65,13 @@ def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tenso
     assert isinstance(run.plan, FitPlan)
     known, state = run.models[model], None
     hyperparams: dict[str, Any] = {**known.hyperparams}
-    for number, visit in enumerate(known.visits):
+    for number, sub_epoch in enumerate(known.sub_epochs):
         loader = MergedLoader(
-            [folder_of(lab, run.plan.dataset, partition) for partition in visit.partitions],
+            [folder_of(lab, run.plan.dataset, partition) for partition in sub_epoch.partitions],
             batch_size=hyperparams["batch_size"],
             seeds=[
-                sub_epoch_seed(SETTINGS["seed"], model, visit.epoch, partition)
-                for partition in visit.partitions
+                sub_epoch_seed(SETTINGS["seed"], model, sub_epoch.epoch, partition)
+                for partition in sub_epoch.partitions
             ],
         )
         trainee = create(
@@ -79,8 +79,8 @@ def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tenso
         )
         if state is not None:
             restore(trainee, state)
-        feed = InstrumentedLoader(loader, epoch=visit.epoch, sub_epoch=number)
-        where: dict[str, Any] = {"model": model, "epoch": visit.epoch, "partition": visit.partition}
+        feed = InstrumentedLoader(loader, epoch=sub_epoch.epoch, sub_epoch=number)
+        where: dict[str, Any] = {"model": model, "epoch": sub_epoch.epoch, "partition": sub_epoch.partition}
         train_sub_epoch(Descent(), trainee, feed, hyperparams, seed=SETTINGS["seed"], **where)
         name = f"{model}-{number}.pt"
         trainee.save(folder, name)
@@ -93,8 +93,8 @@ def alone(lab: Lab, run: Run, model: str, folder: Path) -> dict[str, torch.Tenso
 def test_a_gang_of_two_workers_trains_the_weights_of_one_process(own_lab: MakeLab, tmp_path: Path) -> None:
     """Each sub-epoch uses two partitions on two workers, and no worker is in two sub-epochs.
 
-    An epoch visits each partition once; with an odd number the last one is trained alone. The weights equal a training
-    in one process.
+    An epoch trains on each partition once; with an odd number the last one is trained alone. The weights equal a
+    training in one process.
     """
     lab = own_lab(workers=5)
     experiment = lab.prepared()
@@ -109,7 +109,7 @@ def test_a_gang_of_two_workers_trains_the_weights_of_one_process(own_lab: MakeLa
     assert {len(e.other_members) for e in sets} == {1}
     run = log.state().runs["fit-1"]
     for model in run.models.values():
-        assert [len(visit.partitions) for visit in model.visits].count(2) == 4
+        assert [len(sub_epoch.partitions) for sub_epoch in model.sub_epochs].count(2) == 4
     check_weights(lab, run, tmp_path)
     for more in ((), ("--tolerance", "1e-4")):
         status, said = replay(experiment.name, *more)
@@ -126,9 +126,13 @@ def check_weights(lab: Lab, run: Run, folder: Path) -> None:
     assert isinstance(run.plan, FitPlan)
     for model in run.models.values():
         for epoch in (1, 2):
-            visited = [p for visit in model.visits if visit.epoch == epoch for p in visit.partitions]
-            assert sorted(visited) == sorted(run.plan.partitions)
-        trained = checkpoint.load(lab.volumes.checkpoints, model.visits[-1].checkpoint, "cpu")["models"][0]
+            trained = [
+                p for sub_epoch in model.sub_epochs if sub_epoch.epoch == epoch for p in sub_epoch.partitions
+            ]
+            assert sorted(trained) == sorted(run.plan.partitions)
+        trained = checkpoint.load(lab.volumes.checkpoints, model.sub_epochs[-1].checkpoint, "cpu")["models"][
+            0
+        ]
         for name, tensor in alone(lab, run, model.id, folder).items():
             torch.testing.assert_close(trained[name], tensor, rtol=1e-5, atol=1e-6)
 

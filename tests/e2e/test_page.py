@@ -109,7 +109,7 @@ def watch(walk: Walk, running: Future[Any]) -> None:
     other.get_by_role("button", name="Stop model").click()
     second.says(other.locator(".model-heading"), "stopped")
     second.says(other.locator("[data-key=sub_epochs]"), "revoked")
-    assert len(walk.lab.log(Experiment.attach(NAME)).state().runs["fit-1"].models["m00"].visits) == 2
+    assert len(walk.lab.log(Experiment.attach(NAME)).state().runs["fit-1"].models["m00"].sub_epochs) == 2
     knock.let_through()
     second.tab("History")
     second.says(other.locator("tr", has_text="stopped model m00"), USER)

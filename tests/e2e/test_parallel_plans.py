@@ -100,11 +100,11 @@ def test_sub_epochs_on_two_devices_train_the_weights_of_one_device(own_lab: Make
     assert [(e.task, e.failure.kind, e.failure.place) for e in failed] == [
         ("fit-3/train/m01/e1/p0", FailureKind.OUT_OF_MEMORY, "device")
     ]
-    visits = mixed.sub_epochs()
+    sub_epochs = mixed.sub_epochs()
     assert {
         (model, parallel_plan, len(devices))
         for model, parallel_plan, devices in zip(
-            visits["model"], visits["parallel_plan"], visits["devices"], strict=True
+            sub_epochs["model"], sub_epochs["parallel_plan"], sub_epochs["devices"], strict=True
         )
     } == {
         ("m00", "single", 1),

@@ -77,12 +77,12 @@ def test_a_run_with_changed_and_cloned_models_replays_bit_identically(lab: Lab) 
     assert result.failures() == {}
     run = experiment.state().runs[result.run]
     parent, clone = run.models["m00"], run.models[warm]
-    assert [parent.hyperparams_of(sub_epoch)["lr"] for sub_epoch in range(len(parent.visits))] == [
+    assert [parent.hyperparams_of(sub_epoch)["lr"] for sub_epoch in range(len(parent.sub_epochs))] == [
         0.01
     ] * 4 + [0.002] * 4
     assert [model.completed_epochs for model in run.models.values()] == [4, 3, 3, 1, 1]
     assert clone.lineage.sub_epochs == 3
-    assert clone.visits[2].checksum == parent.visits[2].checksum
+    assert clone.sub_epochs[2].checksum == parent.sub_epochs[2].checksum
     told = io.StringIO()
     with redirect_stdout(told):
         assert main(["replay", experiment.name]) == 0

@@ -86,7 +86,7 @@ def test_a_stopped_and_killed_sub_epoch_resumes_in_its_middle(lab: Lab, prepared
     lab.gate.open()
     assert lab.result(fit, experiment).failures() == {}
     run = lab.check(experiment)
-    assert run.models["m01"].visits[2].resumed_rows == 15
+    assert run.models["m01"].sub_epochs[2].resumed_rows == 15
     assert [
         path.name for path in lab.volumes.checkpoints.rglob("*.s*.pt") if experiment.name in path.parts
     ] == []

@@ -29,8 +29,8 @@ def shards(lab: Lab, volume: str, partition: int) -> list[bytes]:
 
 def trained_by(run: Run, worker: str) -> set[int]:
     """Return the partitions that a worker trained on."""
-    visits = (visit for model in run.models.values() for visit in model.visits)
-    return {visit.partition for visit in visits if visit.worker == worker}
+    sub_epochs = (sub_epoch for model in run.models.values() for sub_epoch in model.sub_epochs)
+    return {sub_epoch.partition for sub_epoch in sub_epochs if sub_epoch.worker == worker}
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ def check_complete(run: Run) -> None:
     for model in run.models.values():
         assert model.completed_epochs == model.epochs or model.id in run.search.verdicts
         for epoch in range(1, model.completed_epochs + 1):
-            visited = [p for visit in model.epoch_visits(epoch) for p in visit.partitions]
-            assert sorted(visited) == sorted(run.fit_rows)
+            trained = [p for sub_epoch in model.epoch_sub_epochs(epoch) for p in sub_epoch.partitions]
+            assert sorted(trained) == sorted(run.fit_rows)
 
 
 def test_a_search_by_tpe_survives_a_killed_controller_and_worker(own_lab: MakeLab) -> None:
@@ -105,8 +105,8 @@ def test_a_clone_of_a_search_starts_from_its_parents_checkpoint(lab: Lab) -> Non
     for clone in clones:
         parent = run.models[clone.lineage.parent]
         assert (
-            clone.visits[clone.lineage.sub_epochs - 1].checksum
-            == parent.visits[clone.lineage.sub_epochs - 1].checksum
+            clone.sub_epochs[clone.lineage.sub_epochs - 1].checksum
+            == parent.sub_epochs[clone.lineage.sub_epochs - 1].checksum
         )
         assert clone.hyperparams["lr"] != parent.hyperparams["lr"]
 
@@ -146,17 +146,17 @@ def test_a_search_keeps_checkpoints_of_the_best_models_only(own_lab: MakeLab) ->
     experiment.watch("fit-1", progress=False)
     run = run_of(lab, experiment)
     check_files(lab, experiment, run, {model.id for model in run.best_models(2)})
-    assert run.models[clone].kept_visits
+    assert run.models[clone].kept_sub_epochs
 
 
 def check_files(lab: Lab, experiment: Any, run: Run, models: set[str]) -> None:
     """Check that the volume has exactly the logged files, byte for byte."""
     found = {path for path in (lab.volumes.checkpoints / experiment.name).rglob("*") if path.is_file()}
     kept = {
-        visit.file: visit.checksum
+        sub_epoch.file: sub_epoch.checksum
         for model in run.models.values()
-        for visit in model.kept_visits
-        if visit.file in run.kept_checkpoints(model)
+        for sub_epoch in model.kept_sub_epochs
+        if sub_epoch.file in run.kept_checkpoints(model)
     }
     assert found == {lab.volumes.checkpoint(name) for name in kept}
     assert {name.split("/")[2] for name in kept} == models

@@ -58,7 +58,7 @@ def test_a_worker_that_flips_a_bit_is_found(own_lab: MakeLab) -> None:
     done = [verification for verification in verifications if verification.reexecutions]
     assert all(verification.reexecutions[0].is_exact for verification in done)
     for verification in done:
-        is_hers = "worker-1" in (verification.visit.worker, verification.reexecutions[0].worker)
+        is_hers = "worker-1" in (verification.completed.worker, verification.reexecutions[0].worker)
         assert (verification.state is VerificationState.EQUAL) != is_hers
     assert {verification.wrong for verification in done} <= {"", "worker-1"}
     assert lab.kvs.workers_health().quarantined() == {"worker-1"}

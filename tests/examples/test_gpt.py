@@ -58,9 +58,9 @@ def trained(name: str, *options: str) -> list[str]:
     run = Experiment.attach(name).state().runs["fit-1"]
     assert all(model.is_trained for model in run.models.values())
     return [
-        visit.parallel_plan.label if visit.parallel_plan else "single"
+        sub_epoch.parallel_plan.label if sub_epoch.parallel_plan else "single"
         for m in run.models.values()
-        for visit in m.visits
+        for sub_epoch in m.sub_epochs
     ]
 
 

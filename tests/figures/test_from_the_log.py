@@ -41,8 +41,8 @@ def test_a_curve_over_rows_or_time_ends_where_the_epoch_ends() -> None:
     """Two sub-epochs of ten rows per epoch; seconds since the run's first sub-epoch."""
     story = fitted()
     assert epoch_curves(story.run, "loss", axis="row")[0].x == (20.0, 40.0)
-    visits = story.model().visits
-    expected = tuple(visits[i].ended - story.run.clock.first_start for i in (1, 3))
+    sub_epochs = story.model().sub_epochs
+    expected = tuple(sub_epochs[i].ended - story.run.clock.first_start for i in (1, 3))
     assert epoch_curves(story.run, "loss", axis="time")[0].x == expected
 
 

@@ -12,7 +12,7 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.figures.models import ModelProgress, failure_groups, ranked, summaries, summary
 from cerebro.state import Run
 from cerebro.state.models import model
-from cerebro.state.models.committed_sub_epoch import Visit, mean
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch, mean
 from tests.figures.samples import row
 from tests.state.stories import Story, sub_epoch, validation
 
@@ -85,9 +85,9 @@ def test_a_repeated_summary_computes_only_changes(monkeypatch: pytest.MonkeyPatc
     """Pages poll thousands of models every second, so the mean of an epoch is computed once."""
     story, asked = Story(), Counter[str]()
 
-    def counted(visits: Sequence[Visit]) -> dict[str, float]:
+    def counted(sub_epochs: Sequence[CompletedSubEpoch]) -> dict[str, float]:
         asked["means"] += 1
-        return mean(visits)
+        return mean(sub_epochs)
 
     monkeypatch.setattr(model, "mean", counted)
     story.fit(models=5, epochs=4)

@@ -28,7 +28,7 @@ SLOW = Training(name="slow", batch_s=0.6, gradient_bytes=100e6, bytes_per_s=1.25
 def test_simulated_gangs_obey_every_scheduling_rule(
     models: int, workers: int, epochs: int, members: int, sizes: list[float], training: Training
 ) -> None:
-    """Each model visits each partition once an epoch, and no schedule beats the bound."""
+    """Each model trains on each partition once an epoch, and no schedule beats the bound."""
     times = [[10.0 + model] * workers for model in range(models)]
     problem = with_gangs(open_shop(times, epochs=epochs, sizes=sizes[:workers]), training)
     members = min(members, workers)

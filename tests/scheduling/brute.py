@@ -28,7 +28,7 @@ class _State(NamedTuple):
     """The state after the appended sub-epochs."""
 
     open: tuple[int, ...]
-    """Unvisited partitions of the current epoch, by model."""
+    """untrained partitions of the current epoch, by model."""
     epoch: tuple[int, ...]
     model_free: tuple[float, ...]
     gpus_free: tuple[tuple[float, ...], ...]
@@ -166,18 +166,18 @@ def _floor(problem: Problem, state: _State) -> float:
     for model, mask in enumerate(state.open):
         chain = 0.0
         for partition in range(problem.num_partitions):
-            visits = (mask >> partition & 1) + problem.epochs - state.epoch[model]
-            if not visits:
+            sub_epochs = (mask >> partition & 1) + problem.epochs - state.epoch[model]
+            if not sub_epochs:
                 continue
             size, places = problem.sizes[partition], problem.places(model, partition)
             parallel_plans = [
                 parallel_plan for w in places for parallel_plan in problem.parallel_plans[model][w]
             ]
-            chain += visits * min(
+            chain += sub_epochs * min(
                 parallel_plan.seconds * size + parallel_plan.fixed for parallel_plan in parallel_plans
             )
             if len(places) == 1:
-                area[places[0]] += visits * min(
+                area[places[0]] += sub_epochs * min(
                     parallel_plan.gpus * (parallel_plan.seconds * size + parallel_plan.fixed)
                     for parallel_plan in parallel_plans
                 )

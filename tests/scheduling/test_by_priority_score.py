@@ -41,7 +41,7 @@ def test_without_priority_scores_models_come_first_in_first_out(name: str, probl
 
 
 def test_the_best_model_trains_on_each_free_worker_first() -> None:
-    """It goes to each free worker with an unvisited partition."""
+    """It goes to each free worker with an untrained partition."""
     state = DispatchState(open_shop([[1.0, 1.0]] * 3))
     state.priority_score = [1.0, 3.0, 2.0]
     first = POLICIES["promising"].choose(state, [0, 1], RNG)

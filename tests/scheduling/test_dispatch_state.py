@@ -44,7 +44,7 @@ def step(state: DispatchState, data: st.DataObject) -> None:
         for partition in range(len(state.sizes))
         if mask >> partition & 1
     ]
-    visited = [
+    trained = [
         (model, partition)
         for model, mask in enumerate(state.open)
         for partition in range(len(state.sizes))
@@ -61,8 +61,8 @@ def step(state: DispatchState, data: st.DataObject) -> None:
         state.finish(data.draw(st.sampled_from(sorted(state.running))), at=state.now + 1)
     elif what == "release" and state.running:
         state.release(data.draw(st.sampled_from(sorted(state.running))))
-    elif what == "reopen" and visited:
-        state.reopen(*data.draw(st.sampled_from(visited)))
+    elif what == "reopen" and trained:
+        state.reopen(*data.draw(st.sampled_from(trained)))
     elif what == "set_time":
         model = data.draw(st.integers(0, len(state.work.time) - 1))
         worker = data.draw(st.integers(0, len(state.holders.held) - 1))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import TOLERANCE, SolverUnavailableError, search, solve_exact
 from cerebro.scheduling.exact.cpsat import Programme
+from cerebro.scheduling.exact.required_sub_epochs import required_sub_epochs
 from cerebro.scheduling.exact.ticks import Ticks
-from cerebro.scheduling.exact.visits import visits
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
 from research.assumed import saturn
@@ -170,9 +170,9 @@ def test_a_bound_in_ticks_is_a_bound_in_seconds(horizon: float, times: list[floa
 def test_a_hint_selects_one_option_for_each_sub_epoch_of_equal_models() -> None:
     """Equal models may be renamed, because the second one starts first."""
     problem = open_shop([[2.0, 2.0], [2.0, 2.0]], [[0, 1], [0, 1]])
-    wanted = visits(problem)
-    second_first = sorted(wanted, key=lambda visit: -visit.model)
-    known = [min(visit.options, key=lambda option: option.seconds) for visit in second_first]
+    wanted = required_sub_epochs(problem)
+    second_first = sorted(wanted, key=lambda sub_epoch: -sub_epoch.model)
+    known = [min(sub_epoch.options, key=lambda option: option.seconds) for sub_epoch in second_first]
     programme = Programme(problem, wanted, Ticks.fitting([2.0], 8.0), known, 0.0)
     programme.add_times()
     programme.add_hint()

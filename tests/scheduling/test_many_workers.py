@@ -20,7 +20,7 @@ WORKERS = 12
 
 @st.composite
 def states(draw: st.DrawFn) -> DispatchState:
-    """Generate models with some visited partitions; each worker holds one partition and some models do not fit."""
+    """Generate models with some trained partitions; each worker holds one partition and some models do not fit."""
     models = draw(st.integers(1, 40))
     state = DispatchState.of_equals(
         models=models, sizes=[1.0] * WORKERS, held=[1 << w for w in range(WORKERS)], epochs=2

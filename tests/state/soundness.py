@@ -38,22 +38,24 @@ def assert_sound(state: ExperimentState) -> None:
                 "isolation: one open sub-epoch per model"
             )
             there = range(model.archived_epochs + 1, model.epochs + 1)
-            assert [v for epoch in there for v in model.epoch_visits(epoch)] == model.visits.recent_visits
+            assert [v for epoch in there for v in model.epoch_sub_epochs(epoch)] == model.sub_epochs.recent
             assert len(model.summaries) == model.archived_epochs
             for epoch in there:
-                visits = model.epoch_visits(epoch)
-                assert all(visit.epoch == epoch for visit in visits)
-                visited = [partition for visit in visits for partition in visit.partitions]
-                assert len(set(visited)) == len(visited), "no partition twice in an epoch"
-                assert set(visited) <= set(model.partitions)
-                assert (epoch <= model.completed_epochs) == (len(visited) == len(model.partitions))
-                assert set(model.remaining).isdisjoint(visited) or epoch != model.epoch
+                completed_sub_epochs = model.epoch_sub_epochs(epoch)
+                assert all(sub_epoch.epoch == epoch for sub_epoch in completed_sub_epochs)
+                trained = [
+                    partition for sub_epoch in completed_sub_epochs for partition in sub_epoch.partitions
+                ]
+                assert len(set(trained)) == len(trained), "no partition twice in an epoch"
+                assert set(trained) <= set(model.partitions)
+                assert (epoch <= model.completed_epochs) == (len(trained) == len(model.partitions))
+                assert set(model.remaining).isdisjoint(trained) or epoch != model.epoch
 
 
 def assert_counted(run: Run) -> None:
     """Check that the fold's counters equal recounted values."""
     counts, models = run.counts, run.models.values()
-    assert counts.sub_epochs == sum(len(model.visits) for model in models)
+    assert counts.sub_epochs == sum(len(model.sub_epochs) for model in models)
     assert counts.active == sum(model.state is ModelState.ACTIVE for model in models)
     assert counts.reached == Counter(m.completed_epochs for m in models if not m.is_cut_short)
     assert all(counts.reached.values())
@@ -71,8 +73,8 @@ def assert_counted(run: Run) -> None:
         assert [*counts.unvalidated[model.id]] == epochs
     if isinstance(run.request, FitRequest):
         if not run.is_validated:
-            firsts = [m for m in models if m.visits and m.visits.knows(0)]
-            assert all(m.returns == m.visits[0].names for m in firsts)
+            firsts = [m for m in models if m.sub_epochs and m.sub_epochs.knows(0)]
+            assert all(m.returns == m.sub_epochs[0].names for m in firsts)
         assert not counts.pending
         return
     own = run.tasks.requested()

@@ -160,7 +160,7 @@ class Story:
         """Commit a sub-epoch. Its checkpoint's name has the model, sub-epoch number and attempt."""
         key = TaskKey(run="fit-1", kind="train", model=model, epoch=epoch, partition=partition)
         attempt = self.attempt(key)
-        name = f"{model}-u{len(self.model(model).visits)}-a{attempt}"
+        name = f"{model}-u{len(self.model(model).sub_epochs)}-a{attempt}"
         result = TaskResult(
             rows=rows,
             metrics=metrics or {"loss": 1.0},

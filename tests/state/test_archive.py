@@ -99,7 +99,7 @@ def tell_of_epochs(history: History, reports: int) -> None:
 def assert_kept_beside(beside: Run, whole: Run) -> None:
     """Check that all sub-epochs are available."""
     for model, other in zip(beside.models.values(), whole.models.values(), strict=True):
-        assert repr(list(model.visits)) == repr(list(other.visits))  # NaN is NaN
+        assert repr(list(model.sub_epochs)) == repr(list(other.sub_epochs))  # NaN is NaN
 
 
 def assert_same(one: Run, whole: Run) -> None:
@@ -113,8 +113,10 @@ def assert_same(one: Run, whole: Run) -> None:
     assert one.counts == whole.counts
     for model, other in zip(one.models.values(), whole.models.values(), strict=True):
         assert (model.epoch, model.remaining, model.due) == (other.epoch, other.remaining, other.due)
-        assert len(model.visits) == len(other.visits)
-        lost = {visit.file for visit in other.visits} - {visit.file for visit in model.known_visits}
+        assert len(model.sub_epochs) == len(other.sub_epochs)
+        lost = {sub_epoch.file for sub_epoch in other.sub_epochs} - {
+            sub_epoch.file for sub_epoch in model.known_sub_epochs
+        }
         assert one.kept_checkpoints(model) == whole.kept_checkpoints(other) - lost
         assert one.best_epoch(model) == whole.best_epoch(other)
         assert [(t.parallel_plan, t.sub_epochs) for t in describe_plans(one, model)] == [
@@ -132,9 +134,9 @@ def assert_same_epochs(run: Run, model: Model, other: Model) -> None:
         assert model.returned_in(epoch) == other.returned_in(epoch)
         assert repr(model.epoch_totals(epoch)) == repr(other.epoch_totals(epoch))
         assert model.epoch_checkpoint(epoch) == other.epoch_checkpoint(epoch)
-        until = model.visits_until(epoch)
+        until = model.sub_epochs_until(epoch)
         assert model.partitions_until(until) == other.partitions_until(until)
-    sub_epochs = len(model.visits)
+    sub_epochs = len(model.sub_epochs)
     assert position_of(model, run.plan.partitions, sub_epochs) == position_of(
         other, run.plan.partitions, sub_epochs
     )
@@ -152,17 +154,17 @@ def test_access_to_a_compacted_sub_epoch_raises_archived_error() -> None:
     """Access raises a specific error, not IndexError; the last sub-epochs of epochs stay available."""
     history = History(Random(1), validated=False, epochs=EPOCHS)
     history.state.archive_after = history.run.compaction.threshold = 0
-    while not any(model.visits.archived > 2 for model in history.run.models.values()):
+    while not any(model.sub_epochs.archived > 2 for model in history.run.models.values()):
         history.step()
         if history.run.is_open and len(history.run.scheduling.epochs) < (e := epochs_of_all(history.run)):
             history.tell(epoch_report(history.state, history.run, e))
-    model = next(m for m in history.run.models.values() if m.visits.archived > 2)
-    last = model.visits_until(1) - 1
-    assert model.visits[last].epoch == 1
+    model = next(m for m in history.run.models.values() if m.sub_epochs.archived > 2)
+    last = model.sub_epochs_until(1) - 1
+    assert model.sub_epochs[last].epoch == 1
     with pytest.raises(ArchivedError, match="sub-epoch 2 is archived"):
-        model.visits[2]
+        model.sub_epochs[2]
     with pytest.raises(ArchivedError):
-        list(model.visits)
+        list(model.sub_epochs)
 
 
 def test_a_compacted_task_counts_as_committed() -> None:
@@ -199,4 +201,4 @@ def assert_best(model: Model, *, validated: bool) -> None:
     needed = model.needed_checkpoints("loss", "min", validated=validated)
     for epoch in range(1, model.completed_epochs + 1):
         if validated and model.validation.may_come(epoch):
-            assert model.visits[model.visits_until(epoch) - 1].file in needed
+            assert model.sub_epochs[model.sub_epochs_until(epoch) - 1].file in needed

@@ -139,7 +139,7 @@ def test_a_silent_worker_that_returns_keeps_its_task() -> None:
     story.tell(lost(0), joined(0))
     assert story.state.workers["worker-0"].stale_tasks == set()
     story.commit(sub_epoch(1, 0), 0)
-    assert len(story.model().visits) == 1
+    assert len(story.model().sub_epochs) == 1
 
 
 def test_cluster_events_do_not_change_ended_runs() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import Member
-from cerebro.state.models.committed_sub_epoch import Visit
-from cerebro.state.models.sub_epochs import EpochSummary, Summaries, Visits
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
+from cerebro.state.models.sub_epochs import CompletedSubEpochs, EpochSummary, Summaries
 
 _NUMBERS = st.floats(allow_nan=False)
 _COUNTS = st.integers(-(2**63), 2**63 - 1)
@@ -20,14 +20,14 @@ _NAMES = st.lists(st.text(max_size=5), max_size=3).map(tuple)
 
 
 @st.composite
-def visits(draw: st.DrawFn) -> Visit:
+def sub_epochs(draw: st.DrawFn) -> CompletedSubEpoch:
     numbers: dict[str, Any] = {
         name: draw(_NUMBERS) for name in ("started", "ended", "load_s", "compute_s", "save_s", "start_s")
     }
     counts: dict[str, Any] = {
         name: draw(_COUNTS) for name in ("epoch", "partition", "attempt", "rows", "size", "peak_bytes")
     }
-    return Visit(
+    return CompletedSubEpoch(
         **numbers,
         **counts,
         worker=draw(st.text(max_size=5)),
@@ -43,14 +43,16 @@ def visits(draw: st.DrawFn) -> Visit:
     )
 
 
-@given(st.lists(visits(), max_size=5), st.integers(0, 5))
-def test_compacted_sub_epochs_keep_values_and_types(found: list[Visit], archived: int) -> None:
+@given(st.lists(sub_epochs(), max_size=5), st.integers(0, 5))
+def test_compacted_sub_epochs_keep_values_and_types(found: list[CompletedSubEpoch], archived: int) -> None:
     """Each field keeps its value and type."""
     archived = min(archived, len(found))
-    kept = Visits(recent_visits=list(found))
+    kept = CompletedSubEpochs(recent=list(found))
     kept.archive(archived, range(archived))
     assert [*kept] == found
-    assert [list(map(type, visit)) for visit in kept] == [list(map(type, visit)) for visit in found]
+    assert [list(map(type, sub_epoch)) for sub_epoch in kept] == [
+        list(map(type, sub_epoch)) for sub_epoch in found
+    ]
 
 
 @st.composite
@@ -110,13 +112,13 @@ def test_compacted_summaries_keep_their_values_and_sums(found: list[EpochSummary
 
 def test_compaction_clamps_numbers_to_64_bits() -> None:
     """A worker may report any number; compaction must not fail."""
-    kept = Visits(recent_visits=[_visit(peak_bytes=2**70, rows=-(2**70))])
+    kept = CompletedSubEpochs(recent=[_sub_epoch(peak_bytes=2**70, rows=-(2**70))])
     kept.archive(1, {0})
     assert (kept[0].peak_bytes, kept[0].rows) == (2**63 - 1, -(2**63))
 
 
-def _visit(**changes: Any) -> Visit:
-    told: dict[str, Any] = dict.fromkeys(Visit._fields, 0.0) | Visit._field_defaults
+def _sub_epoch(**changes: Any) -> CompletedSubEpoch:
+    told: dict[str, Any] = dict.fromkeys(CompletedSubEpoch._fields, 0.0) | CompletedSubEpoch._field_defaults
     texts = {"worker": "a", "file": "f", "checksum": "c", "names": (), "values": ()}
     counts = dict.fromkeys(("epoch", "partition", "attempt", "rows", "size"), 1)
-    return Visit(**told | texts | counts | changes)
+    return CompletedSubEpoch(**told | texts | counts | changes)

@@ -41,17 +41,17 @@ def test_an_epoch_is_complete_after_any_sets_cover_all_partitions() -> None:
     story.commit(gang(0, 2), 0)
     model = story.model()
     assert (model.progress.trained, model.remaining, model.completed_epochs) == (2, (1, 3), 0)
-    assert (visit := model.visit(1, 2)) is not None
-    assert (visit.partitions, visit.worker) == ((0, 2), "worker-0")
+    assert (completed := model.sub_epoch(1, 2)) is not None
+    assert (completed.partitions, completed.worker) == ((0, 2), "worker-0")
     rows = dict.fromkeys(range(4), 10)
-    assert position_of(model, rows, len(model.visits)).step == 20
+    assert position_of(model, rows, len(model.sub_epochs)).step == 20
     refused(story, assigned(sub_epoch(1, 2), worker=2), "completeness")
     refused(story, assigned(gang(1, 2), member(2), worker=1), "completeness")
     story.train(1, 1)
     story.train(1, 3)
-    assert (model.epoch, model.completed_epochs, len(model.visits)) == (2, 1, 3)
-    assert model.epoch_checkpoint(1) == model.visits[-1].checkpoint
-    assert position_of(model, rows, len(model.visits)).step == 40
+    assert (model.epoch, model.completed_epochs, len(model.sub_epochs)) == (2, 1, 3)
+    assert model.epoch_checkpoint(1) == model.sub_epochs[-1].checkpoint
+    assert position_of(model, rows, len(model.sub_epochs)).step == 40
     assert story.run.progress() == (4, 16)
 
 

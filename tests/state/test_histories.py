@@ -73,23 +73,31 @@ def assert_stopped_models_can_go_on(run: Run) -> None:
 
 
 def assert_counted(history: History) -> None:
-    """Check sums, extremes, means and best epochs against the visits, and attempts against the log."""
+    """Check sums, extremes, means and best epochs against the sub-epochs, and attempts against the log."""
     run, now = history.run, history.time
     seconds: defaultdict[str, float] = defaultdict(float)
     for sub_epoch in committed(run):
         for worker, devices in sub_epoch.places:
             seconds[worker] += sub_epoch.seconds * len(devices)
     assert run.device_time.trained_s == pytest.approx(dict(seconds))
-    visits = [visit for model in run.models.values() for visit in model.visits]
+    completed_sub_epochs = [completed for model in run.models.values() for completed in model.sub_epochs]
     waited = (
-        (w, v.started, v.begun) for v in visits if v.start_s for w, devices in v.places for _ in devices
+        (w, v.started, v.begun)
+        for v in completed_sub_epochs
+        if v.start_s
+        for w, devices in v.places
+        for _ in devices
     )
     assert sorted(run.device_time.starts) == sorted(waited)
-    assert all(v.started <= v.begun <= v.ended for v in visits)
+    assert all(v.started <= v.begun <= v.ended for v in completed_sub_epochs)
     assert run.clock.newest_commit == max((sub_epoch.ended for sub_epoch in committed(run)), default=0.0)
     for model in run.models.values():
-        assert model.effort.trained_s == pytest.approx(sum(visit.seconds for visit in model.visits))
-        assert model.effort.compute_s == pytest.approx(sum(visit.compute_s for visit in model.visits))
+        assert model.effort.trained_s == pytest.approx(
+            sum(completed.seconds for completed in model.sub_epochs)
+        )
+        assert model.effort.compute_s == pytest.approx(
+            sum(completed.compute_s for completed in model.sub_epochs)
+        )
         for mode in ("min", "max"):
             known = naive_scores(model, validated=run.is_validated)
             assert model.scores("loss", validated=run.is_validated) == pytest.approx(known)
@@ -149,14 +157,14 @@ def naive_scores(model: Model, *, validated: bool) -> dict[int, float]:
     """Compute each epoch's loss straight from the definition."""
     found = {}
     for epoch in range(1, model.epochs + 1):
-        visits = [visit for visit in model.visits if visit.epoch == epoch]
-        if {p for visit in visits for p in visit.partitions} != set(model.partitions):
+        sub_epochs = [sub_epoch for sub_epoch in model.sub_epochs if sub_epoch.epoch == epoch]
+        if {p for sub_epoch in sub_epochs for p in sub_epoch.partitions} != set(model.partitions):
             break
         if validated:
             value = model.validation.metrics.get(epoch, {}).get("loss", math.nan)
-        elif all("loss" in visit.metrics for visit in visits):
-            rows = sum(visit.rows for visit in visits) or 1
-            value = sum(visit.metrics["loss"] * visit.rows for visit in visits) / rows
+        elif all("loss" in sub_epoch.metrics for sub_epoch in sub_epochs):
+            rows = sum(sub_epoch.rows for sub_epoch in sub_epochs) or 1
+            value = sum(sub_epoch.metrics["loss"] * sub_epoch.rows for sub_epoch in sub_epochs) / rows
         else:
             value = math.nan
         if math.isfinite(value):

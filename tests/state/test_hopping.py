@@ -80,7 +80,10 @@ def test_each_device_has_one_running_and_one_queued_task() -> None:
     refused(story, started, "is open there")
     story.commit(sub_epoch(1, 0, "m01"), 0)
     story.tell(started)
-    assert [visit.devices for name in ("m00", "m01") for visit in story.model(name).visits] == [(0,), (1,)]
+    assert [completed.devices for name in ("m00", "m01") for completed in story.model(name).sub_epochs] == [
+        (0,),
+        (1,),
+    ]
 
 
 def test_a_lost_worker_gets_no_tasks_and_rejoins_without_any() -> None:

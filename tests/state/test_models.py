@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.state import ModelState, TaskKey, TaskState
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model
 from cerebro.state.tasks.failure_events import MAX_REOPENED
 from cerebro.state.tasks.task import Attempt
@@ -20,19 +20,19 @@ from tests.state.stories import Story, sub_epoch, validation
 def model_of(
     metrics: list[list[dict[str, float]]], *, rows: list[list[int]] | None = None, epochs: int | None = None
 ) -> Model:
-    """Return a model with visits: metrics (and rows) per epoch and partition."""
+    """Return a model with sub-epochs: metrics (and rows) per epoch and partition."""
     size = len(metrics[0])
     model = Model(id="m00", hyperparams={}, epochs=epochs or len(metrics), partitions=tuple(range(size)))
     for epoch, sub_epochs in enumerate(metrics, start=1):
         for partition, values in enumerate(sub_epochs):
             result = TaskResult(rows=rows[epoch - 1][partition] if rows else 1, metrics=values)
             model.add(
-                Visit.of(
+                CompletedSubEpoch.of(
                     epoch=epoch,
                     partition=partition,
                     attempt=Attempt(number=1, worker="worker-0", assigned=0.0),
                     result=result,
-                    checkpoint=CheckpointRef(name=f"u{len(model.visits)}", checksum="-", size=1),
+                    checkpoint=CheckpointRef(name=f"u{len(model.sub_epochs)}", checksum="-", size=1),
                 )
             )
     return model
@@ -121,12 +121,12 @@ def test_checkpoints_that_may_be_read_are_kept(
 ) -> None:
     """These are the last two, each epoch that awaits validation, and the best epoch."""
     model = model_of([[{"loss": value}] * partitions for value in values])
-    for _ in range(min(popped, len(model.visits) - 1)):
+    for _ in range(min(popped, len(model.sub_epochs) - 1)):
         model.take_back()
     for epoch in validated.intersection(range(1, model.completed_epochs + 1)):
         model.validate(epoch, {"loss": 1.0 / epoch})
     needed = model.needed_checkpoints("loss", mode, validated=is_validated)
-    assert {visit.checkpoint.name for visit in model.visits[-2:]} <= needed
+    assert {completed.checkpoint.name for completed in model.sub_epochs[-2:]} <= needed
     best = model.best_epoch("loss", mode, validated=is_validated)
     for epoch in range(1, model.completed_epochs + 1):
         checkpoint = model.epoch_checkpoint(epoch)
@@ -169,18 +169,18 @@ def test_a_task_released_by_a_worker_shutdown_is_no_failure() -> None:
 
 
 def test_a_lost_checkpoint_reopens_the_previous_sub_epoch() -> None:
-    """Its visit is removed and the number increases; the sub-epoch that found the loss is not charged."""
+    """Its sub-epoch is removed and the number increases; the sub-epoch that found the loss is not charged."""
     story = Story()
     story.fit()
     story.train(1, 0)
     story.fail(sub_epoch(1, 1), 1, FailureKind.CHECKPOINT)
-    assert not story.model().visits
+    assert not story.model().sub_epochs
     assert story.run.task(sub_epoch(1, 0)).state is TaskState.PENDING
     assert story.run.task(sub_epoch(1, 1)).failures == 0
     story.train(1, 0, loss=2.0)
     story.train(1, 1)
-    assert [visit.attempt for visit in story.model().visits] == [2, 2]
-    assert story.model().epoch_checkpoint(1) == story.model().visits[-1].checkpoint
+    assert [completed.attempt for completed in story.model().sub_epochs] == [2, 2]
+    assert story.model().epoch_checkpoint(1) == story.model().sub_epochs[-1].checkpoint
 
 
 def test_a_model_fails_after_losing_its_checkpoint_too_often() -> None:
@@ -220,7 +220,7 @@ def test_a_lost_checkpoint_of_an_older_epoch_fails_only_its_validation() -> None
     assert story.run.task(validation(1)).state is TaskState.FAILED
     story.validate(2)
     assert story.model().state is ModelState.FINISHED
-    assert len(story.model().visits) == 4
+    assert len(story.model().sub_epochs) == 4
 
 
 # --- Keys ---

@@ -67,8 +67,8 @@ def test_an_unusable_parallel_plan_is_ruled_out_without_costing_an_attempt(failu
     assert not made.run.tasks.exhausted
     assert made.model("m01").failures.ruled_out == {}
     attempt(made, FSDP)
-    (visit,) = made.model().visits
-    assert (visit.parallel_plan, visit.devices) == (FSDP, (0, 1))
+    (completed,) = made.model().sub_epochs
+    assert (completed.parallel_plan, completed.devices) == (FSDP, (0, 1))
     assert {label: struck.reason for label, struck in made.model().failures.ruled_out.items()} == {
         "single": failure.line,
         "ddp-2": failure.line,
@@ -235,4 +235,4 @@ def test_a_crashing_parallel_plan_is_ruled_out_after_the_last_attempt() -> None:
     attempt(made, DDP, crash)
     assert labels(made) == ["single"]
     attempt(made, SINGLE)
-    assert len(made.model().visits) == 1
+    assert len(made.model().sub_epochs) == 1

@@ -138,10 +138,10 @@ def assert_same(
 ) -> None:
     assert found.keys() == expected.keys()
     for name, each in found.items():
-        if each.visit != expected[name].visit:
+        if each.sub_epoch != expected[name].sub_epoch:
             assert (
-                expected[name].visit is None
-            )  # reopened later, and no later sub-epoch depends on this visit
+                expected[name].sub_epoch is None
+            )  # reopened later, and no later sub-epoch depends on this sub-epoch
             assert (each.key.epoch, each.key.partitions) in made.model(
                 each.key.model or ""
             ).checkpoints.undone
@@ -152,17 +152,19 @@ def test_an_attempt_started_before_the_time_range_is_completed_from_its_commit()
     log = history(7).log
     whole = PastAttempts(run="fit-1")
     whole.take(attempt_events(log))
-    commits = [each for each in whole.window(-math.inf, math.inf) if each.visit is not None]
+    commits = [each for each in whole.window(-math.inf, math.inf) if each.sub_epoch is not None]
     for commit in commits:
-        assert commit.visit is not None
+        assert commit.sub_epoch is not None
         past = PastAttempts(run="fit-1")
         past.take(attempt_events(event for event in log if event.time == commit.attempt.ended))
         found = {each.key: each for each in past.window(-math.inf, math.inf)}[commit.key]
-        assert found.visit is not None
-        took = commit.visit.load_s + commit.visit.compute_s + commit.visit.save_s
-        assert found.visit.ended == commit.visit.ended
-        assert found.visit.metrics == commit.visit.metrics
-        assert found.visit.started == found.visit.begun == pytest.approx(commit.visit.ended - took)
+        assert found.sub_epoch is not None
+        took = commit.sub_epoch.load_s + commit.sub_epoch.compute_s + commit.sub_epoch.save_s
+        assert found.sub_epoch.ended == commit.sub_epoch.ended
+        assert found.sub_epoch.metrics == commit.sub_epoch.metrics
+        assert (
+            found.sub_epoch.started == found.sub_epoch.begun == pytest.approx(commit.sub_epoch.ended - took)
+        )
         assert found.is_guessed
 
 

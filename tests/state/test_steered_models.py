@@ -21,7 +21,7 @@ def test_a_stopped_model_trains_no_further_and_keeps_its_sub_epochs() -> None:
     assert state_words.model(story.model(), story.run) == "stopping"
     story.tell(TaskRevoked(task=str(sub_epoch(1, 1)), attempt=1, worker="worker-1", reason="stopped"))
     assert state_words.model(story.model(), story.run) == "stopped"
-    assert (len(story.model().visits), story.model().effort.repeated_attempts) == (1, 0)
+    assert (len(story.model().sub_epochs), story.model().effort.repeated_attempts) == (1, 0)
     assert story.run.progress() == (1, 5)
     assert not story.run.is_complete()
     story.epoch(1, model="m01")

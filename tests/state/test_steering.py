@@ -66,14 +66,14 @@ def test_no_run_waits_for_a_partition_that_only_stopped_models_need() -> None:
 
 
 def test_each_attempt_is_listed_once() -> None:
-    """Failed attempts come with their tasks, committed ones with their visits, each once."""
+    """Failed attempts come with their tasks, committed ones with their sub-epochs, each once."""
     story = failed()
     story.tell(retry())
     story.train(1, 1)
     story.fail(sub_epoch(1, 0, "m01"), 0, FailureKind.CRASH)
     story.start(sub_epoch(1, 0, "m01"), 0)
     told = sorted(
-        (str(t.key), t.attempt.number, t.attempt.outcome, bool(t.visit)) for t in task_attempts(story.run)
+        (str(t.key), t.attempt.number, t.attempt.outcome, bool(t.sub_epoch)) for t in task_attempts(story.run)
     )
     assert told == [
         ("fit-1/train/m00/e1/p0", 1, "committed", True),

@@ -23,7 +23,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import FitPlan, NewModel, Origin
 from cerebro.contract.tasks import CheckpointRef, FailureKind, Member, Position, Savepoint
-from cerebro.state import Model, ModelState, TaskKey, TaskState, Visit, position_of
+from cerebro.state import CompletedSubEpoch, Model, ModelState, TaskKey, TaskState, position_of
 from cerebro.state.models.configs import TrainingConfig
 from tests.state.stories import Story, sub_epoch
 
@@ -78,7 +78,7 @@ class Course:
         key = sub_epoch(model.epoch, partition, model.id)
         number = model.version_for(str(key))
         config = model.configs.versions[number]
-        told = config, position_of(model, ROWS, len(model.visits), config)
+        told = config, position_of(model, ROWS, len(model.sub_epochs), config)
         if self.random.random() < 0.3:
             self.change(model)
         if not model.needs(key.epoch or 0, key.partitions):
@@ -125,14 +125,14 @@ class Course:
     def lose(self, model: Model) -> None:
         """Lose the newest checkpoint; the next sub-epoch reports it."""
         self.assign(model)
-        if model.id not in self.open or not model.visits or model.checkpoints.losses.total() > 2:
+        if model.id not in self.open or not model.sub_epochs or model.checkpoints.losses.total() > 2:
             return
         self.start(model)
         key, _ = self.open[model.id]
         task = self.story.run.tasks.by_key[str(key)]
         if task.state is TaskState.RUNNING:
             del self.open[model.id]
-            if len(model.visits) > model.lineage.sub_epochs:
+            if len(model.sub_epochs) > model.lineage.sub_epochs:
                 self.told[model.id].pop()
             self.story.break_off(key, key.partition or 0, task.attempt, FailureKind.CHECKPOINT)
 
@@ -160,7 +160,7 @@ class Course:
     def check(self) -> None:
         """Check that the state matches the record, and that clones' origins still exist."""
         for model in self.story.run.models.values():
-            sub_epochs = range(len(model.visits))
+            sub_epochs = range(len(model.sub_epochs))
             assert [(model.config_of(u), position_of(model, ROWS, u)) for u in sub_epochs] == self.told[
                 model.id
             ]
@@ -168,9 +168,9 @@ class Course:
                 assert model.hyperparams_of(until - 1) == before != model.hyperparams_of(until)
             assert model.epochs >= model.begun_epochs
             if model.id in self.open:
-                assert model.config_of(len(model.visits)) == self.open[model.id][1][0]
+                assert model.config_of(len(model.sub_epochs)) == self.open[model.id][1][0]
         for young in self.story.run.checkpoints.young.values():
-            origin = young.visits[young.lineage.sub_epochs - 1].file
+            origin = young.sub_epochs[young.lineage.sub_epochs - 1].file
             assert all(origin in self.story.run.kept_checkpoints(m) for m in self.story.run.models.values())
 
 
@@ -262,7 +262,7 @@ def test_an_outdated_change_is_late_and_has_no_effect(story: Story, case: Any) -
 def test_a_parent_checkpoint_is_kept_until_its_clone_has_committed_twice(story: Story) -> None:
     """Its parent continues and would otherwise remove the checkpoint."""
     story.tell(cloned())
-    origin = story.model("m02").visits[-1].file
+    origin = story.model("m02").sub_epochs[-1].file
     story.epoch(2, loss=0.1)
     for partition in (0, 1):
         assert origin in story.run.kept_checkpoints(story.model())
@@ -287,16 +287,16 @@ def test_a_clone_with_an_unreadable_parent_checkpoint_fails(story: Story) -> Non
     failure = story.model("m02").failures.final
     assert failure is not None
     assert "goes on from a checkpoint of m00 that cannot be read: clone it once more" in failure.message
-    assert len(story.model("m02").visits) == 2
+    assert len(story.model("m02").sub_epochs) == 2
 
 
 def test_a_change_keeps_the_positions_of_earlier_sub_epochs() -> None:
     """Its steps and their expected number stay the same, also with gangs."""
     model = Model(id="m00", hyperparams={"batch_size": 5}, epochs=2, partitions=(0, 1, 2))
 
-    def visit(epoch: int, partition: int, *others: int) -> Visit:
+    def completed_sub_epoch(epoch: int, partition: int, *others: int) -> CompletedSubEpoch:
         members = tuple(Member(worker=f"worker-{p}", partition=p) for p in others)
-        return Visit(
+        return CompletedSubEpoch(
             epoch,
             partition,
             1,
@@ -317,8 +317,8 @@ def test_a_change_keeps_the_positions_of_earlier_sub_epochs() -> None:
 
     told = []
     for epoch, partition, others in ((1, 1, (2,)), (1, 0, ()), (2, 0, ()), (2, 1, (2,))):
-        told.append(position_of(model, ROWS, len(model.visits)))
-        model.add(visit(epoch, partition, *others))
+        told.append(position_of(model, ROWS, len(model.sub_epochs)))
+        model.add(completed_sub_epoch(epoch, partition, *others))
         if epoch == 1 and partition == 0:
             model.change({"batch_size": 3})
             model.configs.active = 1

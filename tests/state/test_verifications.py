@@ -23,7 +23,7 @@ from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResu
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskKey, TaskState, epoch_report
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.tasks.verification_texts import lines, result_text
 from cerebro.state.tasks.verifications import (
     Reexecution,
@@ -59,7 +59,7 @@ class Verified(Story):
     def trains(self, key: TaskKey, worker: int, *, attempt: int = 1) -> None:
         """Assign, start and commit a sub-epoch."""
         model = self.run.models[key.model or ""]
-        name = f"one/fit-1/{model.id}/u{len(model.visits):05}-a{attempt}.pt"
+        name = f"one/fit-1/{model.id}/u{len(model.sub_epochs):05}-a{attempt}.pt"
         result = TaskResult(rows=5, cores=2, metrics={"loss": 0.5}, checkpoint=checkpoint(name))
         self._done(key, worker, attempt, result)
 
@@ -186,7 +186,7 @@ def test_a_reopened_sub_epoch_drops_its_verification() -> None:
     following: dict[str, Any] = {"task": str(sub_epoch(1, 1)), "attempt": 1, "worker": "worker-0"}
     lost = Failure(kind=FailureKind.CHECKPOINT, message="gone")
     story.tell(TaskAssigned(**following), TaskStarted(**following), TaskFailed(**following, failure=lost))
-    assert not story.model().visits
+    assert not story.model().sub_epochs
     story.tell(TaskAssigned(**reexecution), TaskStarted(**reexecution))  # the re-execution was already queued
     outcome = VerificationOutcome(is_exact=True, differences=("state",), digest="1" * 16)
     story.tell(TaskCommitted(**reexecution, result=TaskResult(verification=outcome)))
@@ -213,12 +213,12 @@ def test_a_worker_does_not_verify_its_own_sub_epoch() -> None:
 
 
 def test_a_reexecution_does_not_change_its_model() -> None:
-    """It adds no visit, checkpoint or validation."""
+    """It adds no sub-epoch, checkpoint or validation."""
     story = Verified()
     story.trains(sub_epoch(1, 0), 0)
-    visits, kept = list(story.model().visits), story.model().busy
+    sub_epochs, kept = list(story.model().sub_epochs), story.model().busy
     story.reexecution(sub_epoch(1, 0), 1, differs=True)
-    assert (list(story.model().visits), story.model().busy) == (visits, kept)
+    assert (list(story.model().sub_epochs), story.model().busy) == (sub_epochs, kept)
     assert story.run.progress()[0] == 1
 
 
@@ -268,13 +268,13 @@ def test_a_third_worker_decides_which_worker_is_wrong(
 
 
 def made(*reexecutions: Reexecution, resumed_rows: int = 0) -> Verification:
-    visit = Visit(
+    completed = CompletedSubEpoch(
         1, 0, 1, "worker-0", 5, (), (), "u0", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, resumed_rows=resumed_rows
     )
     return Verification(
         sub_epoch=sub_epoch(1, 0),
         number=0,
-        visit=visit,
+        completed=completed,
         start_checkpoint=None,
         hyperparams={},
         arithmetic="",

@@ -79,14 +79,14 @@ def test_a_volume_without_live_workers_takes_the_newest_inventory() -> None:
 
 
 def test_a_removed_worker_holds_nothing_but_is_remembered() -> None:
-    """Its visits stay, and no run waits for it."""
+    """Its sub-epochs stay, and no run waits for it."""
     story = Story()
     story.etl()
     story.fit(epochs=1)
     story.train(1, 1)
     story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="scaled away"))
     assert story.state.holders(*P1) == []
-    assert story.model().visits[0].worker == "worker-1"
+    assert story.model().sub_epochs[0].worker == "worker-1"
     assert "worker-1 " not in waiting_for(story.state, story.run)
 
 

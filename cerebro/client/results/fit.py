@@ -114,7 +114,7 @@ class FitResult(FitFigures):
                 f"model {name} of {self._run.id} has completed {model.completed_epochs} epochs, so there is no "
                 f"checkpoint of epoch {epoch}"
             )
-        if not model.visits:
+        if not model.sub_epochs:
             raise NotFoundError(
                 f"model {name} of {self._run.id} has no checkpoint: it has not trained a sub-epoch"
             )
@@ -122,7 +122,7 @@ class FitResult(FitFigures):
 
     def _trained(self, model: Model, epoch: int | None) -> TrainedModel:
         assert epoch is not None
-        reference = model.epoch_checkpoint(epoch) if epoch else model.visits[-1].checkpoint
+        reference = model.epoch_checkpoint(epoch) if epoch else model.sub_epochs[-1].checkpoint
         assert reference is not None
         gone = ""
         if reference.name in model.checkpoints.removed:
@@ -132,7 +132,7 @@ class FitResult(FitFigures):
             id=model.id,
             run=self._run.id,
             hyperparams=(
-                model.hyperparams_at(epoch) if epoch else model.hyperparams_of(len(model.visits) - 1)
+                model.hyperparams_at(epoch) if epoch else model.hyperparams_of(len(model.sub_epochs) - 1)
             ),
             epoch=epoch,
             metric=request.metric,
@@ -314,9 +314,9 @@ class FitResult(FitFigures):
             {
                 "model": verification.sub_epoch.model,
                 "sub_epoch": verification.number,
-                "epoch": verification.visit.epoch,
-                "partition": verification.visit.partition,
-                "worker": verification.visit.worker,
+                "epoch": verification.completed.epoch,
+                "partition": verification.completed.partition,
+                "worker": verification.completed.worker,
                 "reexecuted_by": tuple(reexecution.worker for reexecution in verification.reexecutions),
                 "exact": verification.reexecutions[0].is_exact if verification.reexecutions else None,
                 "state": str(verification.state),

@@ -18,7 +18,7 @@ import pandas as pd
 from cerebro.client.results.tables import merge_columns
 from cerebro.contract.parallel_plans import SINGLE
 from cerebro.errors import DataError, LostEventsError
-from cerebro.state import Model, Run, TaskKey, Visit
+from cerebro.state import CompletedSubEpoch, Model, Run, TaskKey
 from cerebro.state.log_pages import PAGE, Log, LogPages
 from cerebro.state.reports.timeline import TaskAttempt
 from cerebro.state.tasks.past_attempts import PastAttempts
@@ -52,9 +52,11 @@ class Selection:
             epochs=(epochs,) if isinstance(epochs, int) else epochs,
         )
 
-    def contains(self, visit: Visit) -> bool:
+    def contains(self, sub_epoch: CompletedSubEpoch) -> bool:
         """True if the sub-epoch passes the filter."""
-        return self.since <= visit.ended <= self.until and (self.epochs is None or visit.epoch in self.epochs)
+        return self.since <= sub_epoch.ended <= self.until and (
+            self.epochs is None or sub_epoch.epoch in self.epochs
+        )
 
 
 def sub_epoch_table(run: Run, selection: Selection, pages: LogPages | None, log: Log) -> pd.DataFrame:
@@ -71,9 +73,9 @@ def sub_epoch_table(run: Run, selection: Selection, pages: LogPages | None, log:
     """
     frames: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
-    for name, sub_epoch, visit in chain(_from_state(run), _from_log(run, selection, pages, log)):
-        if selection.contains(visit):
-            rows.append(_row(name, sub_epoch, visit))
+    for name, sub_epoch, completed in chain(_from_state(run), _from_log(run, selection, pages, log)):
+        if selection.contains(completed):
+            rows.append(_row(name, sub_epoch, completed))
         if len(rows) == _FRAME_ROWS:
             frames.append(pd.DataFrame(rows))
             rows = []
@@ -100,14 +102,14 @@ def _timestamp(name: str, moment: object) -> float:
     return moment.timestamp()
 
 
-_Numbered = tuple[str, int | None, Visit]
+_Numbered = tuple[str, int | None, CompletedSubEpoch]
 
 
 def _from_state(run: Run) -> Iterator[_Numbered]:
     for model in run.models.values():
-        visits = model.kept_visits
-        for sub_epoch, visit in enumerate(visits, start=len(model.visits) - len(visits)):
-            yield model.id, sub_epoch, visit
+        sub_epochs = model.kept_sub_epochs
+        for sub_epoch, completed in enumerate(sub_epochs, start=len(model.sub_epochs) - len(sub_epochs)):
+            yield model.id, sub_epoch, completed
 
 
 def _from_log(run: Run, selection: Selection, pages: LogPages | None, log: Log) -> Iterator[_Numbered]:
@@ -153,8 +155,8 @@ def _time_range(run: Run, selection: Selection) -> tuple[float, float]:
 
 def _end_of(model: Model, epoch: int) -> float:
     """Return when the last sub-epoch of an epoch ended, or the last inherited one before."""
-    sub_epoch = max(model.visits_until(epoch), model.lineage.sub_epochs) - 1
-    return model.visits[sub_epoch].ended if sub_epoch >= 0 else -math.inf
+    sub_epoch = max(model.sub_epochs_until(epoch), model.lineage.sub_epochs) - 1
+    return model.sub_epochs[sub_epoch].ended if sub_epoch >= 0 else -math.inf
 
 
 @dataclass(kw_only=True)
@@ -197,7 +199,7 @@ class _LogReader:
         ends = [-math.inf]
         for tried in self.past.window(-math.inf, math.inf):
             model, epoch = self.run.models[tried.key.model or ""], tried.key.epoch or 0
-            if tried.visit and (epoch, tried.key.partitions) in model.checkpoints.undone:
+            if tried.sub_epoch and (epoch, tried.key.partitions) in model.checkpoints.undone:
                 ends.append(_end_of(model, epoch))
         return min(max(ends), self.run.compaction.until)
 
@@ -209,43 +211,46 @@ class _LogReader:
         for (name, epoch), group in groupby(ordered, key=lambda tried: _model_epoch(tried.key)):
             model = self.run.models[name]
             if epoch <= model.archived_epochs:
-                visits = [tried.visit for tried in group if tried.visit is not None]
-                first = self._first(model, epoch, visits)
-                for offset, visit in enumerate(visits):
-                    yield name, None if first is None else first + offset, visit
+                sub_epochs = [tried.sub_epoch for tried in group if tried.sub_epoch is not None]
+                first = self._first(model, epoch, sub_epochs)
+                for offset, sub_epoch in enumerate(sub_epochs):
+                    yield name, None if first is None else first + offset, sub_epoch
 
-    def _first(self, model: Model, epoch: int, visits: list[Visit]) -> int | None:
+    def _first(self, model: Model, epoch: int, sub_epochs: list[CompletedSubEpoch]) -> int | None:
         """Return the number of the first sub-epoch; `None` if the range is within the epoch."""
-        first, last = max(model.visits_until(epoch - 1), model.lineage.sub_epochs), model.visits_until(epoch)
-        if len(visits) == last - first or _end_of(model, epoch - 1) >= self.since:
+        first, last = (
+            max(model.sub_epochs_until(epoch - 1), model.lineage.sub_epochs),
+            model.sub_epochs_until(epoch),
+        )
+        if len(sub_epochs) == last - first or _end_of(model, epoch - 1) >= self.since:
             return first
-        return last - len(visits) if visits[-1].ended == model.visits[last - 1].ended else None
+        return last - len(sub_epochs) if sub_epochs[-1].ended == model.sub_epochs[last - 1].ended else None
 
 
 def _model_epoch(key: TaskKey) -> tuple[str, int]:
     return key.model or "", key.epoch or 0
 
 
-def _row(model: str, sub_epoch: int | None, visit: Visit) -> dict[str, Any]:
+def _row(model: str, sub_epoch: int | None, completed: CompletedSubEpoch) -> dict[str, Any]:
     return merge_columns(
         {
             "model": model,
             "sub_epoch": sub_epoch,
-            "epoch": visit.epoch,
-            "partition": visit.partition,
-            "worker": visit.worker,
-            "attempt": visit.attempt,
-            "rows": visit.rows,
-            "started": visit.started,
-            "ended": visit.ended,
-            "process_start": visit.start_s,
-            "devices": visit.devices,
-            "parallel_plan": (visit.parallel_plan or SINGLE).label,
-            "partitions": visit.partitions,
-            "workers": (visit.worker, *(member.worker for member in visit.other_members)),
-            "peak_bytes": visit.peak_bytes or None,
-            "peak_gpu_bytes": visit.peak_gpu_bytes or None,
+            "epoch": completed.epoch,
+            "partition": completed.partition,
+            "worker": completed.worker,
+            "attempt": completed.attempt,
+            "rows": completed.rows,
+            "started": completed.started,
+            "ended": completed.ended,
+            "process_start": completed.start_s,
+            "devices": completed.devices,
+            "parallel_plan": (completed.parallel_plan or SINGLE).label,
+            "partitions": completed.partitions,
+            "workers": (completed.worker, *(member.worker for member in completed.other_members)),
+            "peak_bytes": completed.peak_bytes or None,
+            "peak_gpu_bytes": completed.peak_gpu_bytes or None,
         },
-        visit.metrics,
+        completed.metrics,
         "metric",
     )

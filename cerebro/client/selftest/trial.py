@@ -91,8 +91,8 @@ def _try(experiment: Experiment, locators: Mapping[str, Any]) -> None:
         )
     partitions = range(len(experiment.state().datasets[etl.dataset].plan.splits["train"]))
     expected = set(itertools.product(result.leaderboard()["model"], range(1, EPOCHS + 1), partitions))
-    visits = result.sub_epochs()
-    committed = list(zip(visits["model"], visits["epoch"], visits["partition"], strict=True))
+    sub_epochs = result.sub_epochs()
+    committed = list(zip(sub_epochs["model"], sub_epochs["epoch"], sub_epochs["partition"], strict=True))
     accuracy = result.best.value
     assert accuracy is not None  # the best model has a value
     check(committed, expected, accuracy=accuracy)

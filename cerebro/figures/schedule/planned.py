@@ -65,7 +65,7 @@ def planned(
         if (
             model is None
             or model.state is not ModelState.ACTIVE
-            or model.has_visited(sub_epoch.epoch, sub_epoch.partition)
+            or model.has_trained(sub_epoch.epoch, sub_epoch.partition)
         ):
             continue
         seconds = min([length, *_longest(model)])
@@ -113,7 +113,7 @@ def _lengths(order: Sequence[PlannedSubEpoch], end_s: float, devices: Mapping[st
 
 def _longest(model: Model) -> list[float]:
     """Return the seconds of a model's longest sub-epoch as a list; empty before the first."""
-    return [max(visit.seconds for visit in model.kept_visits)] if model.kept_visits else []
+    return [max(sub_epoch.seconds for sub_epoch in model.kept_sub_epochs)] if model.kept_sub_epochs else []
 
 
 def _running(run: Run, sub_epoch: PlannedSubEpoch) -> Attempt | None:

@@ -226,7 +226,7 @@ def spans_of(
         until: time of the newest event read.
         kinds: kinds of tasks to return.
     """
-    chosen = [each for each in found if each.key.kind in kinds and (each.attempt.has_run or each.visit)]
+    chosen = [each for each in found if each.key.kind in kinds and (each.attempt.has_run or each.sub_epoch)]
     spans = (
         _new_span(
             each,
@@ -258,7 +258,7 @@ def _per_worker(tried: TaskAttempt, span: Span | None) -> Iterator[Span]:
 
 def _span(tried: TaskAttempt, run: Run, zero: float, now: float) -> Span | None:
     """Return the span of an attempt; `None` if it never ran."""
-    key, attempt, visit = tried.key, tried.attempt, tried.visit
+    key, attempt, sub_epoch = tried.key, tried.attempt, tried.sub_epoch
     name = str(key)
     ended, outcome = attempt.ended, _outcome(attempt.outcome)
     if not attempt.outcome:
@@ -267,14 +267,14 @@ def _span(tried: TaskAttempt, run: Run, zero: float, now: float) -> Span | None:
             return None
         ended, outcome = max(now, attempt.started), "running"
     # With virtual time a start can be 0, so only the outcome shows that it ran.
-    elif attempt.started <= 0 and visit is None:
+    elif attempt.started <= 0 and sub_epoch is None:
         return None
     note = attempt.outcome if outcome in ("failed", "revoked") else _trial_result(tried, run)
     return _new_span(tried, zero, ended=ended, outcome=outcome, note=note)
 
 
 def _new_span(tried: TaskAttempt, zero: float, *, ended: float, outcome: Outcome, note: str) -> Span:
-    key, attempt, visit = tried.key, tried.attempt, tried.visit
+    key, attempt, sub_epoch = tried.key, tried.attempt, tried.sub_epoch
     return Span(
         task=str(key),
         model=key.model or "",
@@ -286,9 +286,9 @@ def _new_span(tried: TaskAttempt, zero: float, *, ended: float, outcome: Outcome
         end_s=ended - zero,
         outcome=outcome,
         note=note,
-        process_s=visit.start_s if visit else 0.0,
-        load_s=visit.load_s if visit else 0.0,
-        save_s=visit.save_s if visit else 0.0,
+        process_s=sub_epoch.start_s if sub_epoch else 0.0,
+        load_s=sub_epoch.load_s if sub_epoch else 0.0,
+        save_s=sub_epoch.save_s if sub_epoch else 0.0,
         devices=attempt.devices,
         parallel_plan=attempt.parallel_plan.label if attempt.parallel_plan else "",
         kind=key.kind,

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import gurobi
 from cerebro.scheduling.exact.gurobi import Formulation
+from cerebro.scheduling.exact.required_sub_epochs import RequiredSubEpoch
 from cerebro.scheduling.exact.result import ExactResult
-from cerebro.scheduling.exact.visits import RequiredVisit
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 
@@ -42,11 +42,11 @@ def solve(problem: Problem, *, time_limit_s: float, hint: Schedule | None = None
     return gurobi.run("gurobi", formulate, problem, time_limit_s=time_limit_s, hint=hint)
 
 
-def formulate(model: gurobipy.Model, problem: Problem, wanted: Sequence[RequiredVisit]) -> Formulation:
+def formulate(model: gurobipy.Model, problem: Problem, wanted: Sequence[RequiredSubEpoch]) -> Formulation:
     """Add the compact form to a model."""
     compact = _Compact(model, problem, wanted)
-    for visit in wanted:
-        compact.add_visit(visit)
+    for sub_epoch in wanted:
+        compact.add_sub_epoch(sub_epoch)
     for m in range(problem.num_models):
         compact.add_model(m)
     for worker in range(problem.num_workers):
@@ -55,47 +55,49 @@ def formulate(model: gurobipy.Model, problem: Problem, wanted: Sequence[Required
 
 
 class _Compact:
-    def __init__(self, model: gurobipy.Model, problem: Problem, wanted: Sequence[RequiredVisit]) -> None:
+    def __init__(self, model: gurobipy.Model, problem: Problem, wanted: Sequence[RequiredSubEpoch]) -> None:
         self.model, self.problem, self.wanted = model, problem, wanted
         self.U = gurobi.large(problem, wanted)
         self.bound = lower_bound(problem)
         self.C = model.addVar(lb=self.bound, name="C", obj=1.0)
-        self.S: dict[RequiredVisit, gurobipy.Var] = {}
-        self.B: dict[RequiredVisit, Sequence[gurobipy.Var | int]] = {}
-        self.seconds: dict[RequiredVisit, Linear] = {}
+        self.S: dict[RequiredSubEpoch, gurobipy.Var] = {}
+        self.B: dict[RequiredSubEpoch, Sequence[gurobipy.Var | int]] = {}
+        self.seconds: dict[RequiredSubEpoch, Linear] = {}
 
-    def add_visit(self, visit: RequiredVisit) -> None:
+    def add_sub_epoch(self, sub_epoch: RequiredSubEpoch) -> None:
         """Take one option, after model and worker are ready (4.1 and 4.2).
 
         C is at least its end.
         """
         from gurobipy import quicksum
 
-        model, problem, options = self.model, self.problem, visit.options
-        S = self.S[visit] = model.addVar(lb=problem.model_ready[visit.model], name="S")
+        model, problem, options = self.model, self.problem, sub_epoch.options
+        S = self.S[sub_epoch] = model.addVar(lb=problem.model_ready[sub_epoch.model], name="S")
         if len(options) == 1:
-            self.B[visit], self.seconds[visit] = [1], options[0].seconds
+            self.B[sub_epoch], self.seconds[sub_epoch] = [1], options[0].seconds
         else:
             B = [model.addVar(vtype="B", name="B") for _ in options]
             model.addConstr(quicksum(B) == 1)
-            self.B[visit], self.seconds[visit] = (
+            self.B[sub_epoch], self.seconds[sub_epoch] = (
                 [*B],
                 sum(o.seconds * b for o, b in zip(options, B, strict=True)),
             )
         ready = [problem.ready(option.worker, option.gpus) for option in options]
         if any(ready):
-            model.addConstr(S >= sum(at * b for at, b in zip(ready, self.B[visit], strict=True)))
-        model.addConstr(self.C >= S + self.seconds[visit])
+            model.addConstr(S >= sum(at * b for at, b in zip(ready, self.B[sub_epoch], strict=True)))
+        model.addConstr(self.C >= S + self.seconds[sub_epoch])
 
-    def is_on(self, visit: RequiredVisit, worker: int) -> Linear:
+    def is_on(self, sub_epoch: RequiredSubEpoch, worker: int) -> Linear:
         """Return whether the sub-epoch runs on the worker, as an expression."""
         from gurobipy import quicksum
 
-        if all(option.worker == worker for option in visit.options):
+        if all(option.worker == worker for option in sub_epoch.options):
             return 1
-        return quicksum(b for o, b in zip(visit.options, self.B[visit], strict=True) if o.worker == worker)
+        return quicksum(
+            b for o, b in zip(sub_epoch.options, self.B[sub_epoch], strict=True) if o.worker == worker
+        )
 
-    def follows(self, one: RequiredVisit, other: RequiredVisit, unless: Linear) -> None:
+    def follows(self, one: RequiredSubEpoch, other: RequiredSubEpoch, unless: Linear) -> None:
         """Make `other` start after `one` has ended, unless `unless` is 1 or more."""
         self.model.addConstr(self.S[other] >= self.S[one] + self.seconds[one] - self.U * unless)
 
@@ -104,7 +106,7 @@ class _Compact:
 
         C is at least the model's load.
         """
-        mine = [visit for visit in self.wanted if visit.model == m]
+        mine = [sub_epoch for sub_epoch in self.wanted if sub_epoch.model == m]
         for one, other in combinations(mine, 2):
             if one.epoch < other.epoch:
                 self.follows(one, other, 0)
@@ -122,7 +124,7 @@ class _Compact:
         """
         gpus = self.problem.gpus[worker]
         mine = {v: [o for o in v.options if o.worker == worker] for v in self.wanted}
-        mine = {visit: options for visit, options in mine.items() if options}
+        mine = {sub_epoch: options for sub_epoch, options in mine.items() if options}
         if not mine:
             return
         if 2 * min(option.gpus for options in mine.values() for option in options) > gpus:
@@ -131,18 +133,18 @@ class _Compact:
             self.add_shared(worker, list(mine))
         load = sum(
             option.gpus * option.seconds * b
-            for visit in mine
-            for option, b in zip(visit.options, self.B[visit], strict=True)
+            for sub_epoch in mine
+            for option, b in zip(sub_epoch.options, self.B[sub_epoch], strict=True)
             if option.worker == worker
         )
         # If other holders may do all its work, C need not wait for this worker.
-        is_needed = any(all(option.worker == worker for option in visit.options) for visit in mine)
+        is_needed = any(all(option.worker == worker for option in sub_epoch.options) for sub_epoch in mine)
         first, *later = self.problem.gpu_ready[worker] if is_needed else [0.0] * gpus
         # C need not wait for a GPU that is ready later than C.
         absent = first + sum(min(ready, max(first, self.bound)) for ready in later)
         self.model.addConstr(gpus * self.C >= absent + load)
 
-    def add_exclusive(self, worker: int, mine: list[RequiredVisit]) -> None:
+    def add_exclusive(self, worker: int, mine: list[RequiredSubEpoch]) -> None:
         """Order each pair on a worker where no two sub-epochs fit side by side."""
         for one, other in combinations(mine, 2):
             if one.model != other.model:
@@ -151,22 +153,22 @@ class _Compact:
                 self.follows(one, other, 1 - A + elsewhere)
                 self.follows(other, one, A + elsewhere)
 
-    def add_shared(self, worker: int, mine: list[RequiredVisit]) -> None:
+    def add_shared(self, worker: int, mine: list[RequiredSubEpoch]) -> None:
         """Order the pairs that share a GPU, on a worker with room for several."""
         from gurobipy import quicksum
 
-        P: dict[RequiredVisit, list[gurobipy.Var]] = defaultdict(list)
-        for visit in mine:
-            P[visit] = [self.model.addVar(vtype="B", name="P") for _ in range(self.problem.gpus[worker])]
+        P: dict[RequiredSubEpoch, list[gurobipy.Var]] = defaultdict(list)
+        for sub_epoch in mine:
+            P[sub_epoch] = [self.model.addVar(vtype="B", name="P") for _ in range(self.problem.gpus[worker])]
             needed = sum(
                 option.gpus * b
-                for option, b in zip(visit.options, self.B[visit], strict=True)
+                for option, b in zip(sub_epoch.options, self.B[sub_epoch], strict=True)
                 if option.worker == worker
             )
-            self.model.addConstr(quicksum(P[visit]) == needed)
-            for is_taken, ready in zip(P[visit], self.problem.gpu_ready[worker], strict=True):
+            self.model.addConstr(quicksum(P[sub_epoch]) == needed)
+            for is_taken, ready in zip(P[sub_epoch], self.problem.gpu_ready[worker], strict=True):
                 if ready:
-                    self.model.addConstr(self.S[visit] >= ready * is_taken)
+                    self.model.addConstr(self.S[sub_epoch] >= ready * is_taken)
         for one, other in combinations(mine, 2):
             if one.model != other.model:
                 A = [self.model.addVar(vtype="B", name="A") for _ in range(2)]

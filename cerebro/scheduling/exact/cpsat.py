@@ -20,9 +20,9 @@ from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cerebro.scheduling.exact.required_sub_epochs import RequiredSubEpoch, canonical, starts, twins
 from cerebro.scheduling.exact.result import TOLERANCE
 from cerebro.scheduling.exact.ticks import Ticks
-from cerebro.scheduling.exact.visits import RequiredVisit, canonical, starts, twins
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Placement
 
@@ -41,7 +41,7 @@ _LOOK_S = 0.02
 class _Use(NamedTuple):
     """One option of a sub-epoch that uses a worker."""
 
-    visit: RequiredVisit
+    sub_epoch: RequiredSubEpoch
     option: Placement
     ticks: int
     taken: Taken
@@ -58,7 +58,7 @@ class Programme:
     def __init__(
         self,
         problem: Problem,
-        wanted: Sequence[RequiredVisit],
+        wanted: Sequence[RequiredSubEpoch],
         ticks: Ticks,
         known: list[Placement],
         bound: float,
@@ -75,8 +75,8 @@ class Programme:
             for item, start in zip(self.known, self.starts_of(self.known), strict=True)
         )
         self.makespan = self.cp.new_int_var(min(self.horizon, ticks.at_least(bound)), self.horizon, "C")
-        self.start: dict[RequiredVisit, cp_model.IntVar] = {}
-        self.uses = {visit: self._uses(visit) for visit in wanted}
+        self.start: dict[RequiredSubEpoch, cp_model.IntVar] = {}
+        self.uses = {sub_epoch: self._uses(sub_epoch) for sub_epoch in wanted}
         self.has_choice = any(len(uses) > 1 for uses in self.uses.values())
         self.of_worker: dict[int, list[_Use]] = defaultdict(list)
         for uses in self.uses.values():
@@ -95,16 +95,16 @@ class Programme:
 
     # --- options ---------------------------------------------------------------------------------
 
-    def _uses(self, visit: RequiredVisit) -> list[_Use]:
+    def _uses(self, sub_epoch: RequiredSubEpoch) -> list[_Use]:
         """Add the constraint that one option is taken (equation 4.2 of the thesis)."""
         taken: list[Taken] = [1]
-        if len(visit.options) > 1:
-            variables = [self.cp.new_bool_var("") for _ in visit.options]
+        if len(sub_epoch.options) > 1:
+            variables = [self.cp.new_bool_var("") for _ in sub_epoch.options]
             self.cp.add_exactly_one(variables)
             taken = [*variables]
         return [
-            _Use(visit, option, self.ticks.length(option.seconds), is_taken)
-            for option, is_taken in zip(visit.options, taken, strict=True)
+            _Use(sub_epoch, option, self.ticks.length(option.seconds), is_taken)
+            for option, is_taken in zip(sub_epoch.options, taken, strict=True)
         ]
 
     def _add_loads(self) -> None:
@@ -114,8 +114,8 @@ class Programme:
         exclude each other (exactly half counts half).
         """
         of_model: dict[int, list[_Use]] = defaultdict(list)
-        for visit, uses in self.uses.items():
-            of_model[visit.model] += uses
+        for sub_epoch, uses in self.uses.items():
+            of_model[sub_epoch.model] += uses
         for m, uses in of_model.items():
             self.cp.add(sum(use.ticks * use.taken for use in uses) + self.model_ready[m] <= self.makespan)
         for worker, uses in self.of_worker.items():
@@ -160,13 +160,13 @@ class Programme:
 
     def add_times(self) -> None:
         """Add starts and the constraints against overlaps."""
-        of_model: dict[int, list[RequiredVisit]] = defaultdict(list)
+        of_model: dict[int, list[RequiredSubEpoch]] = defaultdict(list)
         of_worker: dict[int, list[Any]] = defaultdict(list)
-        intervals = {visit: self._interval(visit, of_worker) for visit in self.wanted}
-        for visit in self.wanted:
-            of_model[visit.model].append(visit)
+        intervals = {sub_epoch: self._interval(sub_epoch, of_worker) for sub_epoch in self.wanted}
+        for sub_epoch in self.wanted:
+            of_model[sub_epoch.model].append(sub_epoch)
         for mine in of_model.values():
-            self.cp.add_no_overlap([intervals[visit] for visit in mine])
+            self.cp.add_no_overlap([intervals[sub_epoch] for sub_epoch in mine])
             self._add_epochs(mine, intervals)
         for worker, used in of_worker.items():
             gpus = [use.option.gpus for use in self.of_worker[worker]]
@@ -182,11 +182,11 @@ class Programme:
             for one, other in pairwise(first[m] for m in same if m in first):
                 self.cp.add(self.start[one] <= self.start[other])
 
-    def _interval(self, visit: RequiredVisit, of_worker: dict[int, list[Any]]) -> Any:
+    def _interval(self, sub_epoch: RequiredSubEpoch, of_worker: dict[int, list[Any]]) -> Any:
         """Return the sub-epoch's interval for any option; record the options' intervals by worker."""
-        uses = self.uses[visit]
-        earliest = max(self.model_ready[visit.model], min(map(self._ready, uses)))
-        start = self.start[visit] = self.cp.new_int_var(earliest, self.horizon, "")
+        uses = self.uses[sub_epoch]
+        earliest = max(self.model_ready[sub_epoch.model], min(map(self._ready, uses)))
+        start = self.start[sub_epoch] = self.cp.new_int_var(earliest, self.horizon, "")
         if len(uses) == 1:
             interval = self.cp.new_fixed_size_interval_var(start, uses[0].ticks, "")
             of_worker[uses[0].option.worker].append(interval)
@@ -209,17 +209,17 @@ class Programme:
         """Return when enough GPUs for the option are ready."""
         return self.gpu_ready[use.option.worker][use.option.gpus - 1]
 
-    def _add_epochs(self, mine: list[RequiredVisit], intervals: dict[RequiredVisit, Any]) -> None:
+    def _add_epochs(self, mine: list[RequiredSubEpoch], intervals: dict[RequiredSubEpoch, Any]) -> None:
         """Order a model's epochs."""
-        epochs: dict[int, list[RequiredVisit]] = defaultdict(list)
-        for visit in mine:
-            epochs[visit.epoch].append(visit)
-        for earlier_visits, later_visits in pairwise(epochs.values()):
+        epochs: dict[int, list[RequiredSubEpoch]] = defaultdict(list)
+        for sub_epoch in mine:
+            epochs[sub_epoch.epoch].append(sub_epoch)
+        for earlier_sub_epochs, later_sub_epochs in pairwise(epochs.values()):
             turn = self.cp.new_int_var(0, self.horizon, "")
-            for visit in earlier_visits:
-                self.cp.add(intervals[visit].end_expr() <= turn)
-            for visit in later_visits:
-                self.cp.add(self.start[visit] >= turn)
+            for sub_epoch in earlier_sub_epochs:
+                self.cp.add(intervals[sub_epoch].end_expr() <= turn)
+            for sub_epoch in later_sub_epochs:
+                self.cp.add(self.start[sub_epoch] >= turn)
 
     # --- the search ------------------------------------------------------------------------------
 
@@ -229,11 +229,11 @@ class Programme:
 
     def add_hint(self) -> None:
         """Start the search from the best known schedule."""
-        by_name = {visit[:3]: visit for visit in self.wanted}
+        by_name = {sub_epoch[:3]: sub_epoch for sub_epoch in self.wanted}
         for known, begin in zip(self.known, self.starts_of(self.known), strict=True):
-            visit = by_name[known.model, known.partition, known.epoch]
-            self.cp.add_hint(self.start[visit], begin)
-            for use in self.uses[visit]:
+            sub_epoch = by_name[known.model, known.partition, known.epoch]
+            self.cp.add_hint(self.start[sub_epoch], begin)
+            for use in self.uses[sub_epoch]:
                 if not isinstance(use.taken, int):
                     self.cp.add_hint(use.taken, use.option == known)
         self.cp.add_hint(self.makespan, self.horizon)
@@ -269,11 +269,12 @@ class Programme:
             return [], self.horizon
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE) or not self.start:
             return [], solver.best_objective_bound
-        order = sorted(self.wanted, key=lambda visit: solver.value(self.start[visit]))
+        order = sorted(self.wanted, key=lambda sub_epoch: solver.value(self.start[sub_epoch]))
         taken = {
-            visit: next(u.option for u in uses if solver.value(u.taken)) for visit, uses in self.uses.items()
+            sub_epoch: next(u.option for u in uses if solver.value(u.taken))
+            for sub_epoch, uses in self.uses.items()
         }
-        return [taken[visit] for visit in order], solver.best_objective_bound
+        return [taken[sub_epoch] for sub_epoch in order], solver.best_objective_bound
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.exact.required_sub_epochs import RequiredSubEpoch, placed, required_sub_epochs, timed
 from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
-from cerebro.scheduling.exact.visits import RequiredVisit, placed, timed, visits
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Placement, Schedule
 
@@ -36,11 +36,11 @@ class Formulation:
         taken: for each sub-epoch, the choice variable of each option; 1 for a single option.
     """
 
-    start: dict[RequiredVisit, gurobipy.Var]
-    taken: dict[RequiredVisit, Sequence[gurobipy.Var | int]]
+    start: dict[RequiredSubEpoch, gurobipy.Var]
+    taken: dict[RequiredSubEpoch, Sequence[gurobipy.Var | int]]
 
 
-Formulate = Callable[["gurobipy.Model", Problem, Sequence[RequiredVisit]], Formulation]
+Formulate = Callable[["gurobipy.Model", Problem, Sequence[RequiredSubEpoch]], Formulation]
 """Adds a problem's sub-epochs to a new model."""
 
 
@@ -91,7 +91,7 @@ def run(
         SolverUnavailableError: see `session`.
     """
     began = time.perf_counter()
-    wanted = visits(problem)
+    wanted = required_sub_epochs(problem)
     # The hint's order with the earliest starts.
     best = hint and timed(problem, placed(hint, wanted))
     bound = lower_bound(problem) if wanted else 0.0
@@ -123,14 +123,16 @@ def run(
     )
 
 
-def _check_size(wanted: Sequence[RequiredVisit]) -> None:
+def _check_size(wanted: Sequence[RequiredSubEpoch]) -> None:
     """Refuse large problems.
 
     Every formulation orders each pair of a model's and of a worker's sub-epochs. With too many pairs,
     building the model alone takes minutes and gigabytes.
     """
-    models = Counter(visit.model for visit in wanted)
-    workers = Counter(worker for visit in wanted for worker in {option.worker for option in visit.options})
+    models = Counter(sub_epoch.model for sub_epoch in wanted)
+    workers = Counter(
+        worker for sub_epoch in wanted for worker in {option.worker for option in sub_epoch.options}
+    )
     pairs = sum(count * (count - 1) // 2 for count in (*models.values(), *workers.values()))
     if pairs > _MOST_PAIRS:
         raise SolverUnavailableError(
@@ -142,34 +144,36 @@ def _check_size(wanted: Sequence[RequiredVisit]) -> None:
 def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:
     """Return the numbers of variables and constraints of a formulation, as the licence counts them."""
     with session() as model:
-        formulate(model, problem, visits(problem))
+        formulate(model, problem, required_sub_epochs(problem))
         model.update()
         return model.NumVars, model.NumConstrs
 
 
-def large(problem: Problem, wanted: Sequence[RequiredVisit]) -> float:
+def large(problem: Problem, wanted: Sequence[RequiredSubEpoch]) -> float:
     """Return a time that no optimal schedule exceeds (U of the thesis).
 
     All models and GPUs are ready, then all sub-epochs run in sequence, each by its slowest option.
     """
-    longest = sum(max(option.seconds for option in visit.options) for visit in wanted)
+    longest = sum(max(option.seconds for option in sub_epoch.options) for sub_epoch in wanted)
     return max(*problem.model_ready, *(gpus[-1] for gpus in problem.gpu_ready), 0.0) + longest
 
 
 def _order(formulation: Formulation) -> list[Placement]:
     found = []
-    for visit in sorted(formulation.start, key=lambda visit: formulation.start[visit].X):
-        values = [taken if isinstance(taken, int) else round(taken.X) for taken in formulation.taken[visit]]
-        found.append(visit.options[values.index(1)])
+    for sub_epoch in sorted(formulation.start, key=lambda sub_epoch: formulation.start[sub_epoch].X):
+        values = [
+            taken if isinstance(taken, int) else round(taken.X) for taken in formulation.taken[sub_epoch]
+        ]
+        found.append(sub_epoch.options[values.index(1)])
     return found
 
 
 def _start_from(formulation: Formulation, order: list[Placement], schedule: Schedule) -> None:
-    by_name = {visit[:3]: visit for visit in formulation.start}  # (model, partition, epoch)
+    by_name = {completed[:3]: completed for completed in formulation.start}  # (model, partition, epoch)
     for known, sub_epoch in zip(order, schedule.sub_epochs, strict=True):
-        visit = by_name[known.model, known.partition, known.epoch]
-        formulation.start[visit].Start = sub_epoch.start
-        for other, taken in zip(visit.options, formulation.taken[visit], strict=True):
+        completed = by_name[known.model, known.partition, known.epoch]
+        formulation.start[completed].Start = sub_epoch.start
+        for other, taken in zip(completed.options, formulation.taken[completed], strict=True):
             if not isinstance(taken, int):
                 taken.Start = float(other == known)
 

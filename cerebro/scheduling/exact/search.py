@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact.cpsat import Programme, is_installed
+from cerebro.scheduling.exact.required_sub_epochs import RequiredSubEpoch, placed, required_sub_epochs, timed
 from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
 from cerebro.scheduling.exact.ticks import Ticks
-from cerebro.scheduling.exact.visits import RequiredVisit, placed, timed, visits
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Placement, Schedule
 
-MAX_VISITS = 10_000
+MAX_SUB_EPOCHS = 10_000
 """Maximum number of sub-epochs; building larger models exceeds usual time limits."""
 _CHOICE_SHARE = 0.1
 """Share of the time limit for options without times."""
@@ -66,7 +66,7 @@ class _Search:
     """The best schedule and the best bound, improved by each run."""
 
     problem: Problem
-    wanted: tuple[RequiredVisit, ...]
+    wanted: tuple[RequiredSubEpoch, ...]
     ticks: Ticks
     best: Schedule
     bound: float
@@ -74,9 +74,9 @@ class _Search:
 
     @classmethod
     def of(cls, problem: Problem, hint: Schedule | None, clock: Callable[[], float]) -> _Search:
-        wanted = visits(problem)
+        wanted = required_sub_epochs(problem)
         best = timed(problem, placed(hint, wanted) if hint else _cyclic(problem, wanted))
-        times = [option.seconds for visit in wanted for option in visit.options]
+        times = [option.seconds for sub_epoch in wanted for option in sub_epoch.options]
         ready = [at for gpus in problem.gpu_ready for at in gpus]
         ticks = Ticks.fitting([*times, *problem.model_ready, *ready], best.makespan or 1.0)
         return cls(problem, wanted, ticks, best, lower_bound(problem) if wanted else 0.0, clock)
@@ -93,15 +93,15 @@ class _Search:
         """Search; return a note."""
         if self.is_proven():
             return "a first schedule meets the lower bound: nothing to search"
-        if len(self.wanted) > MAX_VISITS:
+        if len(self.wanted) > MAX_SUB_EPOCHS:
             return (
-                f"{len(self.wanted)} sub-epochs are too many for CP-SAT (at most {MAX_VISITS}): kept the first "
+                f"{len(self.wanted)} sub-epochs are too many for CP-SAT (at most {MAX_SUB_EPOCHS}): kept the first "
                 f"schedule"
             )
         if not is_installed():
             raise SolverUnavailableError("CP-SAT needs OR-Tools, which is not installed: pip install ortools")
         until = self.clock() + time_limit_s
-        if any(len(visit.options) > 1 for visit in self.wanted):
+        if any(len(sub_epoch.options) > 1 for sub_epoch in self.wanted):
             programme = self.programme()
             self.raise_bound(
                 programme.solve(_CHOICE_SHARE * time_limit_s, takes_turns=False, clock=self.clock)[1]
@@ -132,12 +132,12 @@ class _Search:
         return Programme(self.problem, self.wanted, self.ticks, placed(self.best, self.wanted), self.bound)
 
     def raise_bound(self, ticks: float) -> None:
-        shortest = (min(option.seconds for option in visit.options) for visit in self.wanted)
+        shortest = (min(option.seconds for option in sub_epoch.options) for sub_epoch in self.wanted)
         self.bound = max(self.bound, self.ticks.bound(ticks, shortest))
 
 
-def _cyclic(problem: Problem, wanted: Sequence[RequiredVisit]) -> list[Placement]:
+def _cyclic(problem: Problem, wanted: Sequence[RequiredSubEpoch]) -> list[Placement]:
     """Return an initial order: models start at different partitions in rotation, with their fastest option."""
     width = problem.num_partitions
     order = sorted(wanted, key=lambda v: (v.epoch, (v.partition - v.model) % width, v.model))
-    return [min(visit.options, key=lambda option: option.seconds) for visit in order]
+    return [min(sub_epoch.options, key=lambda option: option.seconds) for sub_epoch in order]

@@ -116,19 +116,19 @@ class Decoder:
             each = shared_s(seconds[w] * size + fixed[w] for w in places)
             shares = [(w, each * self.need[w][model] / problem.gpus[w]) for w in places]
             work.append((min(seconds[w] * size + fixed[w] for w in places), shares))
-        visits = self._visits(model)
-        self.model_left[model] = sum(count * work[p][0] for p, count in visits)
+        sub_epochs = self._sub_epochs(model)
+        self.model_left[model] = sum(count * work[p][0] for p, count in sub_epochs)
 
     def _add_up(self) -> None:
         load, todo = [0.0] * len(self.worker_left), [0] * len(self.worker_left)
         for m, work in enumerate(self.work):
-            for p, count in self._visits(m):
+            for p, count in self._sub_epochs(m):
                 for w, share in work[p][1]:
                     load[w] += count * share
                     todo[w] += count
         self.worker_left, self._todo = load, todo
 
-    def _visits(self, model: int) -> list[tuple[int, int]]:
+    def _sub_epochs(self, model: int) -> list[tuple[int, int]]:
         mask, more = self._open[model], self._more[model]
         return [(p, more + (mask >> p & 1)) for p in range(self.problem.num_partitions)]
 
@@ -255,13 +255,13 @@ class Decoder:
 
 def to_schedule(problem: Problem, plan_table: PlanTable, starts: Sequence[Start]) -> Schedule:
     """Build the schedule of the started sub-epochs with the parallel plans of the plan table."""
-    visits = [
+    completed_sub_epochs = [
         [1 - (mask >> p & 1) for p in range(problem.num_partitions)] for mask in problem.remaining_partitions
     ]
     sub_epochs = []
     for start, m, p, w in sorted(starts):
         parallel_plan = problem.parallel_plans[m][w][plan_table[m][w]]
-        visits[m][p] += 1
+        completed_sub_epochs[m][p] += 1
         sub_epochs.append(
             Placement(
                 model=m,
@@ -269,7 +269,7 @@ def to_schedule(problem: Problem, plan_table: PlanTable, starts: Sequence[Start]
                 worker=w,
                 start=start,
                 end=start + parallel_plan.sub_epoch_s(problem.sizes[p]),
-                epoch=visits[m][p],
+                epoch=completed_sub_epochs[m][p],
                 gpus=parallel_plan.gpus,
                 technique=parallel_plan.technique,
             )

@@ -3,7 +3,7 @@
 Dispatch by priorities (`local_search`) finds good parallel plans and a good start, but never leaves GPUs idle for
 a wide sub-epoch, which a tight packing needs. Here a schedule is a list of sub-epochs; each starts when its
 model and enough GPUs are free after the earlier ones. Some list gives a shortest schedule (reason:
-`exact.visits.starts`), and decoding a list takes a tenth of the time of a dispatch.
+`exact.required_sub_epochs.starts`), and decoding a list takes a tenth of the time of a dispatch.
 
 When the search stalls, every model with a chain nearly as long as the best schedule gets faster parallel plans,
 and the search continues from there (iterated local search, Lourenco et al., 2003). Changing one model at a
@@ -130,14 +130,14 @@ class _Orders:
         self._kind = {m: number for number, alike in enumerate(self._twins) for m in alike}
         self._widths = [widths(problem, m) for m in range(problem.num_models)]
         self._known: dict[tuple[int, ...], list[tuple[int, list[float]]]] = {}
-        visits = [
+        sub_epochs = [
             [1 - (mask >> p & 1) for p in range(problem.num_partitions)]
             for mask in problem.remaining_partitions
         ]
         self.items: list[_Item] = []
         for _, m, p, w in sorted(start.starts):
-            visits[m][p] += 1
-            self.items.append(_Item(m, p, w, visits[m][p]))
+            sub_epochs[m][p] += 1
+            self.items.append(_Item(m, p, w, sub_epochs[m][p]))
         self.rows: list[list[int]] = []
         for m, row in enumerate(start.plan_table):
             gpus = [problem.parallel_plans[m][w][s].gpus for w, s in enumerate(row) if s != NOT_HERE]
@@ -174,21 +174,21 @@ class _Orders:
 
     def widen(self, limit: float, rng: random.Random) -> None:
         """Choose faster parallel plans at random for each model with a chain longer than `limit` seconds."""
-        visits: list[dict[int, list[int]]] = [defaultdict(list) for _ in self.rows]
+        sub_epochs: list[dict[int, list[int]]] = [defaultdict(list) for _ in self.rows]
         for m, p, w, _ in self.items:
-            visits[m][w].append(p)
-        for m, mine in enumerate(visits):
+            sub_epochs[m][w].append(p)
+        for m, mine in enumerate(sub_epochs):
             self.put({m: self._widened(m, mine, limit, rng)})
 
     def _widened(
-        self, model: int, visits: Mapping[int, Sequence[int]], limit: float, rng: random.Random
+        self, model: int, sub_epochs: Mapping[int, Sequence[int]], limit: float, rng: random.Random
     ) -> list[int]:
         row, ready = list(self.rows[model]), self._problem.model_ready[model]
-        while visits:
+        while sub_epochs:
             laid = self._laid_out(model, row)
-            if ready + sum(laid[w][1][p] for w, mine in visits.items() for p in mine) <= limit:
+            if ready + sum(laid[w][1][p] for w, mine in sub_epochs.items() for p in mine) <= limit:
                 break
-            steps = [(w, s) for w in visits for s in self._faster(model, w, row[w])]
+            steps = [(w, s) for w in sub_epochs for s in self._faster(model, w, row[w])]
             if not steps:
                 break
             w, s = rng.choice(steps)

@@ -49,10 +49,10 @@ class RoundRobin:
         Workers with more remaining work choose first.
         """
         size = len(state.sizes)
-        visits = [
+        sub_epochs = [
             epoch * size - mask.bit_count() for epoch, mask in zip(state.epoch, state.open, strict=True)
         ]
-        return _best(state, workers, [(-float(count), 0.0) for count in visits])
+        return _best(state, workers, [(-float(count), 0.0) for count in sub_epochs])
 
 
 def _best(

@@ -75,8 +75,8 @@ class Following:
             or state.work.need[model][worker] > state.free[worker]
         ):
             return False
-        visits = self._of_model[model, epoch]
-        return next(visit for visit in visits if _is_ahead(state, visit)) == entry
+        sub_epochs = self._of_model[model, epoch]
+        return next(sub_epoch for sub_epoch in sub_epochs if _is_ahead(state, sub_epoch)) == entry
 
     def _unplanned(
         self, state: DispatchState, workers: Sequence[int], rng: random.Random

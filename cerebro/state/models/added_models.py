@@ -29,13 +29,13 @@ def origin_refusal(run: Run, new: NewModel) -> str:
     parent = run.models.get(origin.model)
     if parent is None:
         return f"there is no model {origin.model} in {run.id}"
-    if not parent.visits:
+    if not parent.sub_epochs:
         return f"model {parent.id} was never trained: wait for its first sub-epoch, or clone it cold (warm=False)"
     sub_epoch = sub_epochs_at(run, parent, origin)
     if not sub_epoch:
         at = "its best epoch is not known" if origin.at == "best" else f"epoch {origin.at} is not complete"
         return f"{at}: model {parent.id} has trained {parent.completed_epochs} epochs; clone it at its last checkpoint"
-    if parent.visits[sub_epoch - 1].file not in run.kept_checkpoints(parent):
+    if parent.sub_epochs[sub_epoch - 1].file not in run.kept_checkpoints(parent):
         which = {"last": "last checkpoint", "best": "checkpoint of the best epoch"}
         what = which.get(str(origin.at), f"checkpoint of epoch {origin.at}")
         return f"the {what} of {parent.id} is gone: {_available_text(run, parent)}"
@@ -77,7 +77,11 @@ def _available_text(run: Run, parent: Model) -> str:
     if parent.is_pruned:
         return f"{pruning.gone_text(run, parent)}; clone it cold (warm=False)"
     ends = range(1, parent.completed_epochs + 1)
-    epochs = [str(e) for e in ends if parent.visits[parent.visits_until(e) - 1].file in available_checkpoints]
+    epochs = [
+        str(e)
+        for e in ends
+        if parent.sub_epochs[parent.sub_epochs_until(e) - 1].file in available_checkpoints
+    ]
     return f"there is its last one{' and that of epoch ' * bool(epochs)}{', '.join(epochs)}"
 
 
@@ -156,12 +160,12 @@ def decide(run: Run, event: SearchDecided) -> None:
 def sub_epochs_at(run: Run, parent: Model, origin: Origin) -> int:
     """Return the number of the parent's sub-epochs before the clone; 0 without such a checkpoint."""
     if origin.at == "last":
-        return len(parent.visits)
+        return len(parent.sub_epochs)
     request = run.fit_request
     epoch = origin.at
     if epoch == "best":
         epoch = parent.best_epoch(request.metric, request.mode, validated=run.is_validated) or 0
-    return parent.visits_until(epoch) if 0 < epoch <= parent.completed_epochs else 0
+    return parent.sub_epochs_until(epoch) if 0 < epoch <= parent.completed_epochs else 0
 
 
 def _width(run: Run) -> int:

@@ -29,11 +29,11 @@ def final_files(state: ExperimentState) -> Iterator[FinalFile]:
         if run.kind != "fit":
             continue
         for model in run.models.values():
-            if model.state is not ModelState.FINISHED or not model.visits:
+            if model.state is not ModelState.FINISHED or not model.sub_epochs:
                 continue
             epoch = run.best_epoch(model)
             best = model.epoch_checkpoint(epoch) if epoch else None
-            names = dict.fromkeys((model.visits[-1].file, *([best.name] if best else [])))
+            names = dict.fromkeys((model.sub_epochs[-1].file, *([best.name] if best else [])))
             yield from (
                 FinalFile(run.id, model.id, name) for name in names if name not in model.checkpoints.removed
             )

@@ -1,8 +1,8 @@
 """A model of a fit run: completed sub-epochs, metrics and checkpoints to keep.
 
-A *visit* is a committed sub-epoch on one partition or a set of partitions. Epoch and remaining partitions are derived
-from the visits, so they cannot contradict them. Within an epoch the partitions of visits are disjoint, and no visit
-crosses the end of an epoch: the number of visited partitions gives the number of completed epochs.
+A sub-epoch trains on one partition or a set of partitions. Epoch and remaining partitions are derived from the
+completed sub-epochs, so they cannot contradict them. Within an epoch the partitions of sub-epochs are disjoint, and no
+sub-epoch crosses the end of an epoch: the number of trained partitions gives the number of completed epochs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from typing import NamedTuple
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
 from cerebro.state.models.checkpoints import ModelCheckpoints, Saved
-from cerebro.state.models.committed_sub_epoch import Visit, mean
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch, mean
 from cerebro.state.models.configs import ConfigVersions, TrainingConfig, is_same
 from cerebro.state.models.failures import ModelFailures
 from cerebro.state.models.progress import Effort, EpochProgress, Lineage
-from cerebro.state.models.sub_epochs import EpochSummary, EpochTotals, Summaries, Visits, totals_of
+from cerebro.state.models.sub_epochs import (
+    CompletedSubEpochs,
+    EpochSummary,
+    EpochTotals,
+    Summaries,
+    totals_of,
+)
 from cerebro.state.models.validations import ModelValidation
 
 
@@ -87,7 +93,7 @@ class _MetricCache:
 
 @dataclass(kw_only=True, slots=True)
 class Model:
-    """A training config and its progress. Only methods change `visits` and `validations`."""
+    """A training config and its progress. Only methods change `sub_epochs` and `validations`."""
 
     id: str
     hyperparams: Hyperparameters
@@ -101,9 +107,9 @@ class Model:
     priority: int = 0
     """Models with a higher priority go first."""
     state: ModelState = ModelState.ACTIVE
-    visits: Visits = field(default_factory=Visits)
+    sub_epochs: CompletedSubEpochs = field(default_factory=CompletedSubEpochs)
     summaries: Summaries = field(default_factory=Summaries)
-    """Sums of the first epochs, after their visits were compacted."""
+    """Sums of the first epochs, after their sub-epochs were compacted."""
     busy: str | None = None
     """Key of the open training sub-epoch. There is at most one: the isolation invariant."""
     returns: tuple[str, ...] = ()
@@ -134,23 +140,25 @@ class Model:
         if self.move("GivenUp"):
             self.failures.final = failure
 
-    def add(self, visit: Visit) -> None:
+    def add(self, sub_epoch: CompletedSubEpoch) -> None:
         """Add a committed sub-epoch."""
-        self.configs.commit(len(self.visits))
+        self.configs.commit(len(self.sub_epochs))
         self.checkpoints.saved = None
-        self.visits.append(visit)
-        if len(self.visits) == 1:
-            self.returns = visit.names
-        self.effort.add(visit, is_first=self.own_sub_epochs == 1)
-        self.progress.add(visit.partitions, num_partitions=len(self.partitions), sub_epochs=len(self.visits))
+        self.sub_epochs.append(sub_epoch)
+        if len(self.sub_epochs) == 1:
+            self.returns = sub_epoch.names
+        self.effort.add(sub_epoch, is_first=self.own_sub_epochs == 1)
+        self.progress.add(
+            sub_epoch.partitions, num_partitions=len(self.partitions), sub_epochs=len(self.sub_epochs)
+        )
 
     def inherit(self, parent: Model, sub_epochs: int) -> None:
         """Start after the parent's first `sub_epochs` sub-epochs. Call it before any other change."""
-        self.visits = parent.visits.until(sub_epochs)
+        self.sub_epochs = parent.sub_epochs.until(sub_epochs)
         ends = [end for end in parent.progress.ends if end <= sub_epochs]
         self.summaries = parent.summaries.until(len(ends))
-        begun = self.visits[ends[-1] if ends else 0 :]
-        current = {partition for visit in begun for partition in visit.partitions}
+        begun = self.sub_epochs[ends[-1] if ends else 0 :]
+        current = {partition for sub_epoch in begun for partition in sub_epoch.partitions}
         trained = len(ends) * len(self.partitions) + len(current)
         self.progress = EpochProgress(trained=trained, current=current, ends=ends)
         self.returns = parent.returns
@@ -159,7 +167,7 @@ class Model:
             parent=self.lineage.parent,
             sub_epochs=sub_epochs,
             partitions=trained,
-            rows=rows + sum(visit.rows for visit in begun),
+            rows=rows + sum(sub_epoch.rows for sub_epoch in begun),
         )
         self.configs.inherit(parent.configs, sub_epochs)
 
@@ -186,15 +194,15 @@ class Model:
     def _add_config(self) -> None:
         self.configs.add(self.hyperparams, max(self.horizon, self.epochs))
 
-    def take_back(self) -> Visit:
+    def take_back(self) -> CompletedSubEpoch:
         """Undo the newest sub-epoch. Check `may_take_back` first."""
         self.checkpoints.saved = None
         was_only = self.own_sub_epochs == 1
-        lost = self.visits.pop()
+        lost = self.sub_epochs.pop()
         self.checkpoints.undone.add((lost.epoch, lost.partitions))
-        self.configs.undo(len(self.visits))
+        self.configs.undo(len(self.sub_epochs))
         self.progress.remove(lost.partitions, self.partitions)
-        if not self.visits:
+        if not self.sub_epochs:
             self.returns = ()
         self.effort.remove(lost, was_only=was_only)
         self.validation.unreadable.discard(lost.epoch)
@@ -202,18 +210,18 @@ class Model:
         self._metrics.best.clear()
         return lost
 
-    def archive(self, summary: EpochSummary, *, keeps_all: bool = False) -> list[Visit]:
-        """Replace the visits of the oldest remaining epoch by `summary`.
+    def archive(self, summary: EpochSummary, *, keeps_all: bool = False) -> list[CompletedSubEpoch]:
+        """Replace the sub-epochs of the oldest remaining epoch by `summary`.
 
-        Keeps the epoch's last visit and the starting point, or every visit if `keeps_all`.
+        Keeps the epoch's last sub-epoch and the starting point, or every sub-epoch if `keeps_all`.
 
         Returns:
-            The model's own visits among the compacted ones.
+            The model's own sub-epochs among the compacted ones.
         """
         self.summaries.append(summary)
         epoch = len(self.summaries)
-        first, until = self.visits.archived, self.progress.ends[epoch - 1]
-        gone = self.visits.archive(
+        first, until = self.sub_epochs.archived, self.progress.ends[epoch - 1]
+        gone = self.sub_epochs.archive(
             until, range(first, until) if keeps_all else (self.lineage.sub_epochs - 1, until - 1)
         )
         self._metrics.means.pop(epoch, None)
@@ -238,43 +246,43 @@ class Model:
     # --- progress --------------------------------------------------------------------------------
 
     @property
-    def kept_visits(self) -> list[Visit]:
-        """The model's own visits that are not compacted."""
-        since = self.lineage.sub_epochs - self.visits.archived
-        return self.visits.recent_visits[since:] if since > 0 else self.visits.recent_visits
+    def kept_sub_epochs(self) -> list[CompletedSubEpoch]:
+        """The model's own sub-epochs that are not compacted."""
+        since = self.lineage.sub_epochs - self.sub_epochs.archived
+        return self.sub_epochs.recent[since:] if since > 0 else self.sub_epochs.recent
 
     @property
-    def known_visits(self) -> Iterator[Visit]:
-        """`kept_visits` after pinned ones (`Visits`): every visit that may have a checkpoint."""
-        yield from self.visits.pinned(self.lineage.sub_epochs)
-        yield from self.kept_visits
+    def known_sub_epochs(self) -> Iterator[CompletedSubEpoch]:
+        """`kept_sub_epochs` after pinned ones (`CompletedSubEpochs`): every sub-epoch that may have a checkpoint."""
+        yield from self.sub_epochs.pinned(self.lineage.sub_epochs)
+        yield from self.kept_sub_epochs
 
     @property
     def peaks(self) -> tuple[int, int]:
         """Peak memory of a sub-epoch: process and GPU, in bytes; 0 if unknown."""
         known = [self.summaries.peaks]
-        known += [(visit.peak_bytes, visit.peak_gpu_bytes) for visit in self.visits.recent_visits]
+        known += [(sub_epoch.peak_bytes, sub_epoch.peak_gpu_bytes) for sub_epoch in self.sub_epochs.recent]
         return max((host for host, _ in known), default=0), max((gpu for _, gpu in known), default=0)
 
     @property
     def own_sub_epochs(self) -> int:
-        """Number of visits that are not inherited."""
-        return len(self.visits) - self.lineage.sub_epochs
+        """Number of sub-epochs that are not inherited."""
+        return len(self.sub_epochs) - self.lineage.sub_epochs
 
     @property
-    def own_visited(self) -> int:
-        """Partitions of the model's own visits, summed over all epochs."""
+    def own_trained(self) -> int:
+        """Partitions of the model's own sub-epochs, summed over all epochs."""
         return self.progress.trained - self.lineage.partitions
 
     @property
     def archived_epochs(self) -> int:
-        """Number of leading epochs whose visits are compacted."""
-        return bisect_right(self.progress.ends, self.visits.archived) if self.visits.archived else 0
+        """Number of leading epochs whose sub-epochs are compacted."""
+        return bisect_right(self.progress.ends, self.sub_epochs.archived) if self.sub_epochs.archived else 0
 
     @property
     def may_take_back(self) -> bool:
         """True if the newest sub-epoch can be undone; a compacted one cannot."""
-        return bool(self.visits.recent_visits)
+        return bool(self.sub_epochs.recent)
 
     @property
     def inherited_epochs(self) -> int:
@@ -294,9 +302,9 @@ class Model:
         """Return the training config of a sub-epoch, numbered from 0.
 
         For an uncommitted sub-epoch: the config of its open attempt, or else the newest."""
-        if sub_epoch < len(self.visits):
+        if sub_epoch < len(self.sub_epochs):
             return self.configs.of(sub_epoch)
-        is_open = self.busy and sub_epoch == len(self.visits)
+        is_open = self.busy and sub_epoch == len(self.sub_epochs)
         return self.configs.versions[self.configs.active if is_open else -1]
 
     def hyperparams_of(self, sub_epoch: int) -> Hyperparameters:
@@ -305,14 +313,14 @@ class Model:
 
     def hyperparams_shown(self, epoch: int | None) -> Hyperparameters:
         """Return the hyperparameters to show for `epoch`; default: the newest sub-epoch."""
-        if len(self.configs.versions) == 1 or not self.visits:
+        if len(self.configs.versions) == 1 or not self.sub_epochs:
             return self.hyperparams
-        sub_epoch = len(self.visits) - 1 if self.own_sub_epochs else len(self.visits)
+        sub_epoch = len(self.sub_epochs) - 1 if self.own_sub_epochs else len(self.sub_epochs)
         return self.hyperparams_at(epoch) if epoch else self.hyperparams_of(sub_epoch)
 
     def hyperparams_at(self, epoch: int) -> Hyperparameters:
         """Return the hyperparameters at the end of a complete epoch."""
-        return self.hyperparams_of(self.visits_until(epoch) - 1)
+        return self.hyperparams_of(self.sub_epochs_until(epoch) - 1)
 
     def version_for(self, task: str) -> int:
         """Return the config version for sub-epoch `task`: the savepoint's, or else the newest."""
@@ -329,12 +337,12 @@ class Model:
     @property
     def changes(self) -> list[tuple[int, Hyperparameters]]:
         """(sub-epoch, hyperparameters before it) for each change, ascending."""
-        return [*self.configs.changes(len(self.visits), is_busy=self.busy is not None)]
+        return [*self.configs.changes(len(self.sub_epochs), is_busy=self.busy is not None)]
 
     @property
     def is_pruned(self) -> bool:
         """True if the newest checkpoint was removed: nothing can continue this model."""
-        return bool(self.visits) and self.visits[-1].file in self.checkpoints.removed
+        return bool(self.sub_epochs) and self.sub_epochs[-1].file in self.checkpoints.removed
 
     @property
     def is_cut_short(self) -> bool:
@@ -349,7 +357,7 @@ class Model:
     @property
     def is_between_epochs(self) -> bool:
         """True after the last sub-epoch of an epoch, and after the very first one."""
-        return len(self.visits) <= 1 or not self.progress.trained % len(self.partitions)
+        return len(self.sub_epochs) <= 1 or not self.progress.trained % len(self.partitions)
 
     @property
     def epoch(self) -> int:
@@ -375,22 +383,22 @@ class Model:
 
     @property
     def due(self) -> int:
-        """Partitions left to visit, summed over all epochs."""
+        """Partitions left to train on, summed over all epochs."""
         return self.epochs * len(self.partitions) - self.progress.trained
 
-    def visit(self, epoch: int, partition: int) -> Visit | None:
-        """Return the visit of a partition in an epoch; `None` if missing or compacted."""
+    def sub_epoch(self, epoch: int, partition: int) -> CompletedSubEpoch | None:
+        """Return the sub-epoch of a partition in an epoch; `None` if missing or compacted."""
         if epoch > self.completed_epochs and partition not in self.progress.current:
             return None
         if epoch in self.summaries:
             return None
-        for visit in self.epoch_visits(epoch):
-            if partition in visit.partitions:
-                return visit
+        for sub_epoch in self.epoch_sub_epochs(epoch):
+            if partition in sub_epoch.partitions:
+                return sub_epoch
         return None
 
-    def has_visited(self, epoch: int, partition: int) -> bool:
-        """True if the model has visited the partition in that epoch."""
+    def has_trained(self, epoch: int, partition: int) -> bool:
+        """True if the model has trained on the partition in that epoch."""
         return epoch <= self.completed_epochs or (epoch == self.epoch and partition in self.progress.current)
 
     def needs(self, epoch: int, partitions: Collection[int]) -> bool:
@@ -402,44 +410,48 @@ class Model:
             and set(partitions).issubset(self.partitions)
         )
 
-    def visits_until(self, epoch: int) -> int:
-        """Return the number of visits up to the end of an epoch."""
+    def sub_epochs_until(self, epoch: int) -> int:
+        """Return the number of sub-epochs up to the end of an epoch."""
         ends = self.progress.ends
-        return ends[epoch - 1] if 0 < epoch <= len(ends) else len(self.visits) if epoch > 0 else 0
+        return ends[epoch - 1] if 0 < epoch <= len(ends) else len(self.sub_epochs) if epoch > 0 else 0
 
-    def epoch_visits(self, epoch: int) -> list[Visit]:
-        """Return the visits of one epoch, in order.
+    def epoch_sub_epochs(self, epoch: int) -> list[CompletedSubEpoch]:
+        """Return the sub-epochs of one epoch, in order.
 
         Raises:
-            ArchivedError: the visits are compacted; see `summaries`.
+            ArchivedError: the sub-epochs are compacted; see `summaries`.
         """
-        return self.visits[self.visits_until(epoch - 1) : self.visits_until(epoch)]
+        return self.sub_epochs[self.sub_epochs_until(epoch - 1) : self.sub_epochs_until(epoch)]
 
     def returned_in(self, epoch: int) -> dict[str, bool]:
-        """Return name -> True if a ratio, for an epoch's metrics; the first visit with a name decides."""
+        """Return name -> True if a ratio, for an epoch's metrics; the first sub-epoch with a name decides."""
         if epoch in self.summaries:
             return dict(self.summaries[epoch].returned)
         found: dict[str, bool] = {}
-        for names, ratios in dict.fromkeys((visit.names, visit.ratios) for visit in self.epoch_visits(epoch)):
+        for names, ratios in dict.fromkeys(
+            (sub_epoch.names, sub_epoch.ratios) for sub_epoch in self.epoch_sub_epochs(epoch)
+        ):
             found = {name: name in ratios for name in names} | found
         return found
 
     def partitions_until(self, sub_epoch: int) -> int:
-        """Count the partitions of the first `sub_epoch` visits; these end an epoch, or are all."""
+        """Count the partitions of the first `sub_epoch` sub-epochs; these end an epoch, or are all."""
         epochs = self.progress.epochs_before(sub_epoch)
-        begun = self.visits[self.progress.ends[epochs - 1] if epochs else 0 : sub_epoch]
-        return epochs * len(self.partitions) + sum(len(visit.partitions) for visit in begun)
+        begun = self.sub_epochs[self.progress.ends[epochs - 1] if epochs else 0 : sub_epoch]
+        return epochs * len(self.partitions) + sum(len(completed.partitions) for completed in begun)
 
     def epoch_totals(self, epoch: int) -> EpochTotals:
-        """Return the sums over an epoch's visits, inherited ones included."""
+        """Return the sums over an epoch's sub-epochs, inherited ones included."""
         return (
-            self.summaries[epoch].totals if epoch in self.summaries else totals_of(self.epoch_visits(epoch))
+            self.summaries[epoch].totals
+            if epoch in self.summaries
+            else totals_of(self.epoch_sub_epochs(epoch))
         )
 
     def epoch_checkpoint(self, epoch: int) -> CheckpointRef | None:
         """Return the checkpoint at the end of an epoch; `None` before."""
         return (
-            self.visits[self.progress.ends[epoch - 1] - 1].checkpoint
+            self.sub_epochs[self.progress.ends[epoch - 1] - 1].checkpoint
             if epoch <= self.completed_epochs
             else None
         )
@@ -447,7 +459,7 @@ class Model:
     # --- metrics ---------------------------------------------------------------------------------
 
     def training_metrics(self, epoch: int) -> dict[str, float]:
-        """Return the means over all visits of an epoch; see `mean`."""
+        """Return the means over all sub-epochs of an epoch; see `mean`."""
         return dict(self._mean(epoch))
 
     def _mean(self, epoch: int) -> dict[str, float]:
@@ -455,7 +467,7 @@ class Model:
             return self.summaries[epoch].means
         means = self._metrics.means.get(epoch)
         if means is None:
-            means = mean(self.epoch_visits(epoch))
+            means = mean(self.epoch_sub_epochs(epoch))
             if 1 <= epoch <= self.completed_epochs:
                 self._metrics.means[epoch] = means
         return means
@@ -515,10 +527,10 @@ class Model:
         These are the newest (input of the next sub-epoch), its predecessor (to recompute a corrupt newest one), the
         ends of epochs that await validation, and the best epoch's. Among inherited ones: only the starting point.
         """
-        newest = range(max(len(self.visits) - 2, self.lineage.sub_epochs - 1, 0), len(self.visits))
-        names = {self.visits[sub_epoch].file for sub_epoch in newest if self.visits.knows(sub_epoch)}
+        newest = range(max(len(self.sub_epochs) - 2, self.lineage.sub_epochs - 1, 0), len(self.sub_epochs))
+        names = {self.sub_epochs[sub_epoch].file for sub_epoch in newest if self.sub_epochs.knows(sub_epoch)}
         waiting = self.validation.awaited(self.completed_epochs) if validated else []
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:
             if 0 < epoch <= self.completed_epochs:
-                names.add(self.visits[self.progress.ends[epoch - 1] - 1].file)
+                names.add(self.sub_epochs[self.progress.ends[epoch - 1] - 1].file)
         return names

@@ -1,4 +1,4 @@
-"""Named tuples as bytes plus shared parts, to store hundreds of thousands of visits.
+"""Named tuples as bytes plus shared parts, to store hundreds of thousands of sub-epochs.
 
 As objects, their numbers and texts need three times the memory and dominate the time to read a snapshot.
 """

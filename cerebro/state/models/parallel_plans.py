@@ -164,8 +164,8 @@ def describe_plans(run: Run, model: Model) -> list[ParallelPlanDescription]:
 def _used(model: Model) -> Iterator[ParallelPlanUsed]:
     """Yield the plans of a model's sub-epochs, inherited ones included."""
     yield from model.summaries.parallel_plans
-    for visit in model.visits.recent_visits:
-        yield ParallelPlanUsed(visit.parallel_plan, 1, visit.seconds)
+    for sub_epoch in model.sub_epochs.recent:
+        yield ParallelPlanUsed(sub_epoch.parallel_plan, 1, sub_epoch.seconds)
 
 
 def _tried(run: Run, model: Model) -> dict[str, tuple[ParallelPlan, TrialOutcome]]:
@@ -186,7 +186,7 @@ def _upcoming(run: Run, model: Model) -> str:
     task = run.tasks.open.get(model.busy or "")
     if task is not None:
         return (task.attempts[-1].parallel_plan or SINGLE).label
-    last = (model.visits[-1].parallel_plan or SINGLE).label if model.visits else ""
+    last = (model.sub_epochs[-1].parallel_plan or SINGLE).label if model.sub_epochs else ""
     upcoming = next(allowed_plans(run, model), None)
     return last if last and last not in model.failures.ruled_out else upcoming.label if upcoming else ""
 

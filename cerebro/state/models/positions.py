@@ -1,7 +1,7 @@
 """Position of a sub-epoch in its model's training, for learning-rate schedules. Pure.
 
-Partitions differ in rows and batches, and models visit them in different orders. So the number of batches before a
-sub-epoch depends on the earlier visits and their batch sizes.
+Partitions differ in rows and batches, and models train on them in different orders. So the number of batches before a
+sub-epoch depends on the earlier sub-epochs and their batch sizes.
 
 For sub-epochs on sets of partitions, `total_steps` counts single partitions; it exceeds the true number by at most one
 batch for each partition of a set but one.
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from cerebro.contract.records import Hyperparameters, batches_of, drops_last
 from cerebro.contract.tasks import Position
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.configs import TrainingConfig
 from cerebro.state.models.model import Model
 
@@ -21,7 +21,7 @@ from cerebro.state.models.model import Model
 def position_of(
     model: Model, rows: Mapping[int, int], sub_epoch: int, terms: TrainingConfig | None = None
 ) -> Position:
-    """Return the position of a sub-epoch, numbered from 0; all earlier visits must be known.
+    """Return the position of a sub-epoch, numbered from 0; all earlier sub-epochs must be known.
 
     Args:
         rows: partition -> rows; see `FitPlan.partitions`.
@@ -31,20 +31,22 @@ def position_of(
     cut = _cut(now.hyperparams)
     batches = {partition: _batches(rows[partition], cut) for partition in model.partitions}
     earlier_epochs = model.progress.epochs_before(sub_epoch)
-    visited = [p for v in model.visits[model.visits_until(earlier_epochs) : sub_epoch] for p in v.partitions]
+    trained = [
+        p for v in model.sub_epochs[model.sub_epochs_until(earlier_epochs) : sub_epoch] for p in v.partitions
+    ]
     per_epoch = sum(batches.values())
-    expected = step = earlier_epochs * per_epoch + sum(batches[partition] for partition in visited)
+    expected = step = earlier_epochs * per_epoch + sum(batches[partition] for partition in trained)
     # Only earlier sub-epochs count: later ones must not move the position.
     had = [0, *(number for first, number in model.configs.begun if first < sub_epoch)] if sub_epoch else []
     cuts = {cut, *(_cut(model.configs.versions[number].hyperparams) for number in had)}
-    if len(model.visits) != model.progress.trained or len(cuts) > 1:
+    if len(model.sub_epochs) != model.progress.trained or len(cuts) > 1:
         # Partitions read together share one last batch.
         archived = min(earlier_epochs, model.archived_epochs)
-        first = model.visits_until(archived)
+        first = model.sub_epochs_until(archived)
         known = model.summaries if archived == len(model.summaries) else model.summaries.until(archived)
         step = known.steps + sum(
-            steps_of(model, number, visit, rows)
-            for number, visit in enumerate(model.visits[first:sub_epoch], start=first)
+            steps_of(model, number, completed, rows)
+            for number, completed in enumerate(model.sub_epochs[first:sub_epoch], start=first)
         )
     # Remaining batches have the current size.
     past = step if len(cuts) > 1 else expected
@@ -56,10 +58,10 @@ def position_of(
     )
 
 
-def steps_of(model: Model, sub_epoch: int, visit: Visit, rows: Mapping[int, int]) -> int:
+def steps_of(model: Model, sub_epoch: int, completed: CompletedSubEpoch, rows: Mapping[int, int]) -> int:
     """Return the optimizer steps of a sub-epoch, given its number."""
     return _batches(
-        sum(rows[partition] for partition in visit.partitions), _cut(model.hyperparams_of(sub_epoch))
+        sum(rows[partition] for partition in completed.partitions), _cut(model.hyperparams_of(sub_epoch))
     )
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,15 +38,15 @@ class Effort:
     repeated_attempts: int = 0
     """Attempts that repeated an earlier attempt's work, because they started without a savepoint."""
 
-    def add(self, visit: Visit, *, is_first: bool) -> None:
+    def add(self, sub_epoch: CompletedSubEpoch, *, is_first: bool) -> None:
         """Add a committed sub-epoch."""
         if is_first:
-            self.began = visit.started
-        self.trained_s += visit.seconds
-        self.compute_s += visit.compute_s
-        self.rows += visit.rows
+            self.began = sub_epoch.started
+        self.trained_s += sub_epoch.seconds
+        self.compute_s += sub_epoch.compute_s
+        self.rows += sub_epoch.rows
 
-    def remove(self, lost: Visit, *, was_only: bool) -> None:
+    def remove(self, lost: CompletedSubEpoch, *, was_only: bool) -> None:
         """Undo `add`."""
         if was_only:
             self.began = self.trained_s = self.compute_s = 0.0

@@ -1,7 +1,7 @@
-"""The visits of a model. Old ones are compacted: only the log has them, and the state keeps each epoch's sums.
+"""The sub-epochs of a model. Old ones are compacted: only the log has them, and the state keeps each epoch's sums.
 
 Otherwise a run of millions of sub-epochs would have a state too large for a process. The log determines the compacted
-visits (`cerebro.state.models.compaction`), so all readers agree.
+sub-epochs (`cerebro.state.models.compaction`), so all readers agree.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, overload
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.errors import CerebroError
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.packed_tuples import Compact, Layout, first_vector
 
 
 class ArchivedError(CerebroError):
-    """The requested visit is only in the log."""
+    """The requested sub-epoch is only in the log."""
 
 
 class ParallelPlanUsed(NamedTuple):
@@ -44,11 +44,11 @@ class EpochTotals(NamedTuple):
 
 
 class EpochSummary(NamedTuple):
-    """Sums of an epoch with compacted visits.
+    """Sums of an epoch with compacted sub-epochs.
 
     Attributes:
         returned: (name, True if a ratio) of each metric, as in `Model.returned_in`.
-        names, values: mean metrics, as in `cerebro.state.models.committed_sub_epoch.mean`.
+        names, values: mean metrics, as in `cerebro.state.models.completed_sub_epoch.mean`.
         seconds, compute_s, rows: see `totals`.
         trained_rows: rows without the share of earlier attempts.
         rows_until: rows of all epochs up to this one.
@@ -107,8 +107,8 @@ _SUMMARIES = Layout(
     floats=("seconds", "compute_s", "took_s", "shown_at"),
     integers=("rows", "trained_rows", "rows_until", "steps", "peak_bytes", "peak_gpu_bytes"),
 )
-_VISITS = Layout(
-    Visit,
+_SUB_EPOCHS = Layout(
+    CompletedSubEpoch,
     vectors=("values", "terms"),
     floats=("started", "ended", "load_s", "compute_s", "save_s", "start_s"),
     integers=(
@@ -193,35 +193,35 @@ class Summaries:
 
 
 _Pinned = tuple[int, tuple[Any, ...], bytes]
-"""A visit's number, and the visit as `Compact`."""
+"""A sub-epoch's number, and the sub-epoch as `Compact`."""
 _number = itemgetter(0)
 
 
 @dataclass(slots=True)
-class Visits(Sequence[Visit]):
+class CompletedSubEpochs(Sequence[CompletedSubEpoch]):
     """Committed sub-epochs, by number.
 
     Attributes:
         archived: number of compacted ones, the oldest.
-        recent_visits: all later ones.
+        recent: all later ones.
     """
 
     archived: int = 0
-    recent_visits: list[Visit] = field(default_factory=list)
+    recent: list[CompletedSubEpoch] = field(default_factory=list)
     _pinned: list[_Pinned] = field(default_factory=list)
-    """Compacted visits that stay available, in order. A dict would need twice the memory."""
+    """Compacted sub-epochs that stay available, in order. A dict would need twice the memory."""
 
     def __len__(self) -> int:
-        return self.archived + len(self.recent_visits)
+        return self.archived + len(self.recent)
 
     @overload
-    def __getitem__(self, index: int) -> Visit: ...
+    def __getitem__(self, index: int) -> CompletedSubEpoch: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Visit]: ...
+    def __getitem__(self, index: slice) -> list[CompletedSubEpoch]: ...
 
-    def __getitem__(self, index: int | slice) -> Visit | list[Visit]:
-        """Return a visit or a slice of visits.
+    def __getitem__(self, index: int | slice) -> CompletedSubEpoch | list[CompletedSubEpoch]:
+        """Return a sub-epoch or a slice of sub-epochs.
 
         Raises:
             ArchivedError: one is compacted.
@@ -229,14 +229,14 @@ class Visits(Sequence[Visit]):
         if isinstance(index, slice):
             sub_epochs = range(*index.indices(len(self)))
             if not self.archived:
-                return self.recent_visits[index]
+                return self.recent[index]
             return [self._at(sub_epoch) for sub_epoch in sub_epochs]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         return self._at(index if index >= 0 else len(self) + index)
 
-    def __iter__(self) -> Iterator[Visit]:
-        """Iterate over all visits.
+    def __iter__(self) -> Iterator[CompletedSubEpoch]:
+        """Iterate over all sub-epochs.
 
         Raises:
             ArchivedError: some are compacted.
@@ -244,65 +244,63 @@ class Visits(Sequence[Visit]):
         return iter(self[:])
 
     def knows(self, sub_epoch: int) -> bool:
-        """True if the visit with this number is available."""
+        """True if the sub-epoch with this number is available."""
         return self.archived <= sub_epoch < len(self) or self._place(sub_epoch) is not None
 
-    def pinned(self, since: int) -> Iterator[Visit]:
-        """Yield the pinned visits from number `since` on."""
+    def pinned(self, since: int) -> Iterator[CompletedSubEpoch]:
+        """Yield the pinned sub-epochs from number `since` on."""
         first = bisect_left(self._pinned, since, key=_number)
-        return (_VISITS.unpack(found) for _, *found in self._pinned[first:])
+        return (_SUB_EPOCHS.unpack(found) for _, *found in self._pinned[first:])
 
-    def append(self, visit: Visit) -> None:
+    def append(self, sub_epoch: CompletedSubEpoch) -> None:
         """Add a committed sub-epoch."""
-        self.recent_visits.append(visit)
+        self.recent.append(sub_epoch)
 
-    def pop(self) -> Visit:
-        """Remove and return the newest visit, which must not be compacted."""
-        return self.recent_visits.pop()
+    def pop(self) -> CompletedSubEpoch:
+        """Remove and return the newest sub-epoch, which must not be compacted."""
+        return self.recent.pop()
 
-    def until(self, sub_epochs: int) -> Visits:
-        """Return a copy with the first `sub_epochs` visits."""
+    def until(self, sub_epochs: int) -> CompletedSubEpochs:
+        """Return a copy with the first `sub_epochs` sub-epochs."""
         archived = min(self.archived, sub_epochs)
         number = bisect_left(self._pinned, archived, key=_number)
-        return Visits(
+        return CompletedSubEpochs(
             archived=archived,
-            recent_visits=self.recent_visits[: sub_epochs - archived],
+            recent=self.recent[: sub_epochs - archived],
             _pinned=self._pinned[:number],
         )
 
-    def archive(self, sub_epochs: int, pins: Collection[int]) -> list[Visit]:
-        """Compact the first `sub_epochs` visits, except those listed in `pins`; return the removed ones."""
-        gone = self.recent_visits[: sub_epochs - self.archived]
-        for sub_epoch, visit in enumerate(gone, start=self.archived):
+    def archive(self, sub_epochs: int, pins: Collection[int]) -> list[CompletedSubEpoch]:
+        """Compact the first `sub_epochs` sub-epochs, except those listed in `pins`; return the removed ones."""
+        gone = self.recent[: sub_epochs - self.archived]
+        for sub_epoch, completed in enumerate(gone, start=self.archived):
             if sub_epoch in pins:
-                self._pinned.append((sub_epoch, *_VISITS.pack(visit)))
-        del self.recent_visits[: len(gone)]
+                self._pinned.append((sub_epoch, *_SUB_EPOCHS.pack(completed)))
+        del self.recent[: len(gone)]
         self.archived += len(gone)
         return gone
 
-    def _at(self, sub_epoch: int) -> Visit:
+    def _at(self, sub_epoch: int) -> CompletedSubEpoch:
         if sub_epoch >= self.archived:
-            return self.recent_visits[sub_epoch - self.archived]
+            return self.recent[sub_epoch - self.archived]
         place = self._place(sub_epoch)
         if place is None:
             raise ArchivedError(
                 f"sub-epoch {sub_epoch} is archived: of the first {self.archived} sub-epochs only the ends of epochs "
-                f"are at hand. "
-                "The log has all of them: `FitResult.visits` reads it, and the page's schedule, by the time that is "
-                "looked at"
+                f"are at hand. The log has all: read them by `FitResult.sub_epochs` or the page's schedule"
             )
         _, *found = self._pinned[place]
-        return _VISITS.unpack(found)
+        return _SUB_EPOCHS.unpack(found)
 
     def _place(self, sub_epoch: int) -> int | None:
         place = bisect_left(self._pinned, sub_epoch, key=_number)
         return place if place < len(self._pinned) and self._pinned[place][0] == sub_epoch else None
 
 
-def totals_of(visits: Sequence[Visit]) -> EpochTotals:
+def totals_of(sub_epochs: Sequence[CompletedSubEpoch]) -> EpochTotals:
     """Return the sums over these sub-epochs."""
     return EpochTotals(
-        sum(visit.ended - visit.started for visit in visits),
-        sum(visit.compute_s for visit in visits),
-        sum(visit.rows for visit in visits),
+        sum(sub_epoch.ended - sub_epoch.started for sub_epoch in sub_epochs),
+        sum(sub_epoch.compute_s for sub_epoch in sub_epochs),
+        sum(sub_epoch.rows for sub_epoch in sub_epochs),
     )

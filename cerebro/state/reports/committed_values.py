@@ -69,7 +69,7 @@ def _values_of_commit(event: TaskCommitted, key: TaskKey, model: Model) -> tuple
     metrics = event.result.metrics
     if key.kind == "valid":
         return (Values("epoch/valid", key.epoch, metrics),)
-    of_sub_epoch = Values("sub_epoch/train", len(model.visits), metrics)
+    of_sub_epoch = Values("sub_epoch/train", len(model.sub_epochs), metrics)
     if model.progress.trained % len(model.partitions):
         return (of_sub_epoch,)
     return (of_sub_epoch, Values("epoch/train", key.epoch, model.training_metrics(key.epoch)))

@@ -30,7 +30,7 @@ def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
 
 
 def lower_bound_until(run: Run, end: float, devices: Mapping[str, int]) -> float:
-    """Return the bound until a past time, with no visit compacted since."""
+    """Return the bound until a past time, with no sub-epoch compacted since."""
     models = {model.id: model.effort.trained_s for model in run.models.values()}
     work = dict(run.device_time.trained_s)
     for sub_epoch in _ended_after(run, end):
@@ -48,10 +48,10 @@ def lower_bound_until(run: Run, end: float, devices: Mapping[str, int]) -> float
 
 def _ended_after(run: Run, end: float) -> Iterator[TrainedSubEpoch]:
     for model in run.models.values():
-        for visit in reversed(model.kept_visits):
-            if visit.ended <= end:
+        for sub_epoch in reversed(model.kept_sub_epochs):
+            if sub_epoch.ended <= end:
                 break
-            yield TrainedSubEpoch.of(model.id, visit)
+            yield TrainedSubEpoch.of(model.id, sub_epoch)
 
 
 def _with_sub_epochs(

@@ -22,7 +22,7 @@ from cerebro.state.models import parallel_plans
 from cerebro.state.models.model import Model
 from cerebro.state.reports import state_words
 from cerebro.state.reports.makespan_bound import lower_bound, lower_bound_until
-from cerebro.state.reports.timeline import busy, busy_without_visits, lost, running, starts
+from cerebro.state.reports.timeline import busy, busy_without_sub_epochs, lost, running, starts
 from cerebro.state.runs import breaks
 from cerebro.state.runs.run import Run
 
@@ -111,13 +111,13 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         makespan_s=run.clock.open_s(zero, end),
         lower_bound_s=lower_bound(run, now, _devices(state, run)),
         idle_s=idle_s,
-        # Visits lie within the makespan, except for process starts; other tasks may not.
+        # CompletedSubEpochs lie within the makespan, except for process starts; other tasks may not.
         device_s=idle_s
         + sum(run.device_time.trained_s.values())
         + sum(run.clock.open_s(max(zero, since), until) for _, since, until in run.device_time.starts)
         + sum(
             len(t.devices) * run.clock.open_s(max(zero, t.started), min(t.ended, end))
-            for t in busy_without_visits(run, end)
+            for t in busy_without_sub_epochs(run, end)
         ),
         start_s=_start_s(run),
         taken_s=sum(run.device_time.taken_s(name, zero, end, run.clock) for name in run.device_time.taken),

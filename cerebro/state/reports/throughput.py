@@ -120,16 +120,22 @@ class ThroughputMeter:
 
     def recall(self, state: ExperimentState) -> None:
         """Load the newest sub-epochs of open fits from a state."""
-        visits = [
-            (visit.ended, run, visit)
+        sub_epochs = [
+            (sub_epoch.ended, run, sub_epoch)
             for run in state.open_runs()
             for model in run.models.values()
-            for visit in model.kept_visits[-_COMMITS:]
+            for sub_epoch in model.kept_sub_epochs[-_COMMITS:]
         ]
-        for _, run, visit in sorted(visits, key=lambda found: found[0])[-_COMMITS:]:
+        for _, run, sub_epoch in sorted(sub_epochs, key=lambda found: found[0])[-_COMMITS:]:
             self._commits.append(
                 _Span(
-                    run.id, visit.worker, visit.devices, visit.started, visit.begun, visit.ended, visit.rows
+                    run.id,
+                    sub_epoch.worker,
+                    sub_epoch.devices,
+                    sub_epoch.started,
+                    sub_epoch.begun,
+                    sub_epoch.ended,
+                    sub_epoch.rows,
                 )
             )
 

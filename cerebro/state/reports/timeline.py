@@ -16,7 +16,7 @@ from cerebro.contract.tasks import Member
 from cerebro.errors import InstanceError
 from cerebro.scheduling.problem import Problem, TimedPlan
 from cerebro.scheduling.schedule import Placement, Schedule
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.runs.run import Run
 from cerebro.state.tasks.keys import TaskKey
 from cerebro.state.tasks.task import Attempt, TaskState
@@ -41,17 +41,17 @@ class TrainedSubEpoch(NamedTuple):
     """The other workers of a gang; `worker` reads `partition`."""
 
     @classmethod
-    def of(cls, model: str, visit: Visit) -> TrainedSubEpoch:
+    def of(cls, model: str, sub_epoch: CompletedSubEpoch) -> TrainedSubEpoch:
         """Return the span of a committed sub-epoch."""
         return cls(
             model,
-            visit.epoch,
-            visit.partition,
-            visit.worker,
-            visit.begun,
-            visit.ended,
-            devices=visit.devices,
-            other_members=visit.other_members,
+            sub_epoch.epoch,
+            sub_epoch.partition,
+            sub_epoch.worker,
+            sub_epoch.begun,
+            sub_epoch.ended,
+            devices=sub_epoch.devices,
+            other_members=sub_epoch.other_members,
         )
 
     @property
@@ -82,13 +82,13 @@ class TaskAttempt:
     """One attempt at a task, with what it committed.
 
     Attributes:
-        visit: the committed sub-epoch, unless its checkpoint was lost.
+        sub_epoch: the completed sub-epoch, unless its checkpoint was lost.
         is_guessed: True if its assignment is unknown: `started` is computed, the devices are unknown.
     """
 
     key: TaskKey
     attempt: Attempt
-    visit: Visit | None = None
+    sub_epoch: CompletedSubEpoch | None = None
     is_guessed: bool = False
 
     def overlaps(self, since: float, until: float) -> bool:
@@ -100,8 +100,8 @@ class TaskAttempt:
 def task_attempts(run: Run, model: str = "") -> Iterator[TaskAttempt]:
     """Yield every attempt of a run or model, without compacted sub-epochs.
 
-    Only attempts at one task are in order. A committed sub-epoch's attempt comes with its visit; its assignment time is
-    known only for a second or later attempt.
+    Only attempts at one task are in order. The attempt of a completed sub-epoch comes with its record; its assignment
+    time is known only for a second or later attempt.
     """
     for task in run.tasks.by_key.values():
         if model in ("", task.key.model):
@@ -109,17 +109,19 @@ def task_attempts(run: Run, model: str = "") -> Iterator[TaskAttempt]:
             for attempt in task.attempts[:-1] if is_sub_epoch_done else task.attempts:
                 yield TaskAttempt(task.key, attempt)
     for name in (model,) if model else run.models:
-        for visit in run.models[name].kept_visits if name in run.models else ():
-            key = visit.key(run.id, name)
+        for sub_epoch in run.models[name].kept_sub_epochs if name in run.models else ():
+            key = sub_epoch.key(run.id, name)
             known = run.tasks.by_key.get(str(key))
-            yield TaskAttempt(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
+            yield TaskAttempt(
+                key, known.attempts[-1] if known is not None else sub_epoch.as_attempt(), sub_epoch
+            )
 
 
 def committed(run: Run) -> Iterator[TrainedSubEpoch]:
     """Yield committed sub-epochs by model in the order of training, without compacted ones."""
     for model in run.models.values():
-        for visit in model.kept_visits:
-            yield TrainedSubEpoch.of(model.id, visit)
+        for sub_epoch in model.kept_sub_epochs:
+            yield TrainedSubEpoch.of(model.id, sub_epoch)
 
 
 def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
@@ -146,19 +148,19 @@ def running(run: Run, now: float) -> Iterator[TrainedSubEpoch]:
 
 
 def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
-    """Yield every attempt that ran, open ones up to `end`; visits only if they ended after `since`."""
-    yield from busy_without_visits(run, end)
+    """Yield every attempt that ran, open ones up to `end`; sub-epochs only if they ended after `since`."""
+    yield from busy_without_sub_epochs(run, end)
     for model in run.models.values():
-        for visit in reversed(model.kept_visits):
-            if visit.ended <= since:
+        for sub_epoch in reversed(model.kept_sub_epochs):
+            if sub_epoch.ended <= since:
                 break
-            for worker, devices in visit.places:
-                yield Busy(worker, visit.started, visit.ended, devices)
+            for worker, devices in sub_epoch.places:
+                yield Busy(worker, sub_epoch.started, sub_epoch.ended, devices)
 
 
-def busy_without_visits(run: Run, end: float) -> Iterator[Busy]:
-    """Yield `busy` without the visits."""
-    for attempt in _unvisited(run):
+def busy_without_sub_epochs(run: Run, end: float) -> Iterator[Busy]:
+    """Yield `busy` without the sub-epochs."""
+    for attempt in _uncommitted(run):
         ended = attempt.ended if attempt.outcome else end
         for worker, devices in attempt.places:
             yield Busy(worker, attempt.started, ended, devices)
@@ -181,14 +183,14 @@ def lost(run: Run) -> Iterator[Busy]:
 def starts(run: Run) -> Iterator[Busy]:
     """Yield the process starts (with imports) of committed tasks."""
     yield from (Busy(*start) for start in run.device_time.starts)
-    for attempt in _unvisited(run):
+    for attempt in _uncommitted(run):
         if attempt.start_s:
             for worker, _ in attempt.places:
                 yield Busy(worker, attempt.started, attempt.started + attempt.start_s)
 
 
-def _unvisited(run: Run) -> Iterator[Attempt]:
-    """Attempts that ran and left no visit."""
+def _uncommitted(run: Run) -> Iterator[Attempt]:
+    """Attempts that ran and completed no sub-epoch."""
     for task in run.tasks.by_key.values():
         is_sub_epoch_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
         for attempt in task.attempts[:-1] if is_sub_epoch_done else task.attempts:
@@ -197,7 +199,7 @@ def _unvisited(run: Run) -> Iterator[Attempt]:
 
 
 def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Problem, Schedule]:
-    """Return the visits of a fit run for `cerebro.scheduling.validator.validate` with ``actual=True``.
+    """Return the sub-epochs of a fit run for `cerebro.scheduling.validator.validate` with ``actual=True``.
 
     Times are seconds since the first sub-epoch began its work. The problem has mean measured times; the holders of a
     partition are the workers that served it (the fold has checked them). Failed and stopped models are omitted.
@@ -221,30 +223,32 @@ def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Pro
             f"older sub-epochs of {run.id} are compacted, so the state has no schedule of all of them. "
             "`result.sub_epochs()` reads them from the log; `cerebro status` shows makespan and idle time"
         )
-    visits = [sub_epoch for sub_epoch in committed(run) if sub_epoch.model in index]
-    if not visits:
+    completed_sub_epochs = [sub_epoch for sub_epoch in committed(run) if sub_epoch.model in index]
+    if not completed_sub_epochs:
         raise InstanceError(
             f"no sub-epoch of {run.id} is committed yet, so there is no schedule: wait for the first sub-epoch"
         )
-    names = {name for sub_epoch in visits for name, _ in sub_epoch.places}
+    names = {name for sub_epoch in completed_sub_epochs for name, _ in sub_epoch.places}
     workers = {name: position for position, name in enumerate(sorted(names))}
     partitions = {number: position for position, number in enumerate(models[0].partitions)}
     zero = run.zero
     sub_epochs = [
         Placement(
-            model=index[visit.model],
-            partition=partitions[visit.partition],
-            worker=workers[visit.worker],
-            start=visit.started - zero,
-            end=visit.ended - zero,
-            epoch=visit.epoch,
-            gpus=max(1, len(visit.devices)),
-            other_members=tuple((partitions[m.partition], workers[m.worker]) for m in visit.other_members),
+            model=index[completed.model],
+            partition=partitions[completed.partition],
+            worker=workers[completed.worker],
+            start=completed.started - zero,
+            end=completed.ended - zero,
+            epoch=completed.epoch,
+            gpus=max(1, len(completed.devices)),
+            other_members=tuple(
+                (partitions[m.partition], workers[m.worker]) for m in completed.other_members
+            ),
         )
-        for visit in visits
+        for completed in completed_sub_epochs
     ]
     used = dict.fromkeys(workers, 1) | dict(devices or {})
-    for name, taken in (place for visit in visits for place in visit.places):
+    for name, taken in (place for completed in completed_sub_epochs for place in completed.places):
         used[name] = max(used[name], *(device + 1 for device in taken))
     served: dict[int, set[int]] = {position: set() for position in partitions.values()}
     for partition, worker in (place for sub_epoch in sub_epochs for place in sub_epoch.places):

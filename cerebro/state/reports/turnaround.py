@@ -27,12 +27,12 @@ def turnaround_s(run: Run) -> float:
     ends: dict[tuple[str, int], list[float]] = {}
     starts = []
     for model in models:
-        visits = model.kept_visits[-_NEWEST:]
+        sub_epochs = model.kept_sub_epochs[-_NEWEST:]
         previous = 0.0
-        for visit in visits:
-            places = [(worker, device) for worker, devices in visit.places for device in devices]
-            ended = run.clock.worked_until(visit.ended)
-            starts.append((run.clock.worked_until(visit.started), previous, places))
+        for sub_epoch in sub_epochs:
+            places = [(worker, device) for worker, devices in sub_epoch.places for device in devices]
+            ended = run.clock.worked_until(sub_epoch.ended)
+            starts.append((run.clock.worked_until(sub_epoch.started), previous, places))
             previous = ended
             for place in places:
                 ends.setdefault(place, []).append(ended)

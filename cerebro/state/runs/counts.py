@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cerebro.contract.tasks import FailureKind
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.tasks.task import Task, TaskState
 
@@ -50,9 +50,9 @@ class RunCounts:
     committed_s: float = 0.0
     """Seconds of these commits."""
     sub_epochs: int = 0
-    """Visits of a fit."""
+    """CompletedSubEpochs of a fit."""
     sub_epoch_devices: int = 0
-    """Devices of the visits, summed."""
+    """Devices of the sub-epochs, summed."""
     _validated: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Model in `unvalidated` -> (completed epochs, validations) when last counted."""
     _struck: dict[str, int] = field(default_factory=dict)
@@ -105,12 +105,12 @@ class RunCounts:
             epochs = range(1, completed + 1)
             self.unvalidated[model.id] = tuple(e for e in epochs if e not in model.validation.metrics)
 
-    def add_sub_epoch(self, visit: Visit) -> None:
+    def add_sub_epoch(self, sub_epoch: CompletedSubEpoch) -> None:
         """Count a committed sub-epoch."""
         self.sub_epochs += 1
-        self.sub_epoch_devices += sum(len(devices) for _, devices in visit.places)
+        self.sub_epoch_devices += sum(len(devices) for _, devices in sub_epoch.places)
 
-    def remove_sub_epoch(self, lost: Visit) -> None:
+    def remove_sub_epoch(self, lost: CompletedSubEpoch) -> None:
         """Undo `add_sub_epoch`."""
         self.sub_epochs -= 1
         self.sub_epoch_devices -= sum(len(devices) for _, devices in lost.places)

@@ -20,8 +20,8 @@ from cerebro.contract.runs import (
     Request,
 )
 from cerebro.contract.tasks import FittedRef
-from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.models.compaction import archive
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.runs.counts import RunCounts
 from cerebro.state.runs.parts.clock import RunClock
@@ -233,12 +233,14 @@ class Run:
 
     def _unlisted(self, key: TaskKey) -> Task:
         model = self.models.get(key.model or "") if key.kind == "train" else None
-        visit = model.visit(key.epoch or 0, -1 if key.partition is None else key.partition) if model else None
-        if visit is None and model is not None and (key.epoch or 0) in model.summaries:
+        sub_epoch = (
+            model.sub_epoch(key.epoch or 0, -1 if key.partition is None else key.partition) if model else None
+        )
+        if sub_epoch is None and model is not None and (key.epoch or 0) in model.summaries:
             return Task(key=key, state=TaskState.COMMITTED)  # compacted: only the log has its attempts
-        if visit is None or visit.partitions != key.partitions:
+        if sub_epoch is None or sub_epoch.partitions != key.partitions:
             return Task(key=key)
-        return Task(key=key, state=TaskState.COMMITTED, attempts=[visit.as_attempt()])
+        return Task(key=key, state=TaskState.COMMITTED, attempts=[sub_epoch.as_attempt()])
 
     def validation(self, model: Model, epoch: int) -> Task:
         """Return the validation task of a model's epoch."""
@@ -252,11 +254,11 @@ class Run:
         if not isinstance(self.plan, FitPlan) or not isinstance(self.request, FitRequest):
             tasks = self.tasks.requested()
             return sum(task.state is TaskState.COMMITTED for task in tasks), len(tasks)
-        done = sum(model.own_visited for model in self.models.values())
+        done = sum(model.own_trained for model in self.models.values())
         return done, done + sum(self.due(model) for model in self.models.values())
 
     def due(self, model: Model) -> int:
-        """Return the partitions a model has left to visit, for `progress`."""
+        """Return the partitions a model has left to train on, for `progress`."""
         is_due = self.state is RunState.FAILED or not model.is_cut_short
         return model.due if is_due else 0
 
@@ -284,10 +286,10 @@ class Run:
         if task.key.kind in (self.kind, "fitting"):
             self.counts.see_task(key, task, is_new=is_new)
 
-    def add(self, model: Model, visit: Visit, workers: Mapping[str, Worker]) -> None:
+    def add(self, model: Model, sub_epoch: CompletedSubEpoch, workers: Mapping[str, Worker]) -> None:
         """Add a committed sub-epoch."""
-        model.add(visit)
-        self._count(visit)
+        model.add(sub_epoch)
+        self._count(sub_epoch)
         if model.id in self.checkpoints.young and model.own_sub_epochs > 1:
             self.release_origin(model)
         if self._is_large and not model.progress.trained % len(model.partitions):
@@ -304,16 +306,17 @@ class Run:
             # Runs without further reports are compacted anyway: `DeviceTime.compacted_s` has the sums per worker.
             while (
                 epochs > 0
-                and model.visits[model.visits_until(epochs) - 1].ended > self.scheduling.reported_until
+                and model.sub_epochs[model.sub_epochs_until(epochs) - 1].ended
+                > self.scheduling.reported_until
             ):
                 epochs -= 1
         since = max(self.clock.first_work, self.scheduling.reported_until)
-        for visit in archive(model, epochs, self.fit_rows, keeps_all=self.compaction.keeps_all):
-            self.compaction.until = max(self.compaction.until, visit.ended)
-            self.device_time.compact(visit, workers, since=since)
+        for sub_epoch in archive(model, epochs, self.fit_rows, keeps_all=self.compaction.keeps_all):
+            self.compaction.until = max(self.compaction.until, sub_epoch.ended)
+            self.device_time.compact(sub_epoch, workers, since=since)
         for verification in [*self.verifications.open()]:
             # Its place in training is no longer known (`cerebro.state.models.positions`).
-            if verification.sub_epoch.model == model.id and verification.number < model.visits.archived:
+            if verification.sub_epoch.model == model.id and verification.number < model.sub_epochs.archived:
                 self.verifications.drop(
                     verification.sub_epoch, "its epoch was archived before a worker was free to do it again"
                 )
@@ -329,28 +332,29 @@ class Run:
         """Note that a model no longer reads its inherited checkpoint."""
         self.checkpoints.release_origin(young, self.models, is_pruned=self.keep is not None)
 
-    def _count(self, visit: Visit) -> None:
-        self.counts.add_sub_epoch(visit)
-        self.device_time.add(visit)
-        self.clock.newest_commit = max(self.clock.newest_commit, visit.ended)
+    def _count(self, sub_epoch: CompletedSubEpoch) -> None:
+        self.counts.add_sub_epoch(sub_epoch)
+        self.device_time.add(sub_epoch)
+        self.clock.newest_commit = max(self.clock.newest_commit, sub_epoch.ended)
         ends = self.scheduling.epoch_ends
-        ends[visit.epoch] = max(ends.get(visit.epoch, 0.0), visit.ended)
+        ends[sub_epoch.epoch] = max(ends.get(sub_epoch.epoch, 0.0), sub_epoch.ended)
 
-    def _discount(self, lost: Visit) -> None:
+    def _discount(self, lost: CompletedSubEpoch) -> None:
         """Undo `_count` for a sub-epoch that its model has dropped."""
         self.counts.remove_sub_epoch(lost)
         self.device_time.remove(lost)
         self.clock.newest_commit = max(
-            (model.visits[-1].ended for model in self.models.values() if model.own_sub_epochs), default=0.0
+            (model.sub_epochs[-1].ended for model in self.models.values() if model.own_sub_epochs),
+            default=0.0,
         )
         self.scheduling.epoch_ends[lost.epoch] = max(self._newest_of(lost.epoch), default=0.0)
 
     def _newest_of(self, epoch: int) -> Iterator[float]:
         """End of each model's newest own sub-epoch of an epoch."""
         for model in self.models.values():
-            until = model.visits_until(epoch)
-            if until > max(model.visits_until(epoch - 1), model.lineage.sub_epochs):
-                yield model.visits[until - 1].ended
+            until = model.sub_epochs_until(epoch)
+            if until > max(model.sub_epochs_until(epoch - 1), model.lineage.sub_epochs):
+                yield model.sub_epochs[until - 1].ended
 
     def take_back(self, model: Model) -> None:
         """Undo a model's newest sub-epoch, because its checkpoint is lost."""
@@ -381,7 +385,10 @@ class Run:
         needed = model.needed_checkpoints(request.metric, request.mode, validated=self.is_validated)
         return (
             needed
-            | {young.visits[young.lineage.sub_epochs - 1].file for young in self.checkpoints.young.values()}
+            | {
+                young.sub_epochs[young.lineage.sub_epochs - 1].file
+                for young in self.checkpoints.young.values()
+            }
             | self.verifications.needed(model.id, but=but)
         ) - model.checkpoints.removed
 

@@ -8,7 +8,7 @@ from cerebro.contract.events import TaskCommitted
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.search_tasks import SearchAnswer
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model
 from cerebro.state.runs.run import Dataset, Run
 from cerebro.state.runs.search_log import SearchLog
@@ -86,17 +86,17 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Ma
         run.validation(model, epoch).state = TaskState.FAILED
     model.validation.skip_unreadable()
     attempt = task.attempts[-1]
-    visit = Visit.of(
+    sub_epoch = CompletedSubEpoch.of(
         epoch=key.epoch,
         partition=key.partition,
         attempt=attempt,
         result=result,
         checkpoint=result.checkpoint,
     )
-    run.add(model, visit, workers)
+    run.add(model, sub_epoch, workers)
     model.failures.warn(result.warnings)
     if len(task.attempts) == 1:
-        # The visit has all the facts.
+        # The sub-epoch has all the facts.
         del run.tasks.by_key[event.task]
 
 

@@ -93,7 +93,7 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
     """Undo the sub-epoch that wrote a model's unreadable newest checkpoint.
 
     A validation may do this only for a trained model. While sub-epochs remain, the next one detects it too, and
-    undoing a visit here could cross an assignment on its way.
+    undoing a sub-epoch here could cross an assignment on its way.
     """
     if task.key.kind == "valid":
         epoch = task.key.epoch or 0
@@ -107,7 +107,7 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
                 model.validation.skipped.add(epoch)
                 run.settle(model)
             return
-    sub_epoch = len(model.visits) - 1
+    sub_epoch = len(model.sub_epochs) - 1
     model.checkpoints.losses[sub_epoch] += 1
     if sub_epoch < model.lineage.sub_epochs and sub_epoch >= 0:
         origin = f"a checkpoint of {model.lineage.parent} that cannot be read"
@@ -121,7 +121,7 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
     _take_back(failure, run, model)
     if model.is_pruned:
         # No sub-epoch can start from a removed checkpoint: go back to an available one.
-        while len(model.visits) > model.lineage.sub_epochs and model.visits[-1].file not in there:
+        while len(model.sub_epochs) > model.lineage.sub_epochs and model.sub_epochs[-1].file not in there:
             if not _take_back(failure, run, model):
                 return
 

@@ -1,9 +1,9 @@
 """Invariants of Model Hopper Parallelism (seed paper, section 3.1), checked on every event. Changes nothing.
 
-Completeness: in each epoch a model visits every partition once, alone or in a set. Isolation: one worker or gang trains
-a model at a time. Exclusive access: a device runs one sub-epoch at a time. All or nothing: a gang's workers get, start
-and lose an attempt together. Non-preemption: no running sub-epoch is revoked for another one; this needs no check,
-since open attempts can only end.
+Completeness: in each epoch a model trains on every partition once, alone or in a set. Isolation: one worker or gang
+trains a model at a time. Exclusive access: a device runs one sub-epoch at a time. All or nothing: a gang's workers
+get, start and lose an attempt together. Non-preemption: no running sub-epoch is revoked for another one; this needs
+no check, since open attempts can only end.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ def _check_verification(event: TaskAssigned, key: TaskKey, run: Run, members: Me
         raise IllegalEventError(
             f"{event.task} assigned to {worker.name}, which has done the sub-epoch before"
         )
-    if run.plan is None or (run.plan.dataset, verification.visit.partition) not in worker.replicas:
+    if run.plan is None or (run.plan.dataset, verification.completed.partition) not in worker.replicas:
         raise IllegalEventError(
-            f"{event.task} assigned to {worker.name}, which does not hold partition {verification.visit.partition}"
+            f"{event.task} assigned to {worker.name}, which does not hold partition {verification.completed.partition}"
         )
 
 

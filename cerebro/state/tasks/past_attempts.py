@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import FailureKind, Member
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.reports.timeline import TaskAttempt
 from cerebro.state.tasks.keys import TaskKey
 from cerebro.state.tasks.task import Attempt
@@ -40,8 +40,8 @@ class AttemptEvent(NamedTuple):
     devices: tuple[int, ...] = (0,)
     parallel_plan: ParallelPlan | None = None
     other_members: tuple[Member, ...] = ()
-    visit: Visit | None = None
-    """The visit of a committed sub-epoch, without facts from the assignment."""
+    sub_epoch: CompletedSubEpoch | None = None
+    """The sub-epoch of a committed sub-epoch, without facts from the assignment."""
     start_s: float = 0.0
 
 
@@ -68,10 +68,10 @@ def attempt_events(events: Iterable[Event]) -> Iterator[AttemptEvent]:
 
 def _commit(event: TaskCommitted) -> AttemptEvent:
     key, result = TaskKey.parse(event.task), event.result
-    visit = None
+    sub_epoch = None
     if key.kind == "train" and result.checkpoint is not None and key.epoch and key.partition is not None:
         attempt = Attempt(number=event.attempt, worker=event.worker, assigned=0.0, ended=event.time)
-        visit = Visit.of(
+        sub_epoch = CompletedSubEpoch.of(
             epoch=key.epoch,
             partition=key.partition,
             attempt=attempt,
@@ -79,7 +79,7 @@ def _commit(event: TaskCommitted) -> AttemptEvent:
             checkpoint=result.checkpoint,
         )
     named = event.time, event.task, event.attempt, event.worker
-    return AttemptEvent(*named, "committed", visit=visit, start_s=result.timings.start_s)
+    return AttemptEvent(*named, "committed", sub_epoch=sub_epoch, start_s=result.timings.start_s)
 
 
 @dataclass(kw_only=True)
@@ -122,16 +122,16 @@ class PastAttempts:
                     self._commit(found, event)
 
     def _commit(self, found: TaskAttempt, event: AttemptEvent) -> None:
-        attempt, visit, key = found.attempt, event.visit, found.key
+        attempt, sub_epoch, key = found.attempt, event.sub_epoch, found.key
         if attempt.has_run:
             attempt.start_s = min(max(0.0, event.start_s), attempt.ended - attempt.started)
-        elif visit is not None:
+        elif sub_epoch is not None:
             # Without process start: nothing bounds the worker's value.
-            took = visit.load_s + visit.compute_s + visit.save_s
+            took = sub_epoch.load_s + sub_epoch.compute_s + sub_epoch.save_s
             attempt.started, attempt.has_run = event.time - took, True
-        if visit is None:
+        if sub_epoch is None:
             return
-        found.visit = visit._replace(
+        found.sub_epoch = sub_epoch._replace(
             started=attempt.started,
             start_s=attempt.start_s,
             devices=attempt.devices,
@@ -147,7 +147,7 @@ class PastAttempts:
         for partition in key.partitions:
             earlier = self._commits.pop((key.model or "", key.epoch or 0, partition), None)
             if earlier is not None:
-                earlier.visit = None
+                earlier.sub_epoch = None
 
     def lacks_beginnings(self, since: float) -> bool:
         """True if an attempt that may be in a range from `since` has an unknown assignment."""
@@ -181,7 +181,7 @@ class PastAttempts:
         for key in {found.key for found in removed}:
             for partition in key.partitions:
                 self._commits.pop((key.model or "", key.epoch or 0, partition), None)
-        return sorted((f for f in removed if f.visit is not None), key=lambda found: found.attempt.ended)
+        return sorted((f for f in removed if f.sub_epoch is not None), key=lambda found: found.attempt.ended)
 
 
 def _opened(event: AttemptEvent) -> Attempt:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.records import COMPUTES, Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model
 from cerebro.state.tasks.keys import TaskKey
 from cerebro.state.tasks.task import Task
@@ -61,7 +61,7 @@ class Verification:
     Attributes:
         sub_epoch: its key.
         number: sub-epochs its model had trained before.
-        visit: its result.
+        sub-epoch: its result.
         start_checkpoint: checkpoint it started from; `None` for the first.
         hyperparams: hyperparameters in use.
         arithmetic: `arithmetic_of` its worker.
@@ -72,7 +72,7 @@ class Verification:
 
     sub_epoch: TaskKey
     number: int
-    visit: Visit
+    completed: CompletedSubEpoch
     start_checkpoint: CheckpointRef | None
     hyperparams: Hyperparameters
     arithmetic: str
@@ -97,12 +97,14 @@ class Verification:
     @property
     def seen_by(self) -> frozenset[str]:
         """Workers that have computed the sub-epoch; the next one must differ."""
-        return frozenset({self.visit.worker, *(reexecution.worker for reexecution in self.reexecutions)})
+        return frozenset({self.completed.worker, *(reexecution.worker for reexecution in self.reexecutions)})
 
     @property
     def files(self) -> frozenset[str]:
         """Checkpoints it needs while open."""
-        return frozenset({self.visit.file, *([self.start_checkpoint.name] if self.start_checkpoint else [])})
+        return frozenset(
+            {self.completed.file, *([self.start_checkpoint.name] if self.start_checkpoint else [])}
+        )
 
 
 @dataclass(kw_only=True)
@@ -216,38 +218,42 @@ def see_commit(
         or not is_selected(seed, sub_epoch, share)
     ):
         return
-    visit, number = model.visits[-1], len(model.visits) - 1
+    completed, number = model.sub_epochs[-1], len(model.sub_epochs) - 1
     why = "ran out of memory before it was trained" if task.exhausted else ""
-    if why := why or _unfit(verifications, model, visit, dataset, workers):
+    if why := why or _unfit(verifications, model, completed, dataset, workers):
         verifications.unverified[why] = verifications.unverified.get(why, 0) + 1
         return
     verifications.select(
         Verification(
             sub_epoch=sub_epoch,
             number=number,
-            visit=visit,
-            start_checkpoint=model.visits[number - 1].checkpoint if number else None,
+            completed=completed,
+            start_checkpoint=model.sub_epochs[number - 1].checkpoint if number else None,
             hyperparams=model.hyperparams_of(number),
-            arithmetic=arithmetic_of(workers[visit.worker]),
+            arithmetic=arithmetic_of(workers[completed.worker]),
             selected_after=committed,
         )
     )
 
 
 def _unfit(
-    verifications: Verifications, model: Model, visit: Visit, dataset: str, workers: Mapping[str, Worker]
+    verifications: Verifications,
+    model: Model,
+    sub_epoch: CompletedSubEpoch,
+    dataset: str,
+    workers: Mapping[str, Worker],
 ) -> str:
     """Why a sub-epoch cannot be verified, or an empty string."""
-    if visit.parallel_plan is not None or visit.other_members:
+    if sub_epoch.parallel_plan is not None or sub_epoch.other_members:
         return "trained by a parallel plan, or by several workers"
-    if not visit.cores:
+    if not sub_epoch.cores:
         return "its number of threads is not known"
-    if model.lineage.sub_epochs and len(model.visits) - 1 == model.lineage.sub_epochs:
+    if model.lineage.sub_epochs and len(model.sub_epochs) - 1 == model.lineage.sub_epochs:
         return "began with the checkpoint of another model"
     if any(verification.sub_epoch.model == model.id for verification in verifications.open()):
         return "another sub-epoch of the model waited to be verified"
     if not any(
-        may_reexecute(w, dataset, visit.partition) for w in workers.values() if w.name != visit.worker
+        may_reexecute(w, dataset, sub_epoch.partition) for w in workers.values() if w.name != sub_epoch.worker
     ):
         return "no other worker held the partition"
     return ""
@@ -290,7 +296,7 @@ def see_reexecution(
         verifications.settle(verification)
         if reexecution.differences:
             verification.note = f"differs in {_named(reexecution.differences)}"
-            for name in (verification.visit.worker, reexecution.worker):
+            for name in (verification.completed.worker, reexecution.worker):
                 _doubt(workers, name, event, verification)
         return
     verification.state = VerificationState.JUDGED
@@ -329,15 +335,15 @@ def judged(verification: Verification) -> tuple[str, str]:
     if is_as_committed:
         return first.worker, (
             f"{first.worker} computed wrongly when it did the sub-epoch again ({where}): {second.worker} agrees with "
-            f"{verification.visit.worker}, which trained it"
+            f"{verification.completed.worker}, which trained it"
         )
-    if verification.visit.resumed_rows:
+    if verification.completed.resumed_rows:
         return "", (
             f"{where}; the sub-epoch went on from a savepoint, and done again without one it comes out as on "
             f"{first.worker} and {second.worker}: the code keeps something that its savepoints lack"
         )
-    return verification.visit.worker, (
-        f"{verification.visit.worker} computed wrongly when it trained the sub-epoch ({where}): {first.worker} and "
+    return verification.completed.worker, (
+        f"{verification.completed.worker} computed wrongly when it trained the sub-epoch ({where}): {first.worker} and "
         f"{second.worker} "
         f"agree. What {verification.sub_epoch.model} has learned since then comes from it"
     )
@@ -385,8 +391,8 @@ def _doubt(
     if name in workers:
         other = (
             verification.reexecutions[0].worker
-            if name == verification.visit.worker
-            else verification.visit.worker
+            if name == verification.completed.worker
+            else verification.completed.worker
         )
         failure = _failure(
             verification, f"{verification.sub_epoch} {verification.note} when {name} and {other} do it"

@@ -165,10 +165,10 @@ def _work(outlook: Outlook, epochs: Sequence[int]) -> tuple[list[float], float, 
     for model, (mask, ahead) in enumerate(zip(outlook.remaining_partitions, epochs, strict=True)):
         cost, model_work = _cost(outlook, model), 0.0
         for partition, size in enumerate(outlook.sizes):
-            visits = ahead + (mask >> partition & 1)
-            work[partition] += visits * cost * size
-            model_work += visits * cost * size
-            sub_epochs += visits
+            completed_sub_epochs = ahead + (mask >> partition & 1)
+            work[partition] += completed_sub_epochs * cost * size
+            model_work += completed_sub_epochs * cost * size
+            sub_epochs += completed_sub_epochs
         longest = max(longest, model_work)
     return work, longest, sub_epochs
 

@@ -97,8 +97,8 @@ def _batch_s(run: Run, times: SubEpochTimes, workers: Sequence[Worker]) -> Mappi
     """
     estimates, found = times.estimates, {}
     for name, model in run.models.items():
-        is_single = SINGLE.label not in model.failures.ruled_out or not model.visits
-        technique = "" if is_single else technique_of(model.visits[-1].parallel_plan)
+        is_single = SINGLE.label not in model.failures.ruled_out or not model.sub_epochs
+        technique = "" if is_single else technique_of(model.sub_epochs[-1].parallel_plan)
         if workers and estimates.knows(name, technique):
             size = _batch_size(model)
             seconds = [
@@ -125,9 +125,9 @@ def _fitting(run: Run, inspection: Inspection) -> set[tuple[str, str]]:
     found = set()
     for group in inspection.groups:
         labels = {
-            visits[-1].parallel_plan.label if visits[-1].parallel_plan is not None else "single"
+            sub_epochs[-1].parallel_plan.label if sub_epochs[-1].parallel_plan is not None else "single"
             for model in group.models
-            if (visits := run.models[model].visits) and not run.models[model].configs.has_changed
+            if (sub_epochs := run.models[model].sub_epochs) and not run.models[model].configs.has_changed
         }
         found |= {
             (group.id, known.id) for known in group.parallel_plans if known.parallel_plan.label in labels

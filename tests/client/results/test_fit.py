@@ -99,16 +99,16 @@ def test_the_table_of_sub_epochs_is_in_order_of_completion(volumes: Volumes) -> 
     story.train(1, 1, loss=1.0)
     story.train(1, 0, model="m01", loss=2.0)
     story.train(1, 0, loss=3.0)
-    visits = fit_result(story, volumes).sub_epochs()
+    sub_epochs = fit_result(story, volumes).sub_epochs()
     assert list(
-        visits[["model", "sub_epoch", "epoch", "partition", "attempt"]].itertuples(index=False, name=None)
+        sub_epochs[["model", "sub_epoch", "epoch", "partition", "attempt"]].itertuples(index=False, name=None)
     ) == [
         ("m00", 0, 1, 1, 2),
         ("m01", 0, 1, 0, 1),
         ("m00", 1, 1, 0, 1),
     ]
-    assert visits["ended"].is_monotonic_increasing
-    assert (visits["ended"] > visits["started"]).all()
+    assert sub_epochs["ended"].is_monotonic_increasing
+    assert (sub_epochs["ended"] > sub_epochs["started"]).all()
 
 
 def test_times_are_datetimes_with_a_time_zone(volumes: Volumes) -> None:
@@ -116,7 +116,7 @@ def test_times_are_datetimes_with_a_time_zone(volumes: Volumes) -> None:
     result = fit_result(fitted(), volumes)
     table = result.sub_epochs()
     assert str(table["started"].dt.tz) == str(table["ended"].dt.tz) == "UTC"
-    ends = [visit.ended for model in result._run.models.values() for visit in model.visits]
+    ends = [completed.ended for model in result._run.models.values() for completed in model.sub_epochs]
     assert [moment.timestamp() for moment in table["ended"]] == pytest.approx(sorted(ends), abs=1e-6)
     moment = table["ended"].iloc[3]
     assert list(result.sub_epochs(since=moment, until=moment)["ended"]) == [moment]

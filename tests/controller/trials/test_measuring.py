@@ -239,7 +239,10 @@ def test_a_trial_decides_the_parallel_plan_of_later_sub_epochs(batch_s: float, i
         trial=lambda body: TrialOutcome(batch_s=batch_s, is_verified=True),
     )
     run = run_of(simulation)
-    labels = [visit.parallel_plan.label if visit.parallel_plan else "-" for visit in run.models["m00"].visits]
+    labels = [
+        sub_epoch.parallel_plan.label if sub_epoch.parallel_plan else "-"
+        for sub_epoch in run.models["m00"].sub_epochs
+    ]
     assert labels[0] == "-"
     assert set(labels[3:]) == ({"ddp-2"} if is_used else {"-"})
     assert (run.clock.ended - run.clock.started < 700) is is_used

@@ -153,7 +153,7 @@ def test_remaining_time_is_remaining_work_divided_by_throughput(is_running: bool
     assert run is not None
     throughput = read_model.throughput(story.time)
     done, total = run.progress()
-    committed = sum(len(model.visits) for model in run.models.values())
+    committed = sum(len(model.sub_epochs) for model in run.models.values())
     # The clock stops at the pause, which is now.
     elapsed = story.time - run.clock.started
     assert throughput.rows_per_s == pytest.approx(committed * 898 / elapsed, rel=0.05)

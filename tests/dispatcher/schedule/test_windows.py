@@ -56,7 +56,9 @@ def test_older_sub_epochs_are_read_from_the_log(browser: Browser) -> None:
     else:
         raise AssertionError("there is always something older")
     whole = {
-        str(visit.key("fit-1", m.id)) for m in made.run.models.values() for visit in m.visits.recent_visits
+        str(sub_epoch.key("fit-1", m.id))
+        for m in made.run.models.values()
+        for sub_epoch in m.sub_epochs.recent
     }  # type: ignore[attr-defined, unused-ignore]
     committed = {event.task for event in made.log if event.type == "TaskCommitted"}
     assert whole < committed

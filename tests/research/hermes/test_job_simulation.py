@@ -13,7 +13,7 @@ WORK = Workload()
 
 @pytest.mark.parametrize("policy", ["promising", "rr"])
 def test_all_sub_epochs_are_trained(policy: str) -> None:
-    """Each job visits each partition in each epoch, and no policy beats the oracle or the total work."""
+    """Each job trains on each partition in each epoch, and no policy beats the oracle or the total work."""
     jobs = make_jobs("ResNet50", WORK, 4)
     found = run(jobs, policy, "ResNet50", WORK, epochs=2)
     assert found.switches == len(jobs) * 2 * GPUS

@@ -20,7 +20,7 @@ from cerebro.contract.metrics import total
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import MetricError, NonFiniteMetricError
 from cerebro.spec import Ratio
-from cerebro.state.models.committed_sub_epoch import Visit, mean
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch, mean
 from cerebro.state.tasks.task import Attempt
 from cerebro.worker.training.metrics import (
     Measured,
@@ -56,13 +56,15 @@ def cut(rows: Sequence[Row], at: Sequence[int]) -> list[Sequence[Row]]:
     return [rows[begin:end] for begin, end in pairwise(places)]
 
 
-def visit(metrics: Measured, rows: int, partition: int) -> Visit:
+def completed_sub_epoch(metrics: Measured, rows: int, partition: int) -> CompletedSubEpoch:
     """Return a logged sub-epoch with these metrics."""
     result = TaskResult(rows=rows, metrics=numbers_of(metrics), ratios=ratios_of(metrics))
     read = TaskResult.model_validate_json(result.model_dump_json())
     attempt = Attempt(number=1, worker="w0", assigned=0.0, started=0.0, ended=1.0)
     checkpoint = CheckpointRef(name="x", checksum="-", size=1)
-    return Visit.of(epoch=1, partition=partition, attempt=attempt, result=read, checkpoint=checkpoint)
+    return CompletedSubEpoch.of(
+        epoch=1, partition=partition, attempt=attempt, result=read, checkpoint=checkpoint
+    )
 
 
 @given(
@@ -75,17 +77,17 @@ def test_ratios_of_an_epoch_count_all_rows(
     rows: list[Row], sub_epochs: list[int], ranks: list[int], copies: int
 ) -> None:
     """The counts are exact, also if several ranks read the same share."""
-    visits = []
+    completed_sub_epochs = []
     for number, sub_epoch in enumerate(part for part in cut(rows, sub_epochs) if part):
         found = [
             RankMetrics(checked_metrics(counted(share), "train", "here"), len(share), index)
             for index, share in enumerate(cut(sub_epoch, ranks))
             for _ in range(copies)
         ]
-        visits.append(visit(of_ranks(found), len(sub_epoch), number))
+        completed_sub_epochs.append(completed_sub_epoch(of_ranks(found), len(sub_epoch), number))
     expected = {name: each.value for name, each in counted(rows).items() if isinstance(each, Ratio)}
-    assert {name: value for name, value in mean(visits).items() if name != "loss"} == expected
-    assert mean(visits)["loss"] == pytest.approx(counted(rows)["loss"])
+    assert {name: value for name, value in mean(completed_sub_epochs).items() if name != "loss"} == expected
+    assert mean(completed_sub_epochs)["loss"] == pytest.approx(counted(rows)["loss"])
 
 
 TERM = st.floats(allow_nan=True, allow_infinity=True)
@@ -221,6 +223,9 @@ def test_metrics_of_only_some_sub_epochs_are_omitted(merges: dict[str, bool]) ->
     """The epoch omits them."""
     require_mergeable({"loss": 1.0, "accuracy": 0.5}, merges, ("loss",), "m03", "here")
     require_mergeable({}, merges, (), "m03", "here")
-    assert mean([visit({"loss": 1.0, "x": 2.0}, 1, 0), visit({"loss": 1.0, "f1": Ratio(1, 2)}, 1, 1)]) == {
-        "loss": 1.0
-    }
+    assert mean(
+        [
+            completed_sub_epoch({"loss": 1.0, "x": 2.0}, 1, 0),
+            completed_sub_epoch({"loss": 1.0, "f1": Ratio(1, 2)}, 1, 1),
+        ]
+    ) == {"loss": 1.0}

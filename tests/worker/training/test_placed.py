@@ -89,7 +89,7 @@ def test_steps_continue_across_sub_epochs_and_are_replayed(
         assert isinstance(body, TrainTask)
         handler._context.cores = body.partition + 1
         story.do(key, body.partition, handler.handle(body, 1))
-    saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
+    saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint, "cpu")
 
     notes = saved["checkpoint"]["notes"]
     per_epoch = sum(-(-rows // BATCH) for rows in sizes.values())
@@ -122,6 +122,6 @@ def test_steps_continue_across_sub_epochs_and_are_replayed(
     assert list(comparison.differences(again.state(), saved)) == []
 
     # An old log without the thread counts.
-    model.visits.recent_visits[:] = [visit._replace(cores=0) for visit in model.visits]
+    model.sub_epochs.recent[:] = [completed._replace(cores=0) for completed in model.sub_epochs]
     again = repeated(2)
     assert set(again.state()["checkpoint"]["threads"]) == {2}

@@ -19,7 +19,7 @@ from cerebro.contract.tasks import Member
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows
 from cerebro.errors import ConflictError
-from cerebro.state import Model, Visit
+from cerebro.state import CompletedSubEpoch, Model
 from cerebro.usercode.encoding import encode
 from cerebro.worker.training.checkpoints.comparison import differences
 from cerebro.worker.training.ranks.repetition import Repeat
@@ -46,9 +46,9 @@ class Small(SubEpochSpec):
         return {"batches": float(len(dataloader))}
 
 
-def visit(epoch: int, parallel_plan: ParallelPlan | None) -> Visit:
+def completed_sub_epoch(epoch: int, parallel_plan: ParallelPlan | None) -> CompletedSubEpoch:
     """Return a committed sub-epoch; unused numbers are arbitrary."""
-    return Visit(
+    return CompletedSubEpoch(
         epoch,
         0,
         1,
@@ -80,7 +80,7 @@ def trained(folder: Path, *parallel_plans: ParallelPlan | None, is_single: bool 
     place.mkdir()
     model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=len(parallel_plans), partitions=(0,))
     for epoch, parallel_plan in enumerate(parallel_plans, 1):
-        model.add(visit(epoch, parallel_plan))
+        model.add(completed_sub_epoch(epoch, parallel_plan))
     return repeat(partition, len(parallel_plans), is_single=is_single).train(model, place).state()
 
 
@@ -130,7 +130,7 @@ def test_a_changed_rate_is_replayed_by_the_parallel_plan_of_its_sub_epoch(tmp_pa
             if is_changed and epoch == 2:
                 model.change({"lr": 0.3})
             model.configs.active = len(model.configs.versions) - 1
-            model.add(visit(epoch, by))
+            model.add(completed_sub_epoch(epoch, by))
         return repeat(tmp_path / "partition", 3).train(model, place).state()
 
     changed = again(None)
@@ -161,7 +161,9 @@ def test_sub_epochs_of_gangs_are_replayed_on_all_of_their_partitions(tmp_path: P
     model = Model(id="m00", hyperparams={"batch_size": 4}, epochs=2, partitions=(0, 1))
     gang = ParallelPlan(technique="ddp", workers=2)
     for epoch in (1, 2):
-        model.add(visit(epoch, gang)._replace(other_members=(Member(worker="worker-1", partition=1),)))
+        model.add(
+            completed_sub_epoch(epoch, gang)._replace(other_members=(Member(worker="worker-1", partition=1),))
+        )
 
     def again(is_single: bool) -> Any:
         place = tmp_path / f"sub_epochs-{len(list(tmp_path.iterdir()))}"

@@ -71,11 +71,11 @@ class Trained:
 
     def task(self, number: int, *, arithmetic: str = ARITHMETIC) -> VerificationTask:
         """Return the verification of a sub-epoch on another worker."""
-        visit, before = self.model.visits[number], self.model.visits[number - 1]
+        completed, before = self.model.sub_epochs[number], self.model.sub_epochs[number - 1]
         verification = Verification(
-            sub_epoch=visit.key("fit-1", "m00"),
+            sub_epoch=completed.key("fit-1", "m00"),
             number=number,
-            visit=visit,
+            completed=completed,
             start_checkpoint=before.checkpoint if number else None,
             hyperparams=self.model.hyperparams_of(number),
             arithmetic=arithmetic,
@@ -119,13 +119,13 @@ def test_reexecutions_are_bit_identical_and_write_nothing(trained: Trained) -> N
     folder = trained.volumes.checkpoints
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     digests = set()
-    for number, visit in enumerate(trained.model.visits):
+    for number, completed in enumerate(trained.model.sub_epochs):
         result = trained.reexecution(number)
         assert result.verification is not None
         assert (result.verification.is_exact, result.verification.differences) == (True, ())
-        assert (result.metrics, result.rows, result.checkpoint) == (visit.metrics, visit.rows, None)
+        assert (result.metrics, result.rows, result.checkpoint) == (completed.metrics, completed.rows, None)
         digests.add(result.verification.digest)
-    assert len(digests) == len(trained.model.visits)
+    assert len(digests) == len(trained.model.sub_epochs)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from cerebro.contract.events import DevicesTaken
 from cerebro.contract.runs import TakenSpan
-from cerebro.state.models.committed_sub_epoch import Visit
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.runs.parts.clock import RunClock
 from cerebro.state.workers import Worker
 
@@ -38,15 +38,15 @@ class DeviceTime:
     compacted_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Worker -> (join time, device-seconds of compacted sub-epochs since then and the newest reported epoch)."""
 
-    def add(self, visit: Visit) -> None:
+    def add(self, sub_epoch: CompletedSubEpoch) -> None:
         """Add a committed sub-epoch."""
-        for worker, devices in visit.places:
-            self.trained_s[worker] = self.trained_s.get(worker, 0.0) + visit.seconds * len(devices)
+        for worker, devices in sub_epoch.places:
+            self.trained_s[worker] = self.trained_s.get(worker, 0.0) + sub_epoch.seconds * len(devices)
             self.sub_epochs[worker] += 1
-            if visit.start_s:
-                self.starts += [(worker, visit.started, visit.begun)] * len(devices)
+            if sub_epoch.start_s:
+                self.starts += [(worker, sub_epoch.started, sub_epoch.begun)] * len(devices)
 
-    def remove(self, lost: Visit) -> None:
+    def remove(self, lost: CompletedSubEpoch) -> None:
         """Undo `add`."""
         for worker, devices in lost.places:
             self.trained_s[worker] -= lost.seconds * len(devices)
@@ -56,13 +56,13 @@ class DeviceTime:
             for _ in devices if lost.start_s else ():
                 self.starts.remove((worker, lost.started, lost.begun))
 
-    def compact(self, visit: Visit, workers: Mapping[str, Worker], *, since: float) -> None:
+    def compact(self, sub_epoch: CompletedSubEpoch, workers: Mapping[str, Worker], *, since: float) -> None:
         """Add a compacted sub-epoch to `compacted_s`, without its time before `since`."""
-        for worker, devices in visit.places:
+        for worker, devices in sub_epoch.places:
             joined = workers[worker].joined if worker in workers else 0.0
             known_join, known = self.compacted_s.get(worker, (joined, 0.0))
-            begin = max(visit.started, joined, since)
-            spent = max(0.0, visit.ended - begin) * len(devices)
+            begin = max(sub_epoch.started, joined, since)
+            spent = max(0.0, sub_epoch.ended - begin) * len(devices)
             self.compacted_s[worker] = joined, spent + (known if known_join == joined else 0.0)
 
     def add_taken(self, event: DevicesTaken) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cerebro.state.models.committed_sub_epoch import Visit
 from cerebro.state.models.compaction import ARCHIVE_AFTER
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
 
 
@@ -42,11 +42,11 @@ class RunCheckpoints:
         if is_pruned and owner.state is not ModelState.ACTIVE:
             self.pruned.append(owner.id)  # the owner makes no commit that would remove it
 
-    def origins_of(self, owner: Model, models: Mapping[str, Model]) -> Iterator[Visit]:
+    def origins_of(self, owner: Model, models: Mapping[str, Model]) -> Iterator[CompletedSubEpoch]:
         """Return sub-epochs of `owner` that other models start from and may reread; some may be compacted."""
         for young in self.young.values():
             if owner_of_origin(young, models) is owner:
-                yield young.visits[young.lineage.sub_epochs - 1]
+                yield young.sub_epochs[young.lineage.sub_epochs - 1]
 
 
 def owner_of_origin(young: Model, models: Mapping[str, Model]) -> Model:

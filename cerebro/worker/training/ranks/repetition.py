@@ -28,7 +28,7 @@ from cerebro.keras.backend import CORES
 from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.runtime.isolation.process_exit import end_after
 from cerebro.spec import SubEpochSpec
-from cerebro.state import Model, Visit, position_of
+from cerebro.state import CompletedSubEpoch, Model, position_of
 from cerebro.techniques import Group, resolve
 from cerebro.techniques.ranks import Alone, RankGroup
 from cerebro.usercode.encoding import decode
@@ -104,12 +104,12 @@ class Repeat:
     def train(self, model: Model, folder: Path) -> Trainee:
         """Train all sub-epochs of a model, with `folder` for states between sub-epochs with a parallel plan."""
         previous, trainee = self._owned(model, 0), self._new(model, 0)
-        for sub_epoch, visit in enumerate(model.visits):
+        for sub_epoch, completed in enumerate(model.sub_epochs):
             now = self._owned(model, sub_epoch)
-            if visit.parallel_plan is not None and not self.is_single:
+            if completed.parallel_plan is not None and not self.is_single:
                 # The state contains earlier hyperparameters, so the ranks notice changes.
                 start = checkpoints.save(folder, f"u{sub_epoch}.pt", trainee.state()) if sub_epoch else None
-                found = self._by_parallel_plan(model, sub_epoch, visit.parallel_plan, folder, start)
+                found = self._by_parallel_plan(model, sub_epoch, completed.parallel_plan, folder, start)
                 trainee = self._new(model, sub_epoch)
                 restore(trainee, checkpoints.load(folder, found, default_device()))
             else:
@@ -117,7 +117,7 @@ class Repeat:
                     # As on a worker: create a new model with the previous state.
                     state, trainee = trainee.state(), self._new(model, sub_epoch)
                     restore(trainee, state)
-                self._sub_epoch(trainee, model, sub_epoch, visit)
+                self._sub_epoch(trainee, model, sub_epoch, completed)
             previous = now
         return trainee
 
@@ -132,12 +132,14 @@ class Repeat:
         name, hyperparams = self._owned(model, sub_epoch)
         return create(self.spec, hyperparams, seed=self.request.seed, model=name, device=default_device())
 
-    def _sub_epoch(self, trainee: Trainee, model: Model, sub_epoch: int, visit: Visit) -> None:
+    def _sub_epoch(
+        self, trainee: Trainee, model: Model, sub_epoch: int, completed: CompletedSubEpoch
+    ) -> None:
         name, hyperparams = self._owned(model, sub_epoch)
         size = hyperparams["batch_size"]
         assert isinstance(size, int)
         # Use the sub-epoch's number of threads: a sum that is split differently rounds differently.
-        threads = visit.cores or self.cores
+        threads = completed.cores or self.cores
         if not takes_threads(trainee.modules, threads):
             raise ConflictError(
                 f"sub-epoch {sub_epoch} of {model.id} was computed with {threads} threads, and TensorFlow computes "
@@ -145,12 +147,12 @@ class Repeat:
                 f"{os.environ[CORES]} in this process, as in the run's first sub-epoch: it rounds differently"
             )
         torch.set_num_threads(threads)
-        seeds = [sub_epoch_seed(self.request.seed, name, visit.epoch, p) for p in visit.partitions]
-        folders = [self.folders[partition] for partition in visit.partitions]
+        seeds = [sub_epoch_seed(self.request.seed, name, completed.epoch, p) for p in completed.partitions]
+        folders = [self.folders[partition] for partition in completed.partitions]
         drop_last = drops_last(hyperparams)
         loader = (
             MergedLoader(folders, batch_size=size, seeds=seeds, device=default_device(), drop_last=drop_last)
-            if visit.other_members
+            if completed.other_members
             else PartitionLoader(
                 folders, batch_size=size, seed=seeds[0], device=default_device(), drop_last=drop_last
             )
@@ -160,16 +162,16 @@ class Repeat:
             trainee,
             InstrumentedLoader(
                 loader,
-                epoch=visit.epoch,
+                epoch=completed.epoch,
                 sub_epoch=sub_epoch,
                 position=position_of(model, self.rows, sub_epoch),
-                savepoints=Savepoints(trainee, validation=_validation(model, visit)),
+                savepoints=Savepoints(trainee, validation=_validation(model, completed)),
             ),
             hyperparams,
             seed=self.request.seed,
             model=name,
-            epoch=visit.epoch,
-            partition=visit.partition,
+            epoch=completed.epoch,
+            partition=completed.partition,
         )
         self.is_random = self.is_random or has_drawn(seeds[0])
 
@@ -186,7 +188,7 @@ class Repeat:
         Raises:
             ConflictError: it cannot be trained in this way here.
         """
-        visit, place = model.visits[sub_epoch], folder / f"u{sub_epoch}"
+        completed, place = model.sub_epochs[sub_epoch], folder / f"u{sub_epoch}"
         name, hyperparams = self._owned(model, sub_epoch)
         place.mkdir()
         if start is not None:
@@ -201,15 +203,15 @@ class Repeat:
             hyperparams=hyperparams,
             seed=self.request.seed,
             model=name,
-            epoch=visit.epoch,
-            partitions=visit.partitions,
-            folders=tuple(str(self.folders[partition]) for partition in visit.partitions),
-            rows=tuple(self.rows[partition] for partition in visit.partitions),
+            epoch=completed.epoch,
+            partitions=completed.partitions,
+            folders=tuple(str(self.folders[partition]) for partition in completed.partitions),
+            rows=tuple(self.rows[partition] for partition in completed.partitions),
             sub_epoch=sub_epoch,
             position=position_of(model, self.rows, sub_epoch),
-            validation=_validation(model, visit),
+            validation=_validation(model, completed),
             start=start,
-            threads=visit.cores or self.cores,
+            threads=completed.cores or self.cores,
         )
         (place / REQUEST).write_text(request.model_dump_json())
         command = [sys.executable, "-m", _PROGRAM, str(place)]
@@ -232,10 +234,10 @@ class Repeat:
         return found.model_copy(update={"name": f"w{sub_epoch}.pt"})
 
 
-def _validation(model: Model, visit: Visit) -> Validation | None:
-    if not visit.validated:
+def _validation(model: Model, sub_epoch: CompletedSubEpoch) -> Validation | None:
+    if not sub_epoch.validated:
         return None
-    return Validation(epoch=visit.validated, metrics=model.validation.metrics[visit.validated])
+    return Validation(epoch=sub_epoch.validated, metrics=model.validation.metrics[sub_epoch.validated])
 
 
 # --- one rank ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Visits: records of committed sub-epochs."""
+"""Records of completed sub-epochs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from cerebro.state.tasks.task import Attempt
 _Tuple = TypeVar("_Tuple", tuple[str, ...], tuple[int, ...])
 
 
-class Visit(NamedTuple):
-    """A committed sub-epoch. Times are the store's clock in seconds; `load_s` to `start_s` are the worker's.
+class CompletedSubEpoch(NamedTuple):
+    """A completed sub-epoch. Times are the store's clock in seconds; `load_s` to `start_s` are the worker's.
 
-    Long runs have very many visits, so they are flat and share equal parts.
+    Long runs have very many, so they are flat and share equal parts.
     """
 
     epoch: int
@@ -73,8 +73,8 @@ class Visit(NamedTuple):
     @classmethod
     def of(
         cls, *, epoch: int, partition: int, attempt: Attempt, result: TaskResult, checkpoint: CheckpointRef
-    ) -> Visit:
-        """Make the visit of a committed attempt."""
+    ) -> CompletedSubEpoch:
+        """Make the record of a committed attempt."""
         timings = result.timings
         return cls(
             epoch,
@@ -187,19 +187,19 @@ class Visit(NamedTuple):
         return self.ended - self.begun
 
 
-def mean(visits: Sequence[Visit]) -> dict[str, float]:
-    """Return means weighted by rows, and exact ratios, of the metrics that all visits have."""
-    if not visits:
+def mean(sub_epochs: Sequence[CompletedSubEpoch]) -> dict[str, float]:
+    """Return means weighted by rows, and exact ratios, of the metrics that all sub-epochs have."""
+    if not sub_epochs:
         return {}
-    if any(visit.ratios for visit in visits):
-        return merged([visit.part for visit in visits], of_no_rows=0.0)
-    names = visits[0].names
-    weights = [visit.rows for visit in visits]
+    if any(sub_epoch.ratios for sub_epoch in sub_epochs):
+        return merged([sub_epoch.part for sub_epoch in sub_epochs], of_no_rows=0.0)
+    names = sub_epochs[0].names
+    weights = [sub_epoch.rows for sub_epoch in sub_epochs]
     rows = sum(weights) or 1
-    if len({id(visit.names) for visit in visits}) == 1:
-        columns = list(zip(*[visit.values for visit in visits], strict=True))
+    if len({id(sub_epoch.names) for sub_epoch in sub_epochs}) == 1:
+        columns = list(zip(*[sub_epoch.values for sub_epoch in sub_epochs], strict=True))
     else:
-        metrics = [visit.metrics for visit in visits]
+        metrics = [sub_epoch.metrics for sub_epoch in sub_epochs]
         names = tuple(set(names).intersection(*metrics))
         columns = [tuple(found[name] for found in metrics) for name in names]
     means = [sum(map(mul, column, weights)) / rows for column in columns]

@@ -15,7 +15,7 @@ from cerebro.scheduling.schedule import Placement, Schedule
 Time = TypeVar("Time", int, float)
 
 
-class RequiredVisit(NamedTuple):
+class RequiredSubEpoch(NamedTuple):
     """A model on a partition in an epoch (from 1), by one of its options: placements that start at 0."""
 
     model: int
@@ -24,10 +24,10 @@ class RequiredVisit(NamedTuple):
     options: tuple[Placement, ...]
 
 
-def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
+def required_sub_epochs(problem: Problem) -> tuple[RequiredSubEpoch, ...]:
     """Return all remaining sub-epochs, by model, epoch and partition."""
     return tuple(
-        RequiredVisit(m, p, epoch, _options(problem, m, p, epoch))
+        RequiredSubEpoch(m, p, epoch, _options(problem, m, p, epoch))
         for m in range(problem.num_models)
         for epoch in range(1, problem.epochs + 1)
         for p in range(problem.num_partitions)
@@ -35,7 +35,7 @@ def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
     )
 
 
-def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placement]:
+def placed(schedule: Schedule, wanted: Sequence[RequiredSubEpoch]) -> list[Placement]:
     """Return a schedule's sub-epochs in the order of start.
 
     Each gets an option at least as good as in the schedule.
@@ -133,6 +133,6 @@ def _options(problem: Problem, model: int, partition: int, epoch: int) -> tuple[
     return tuple(placements)
 
 
-def _place(visit: RequiredVisit, sub_epoch: Placement) -> Placement:
-    fitting = [o for o in visit.options if o.worker == sub_epoch.worker and o.gpus <= sub_epoch.gpus]
+def _place(completed: RequiredSubEpoch, sub_epoch: Placement) -> Placement:
+    fitting = [o for o in completed.options if o.worker == sub_epoch.worker and o.gpus <= sub_epoch.gpus]
     return min(fitting, key=lambda option: option.seconds)
