@@ -25,7 +25,7 @@ from controller.scaling.cluster_snapshot import ClusterSnapshot, Growth, WorkerV
 from controller.sources.parallel_plans import options
 from controller.sources.ready_tasks import may_run
 
-_JUDGED = frozenset({"train", "valid", "test", "predict"})
+_JUDGED_KINDS = frozenset({"train", "valid", "test", "predict"})
 _GIB, _STEP_BYTES = 1 << 30, 1 << 28
 
 Views = Mapping[str, WorkerView]
@@ -36,10 +36,10 @@ def without_memory(run: Run, views: Views) -> Iterator[Exclusion]:
 
     A model with such a sub-epoch trains nowhere with too little memory.
     """
-    for task in _judged(run):
+    for task in _exhausted_tasks(run):
         is_sub_epoch, model = task.key.kind == "train", task.key.model or ""
         scope, name = (Scope.MODEL, model) if is_sub_epoch else (Scope.TASK, str(task.key))
-        for worker in sorted(_short(run, task, views)):
+        for worker in sorted(_too_small(run, task, views)):
             yield Exclusion(
                 worker, scope, f"{model or task.key.kind} ran out of memory and needs more", name=name
             )
@@ -47,10 +47,10 @@ def without_memory(run: Run, views: Views) -> Iterator[Exclusion]:
 
 def hopeless(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> Iterator[TaskGivenUp]:
     """Yield failures of tasks that no worker has, or can get, enough memory for."""
-    for task, able in _short_everywhere(state, run, snapshot):
+    for task, able in _tasks_without_able_worker(state, run, snapshot):
         growth = snapshot.growth
         is_open = not growth.is_known and _is_enough(run, task, growth)
-        if not (is_open or _growing(run, task, able, growth) or _is_excluded(run, task, snapshot)):
+        if not (is_open or _growable_workers(run, task, able, growth) or _is_excluded(run, task, snapshot)):
             reason = _reason(run, task, able, snapshot)
             yield TaskGivenUp(task=str(task.key), attempt=task.attempt, reason=reason)
 
@@ -61,8 +61,8 @@ def to_grow(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> set[
     For each task without an able worker, choose the present worker with the most memory that may get enough.
     """
     found = set()
-    for task, able in _short_everywhere(state, run, snapshot):
-        growing = _growing(run, task, able, snapshot.growth)
+    for task, able in _tasks_without_able_worker(state, run, snapshot):
+        growing = _growable_workers(run, task, able, snapshot.growth)
         here = [name for name in growing if snapshot.workers[name].absence is None]
         if here:
             found.add(max(here, key=lambda name: (limit_of(snapshot.workers[name], "host") or 0, name)))
@@ -72,7 +72,7 @@ def to_grow(state: ExperimentState, run: Run, snapshot: ClusterSnapshot) -> set[
 def _is_excluded(run: Run, task: Task, snapshot: ClusterSnapshot) -> bool:
     """True if an excluded worker could run the task after its release."""
     views = {name: view for name, view in snapshot.excluded_views.items() if _holds(run, view, task.key)}
-    return not _short(run, task, views).issuperset(views)
+    return not _too_small(run, task, views).issuperset(views)
 
 
 def _holds(run: Run, view: WorkerView, key: TaskKey) -> bool:
@@ -86,22 +86,22 @@ def _holds(run: Run, view: WorkerView, key: TaskKey) -> bool:
     return not is_local or (run.plan.dataset, key.partition) in held
 
 
-def _short_everywhere(
+def _tasks_without_able_worker(
     state: ExperimentState, run: Run, snapshot: ClusterSnapshot
 ) -> Iterator[tuple[Task, list[str]]]:
     """Yield tasks that no worker has enough memory for, and the workers that lack only memory."""
-    for task in _judged(run):
+    for task in _exhausted_tasks(run):
         able = [
             worker.name
             for worker in state.workers.values()
-            if worker.name in snapshot.workers and _can(state, run, worker, task.key)
+            if worker.name in snapshot.workers and _could_run(state, run, worker, task.key)
         ]
-        is_short = able and _short(run, task, snapshot.workers).issuperset(able)
+        is_short = able and _too_small(run, task, snapshot.workers).issuperset(able)
         if is_short and not _has_other_plan(run, task):
             yield task, able
 
 
-def _growing(run: Run, task: Task, able: Iterable[str], growth: Growth) -> list[str]:
+def _growable_workers(run: Run, task: Task, able: Iterable[str], growth: Growth) -> list[str]:
     """Return the workers that may get the memory the task needs."""
     return [name for name in able if name in growth.workers] if _is_enough(run, task, growth) else []
 
@@ -112,17 +112,17 @@ def _is_enough(run: Run, task: Task, growth: Growth) -> bool:
     return needs.keys() == {"host"} and has_room(growth.most_bytes, needs["host"])
 
 
-def _judged(run: Run) -> Iterator[Task]:
+def _exhausted_tasks(run: Run) -> Iterator[Task]:
     """Yield pending tasks of one worker that ran out of memory while alone."""
     for key in run.tasks.exhausted:
         task = run.tasks.by_key[key]
         model = run.models.get(task.key.model or "")
-        has_lack = task.lacks and task.key.kind in _JUDGED and not task.key.other_partitions
+        has_lack = task.lacks and task.key.kind in _JUDGED_KINDS and not task.key.other_partitions
         if has_lack and task.state is TaskState.PENDING and not (model is not None and model.is_cut_short):
             yield task
 
 
-def _short(run: Run, task: Task, views: Views) -> frozenset[str]:
+def _too_small(run: Run, task: Task, views: Views) -> frozenset[str]:
     needs = [(lack.place, _need(run, task, lack)) for lack in task.lacks]
     return frozenset(
         name
@@ -145,7 +145,7 @@ def _need(run: Run, task: Task, lack: Lack) -> int:
     return lack.need_bytes(peak_bytes if lack.place == "host" else peak_gpu_bytes)
 
 
-def _can(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:
+def _could_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:
     """True if the worker could run the task with enough memory and when present."""
     if worker.is_removed:
         return False
@@ -153,10 +153,12 @@ def _can(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool
         return may_run(state, run, worker, key)
     if not worker.trains or run.plan is None:
         return False
-    return (run.plan.dataset, key.partition) in worker.replicas or worker.volume in _coming(state, run, key)
+    return (run.plan.dataset, key.partition) in worker.replicas or worker.volume in _preparing_volumes(
+        state, run, key
+    )
 
 
-def _coming(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
+def _preparing_volumes(state: ExperimentState, run: Run, key: TaskKey) -> set[str]:
     """Return volumes with an ETL task for the sub-epoch's partition."""
     assert run.plan is not None
     return {

@@ -29,10 +29,10 @@ from controller.planning.planner_query import PlannerQuery, order_from_json, pla
 
 log = logging.getLogger(__name__)
 
-_WORTH = 0.01
+_MIN_GAIN = 0.01
 """Minimum gain as a share of the remaining time: smaller ones are within the noise of the simulations."""
 
-_SHORTEST_S = 2.0
+_MIN_REMAINING_S = 2.0
 """Minimum remaining seconds: below, planning takes longer than it saves."""
 
 ParallelPlans = dict[str, dict[str, ParallelPlan]]
@@ -135,20 +135,20 @@ class PlannerProcess:
     def advise(self, core: Core) -> SchedulePlanned | None:
         """Return the new plan to follow, if it has changed. Call after every change."""
         fit = core.fit
-        if fit is None or not _is_wanted(core, fit):
+        if fit is None or not _can_plan(core, fit):
             self.forget()
             return None
         run = core.state.runs[fit.run]
         occasion = _Occasion.of(core, fit)
-        are_workers_new = self._round is None or occasion.workers != self._round.workers
-        if are_workers_new or (self._stage is Stage.NONE and self._round != occasion):
+        have_workers_changed = self._round is None or occasion.workers != self._round.workers
+        if have_workers_changed or (self._stage is Stage.NONE and self._round != occasion):
             known = fit.parallel_plans.known()
             if all(known[m] for m, is_left in enumerate(fit.dispatch_state.open) if is_left):
                 self._round, self._found = occasion, None
                 self._send_query(Stage.PLAN, fit, run)
             return None
         answer = self._helper.answer() if self._stage is not Stage.NONE else None
-        return self._take(fit, run, answer) if answer is not None else None
+        return self._handle_answer(fit, run, answer) if answer is not None else None
 
     def _send_query(self, stage: Stage, fit: FitDispatch, run: Run) -> None:
         query = planner_query(fit)
@@ -173,13 +173,13 @@ class PlannerProcess:
         self._stage, self._query, self._found = Stage.NONE, None, None
         self._helper.rest()
 
-    def _take(self, fit: FitDispatch, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
+    def _handle_answer(self, fit: FitDispatch, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
         if "error" in answer:
             log.warning("no plan for %s: %s", fit.run, answer["error"])
             self._finish()
             return None
         if self._stage is Stage.JUDGE:
-            return self._judged(fit, run, answer)
+            return self._handle_comparison(fit, run, answer)
         if _is_better(answer["planned_s"], answer):
             assert self._query is not None
             order = self._query.planned(order_from_json(answer["order"]))
@@ -193,9 +193,9 @@ class PlannerProcess:
             )
             self._send_query(Stage.JUDGE, fit, run)
             return None
-        self._go_on(fit, run, is_last=answer["is_last"])
+        self._continue_round(fit, run, is_last=answer["is_last"])
         if answer["followed_s"] is not None and answer["followed_s"] > answer["dispatch_s"]:
-            return _noted(
+            return _plan_event(
                 fit,
                 answer,
                 source="dispatch",
@@ -206,14 +206,16 @@ class PlannerProcess:
             )
         return None
 
-    def _judged(self, fit: FitDispatch, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
+    def _handle_comparison(
+        self, fit: FitDispatch, run: Run, answer: Mapping[str, Any]
+    ) -> SchedulePlanned | None:
         found = self._found
         assert found is not None
         self._found = None
-        self._go_on(fit, run, is_last=found.is_last)
+        self._continue_round(fit, run, is_last=found.is_last)
         if not _is_better(answer["planned_s"], answer):
             return None
-        return _noted(
+        return _plan_event(
             fit,
             answer,
             source=found.source,
@@ -228,7 +230,7 @@ class PlannerProcess:
             makespan_s=answer["planned_s"],
         )
 
-    def _go_on(self, fit: FitDispatch, run: Run, *, is_last: bool) -> None:
+    def _continue_round(self, fit: FitDispatch, run: Run, *, is_last: bool) -> None:
         if is_last:
             self._finish()
         else:
@@ -256,10 +258,10 @@ def _parallel_plans(run: Run) -> ParallelPlans:
 def _is_better(planned_s: float, answer: Mapping[str, Any]) -> bool:
     """True if an order ends sufficiently earlier than the present schedule and dispatch."""
     present = [s for s in (answer["dispatch_s"], answer["followed_s"]) if s is not None]
-    return planned_s < (1 - _WORTH) * float(min(present))
+    return planned_s < (1 - _MIN_GAIN) * float(min(present))
 
 
-def _noted(
+def _plan_event(
     fit: FitDispatch,
     answer: Mapping[str, Any],
     *,
@@ -281,7 +283,7 @@ def _noted(
     )
 
 
-def _is_wanted(core: Core, fit: FitDispatch) -> bool:
+def _can_plan(core: Core, fit: FitDispatch) -> bool:
     run = core.state.runs[fit.run]
     return (
         run.scheduling.has_planner
@@ -290,5 +292,5 @@ def _is_wanted(core: Core, fit: FitDispatch) -> bool:
         and run.scheduling.scheduler == DEFAULT_POLICY
         and run.state is RunState.RUNNING
         and sum(fit.dispatch_state.gpus) > 1
-        and max(fit.dispatch_state.work.worker_left) > _SHORTEST_S
+        and max(fit.dispatch_state.work.worker_left) > _MIN_REMAINING_S
     )

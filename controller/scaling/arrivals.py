@@ -42,7 +42,7 @@ class Arrivals:
         self._pending: dict[str, float] = {}
         """Pods without a node, or not created -> since when."""
         self._fleet: Fleet | None = None
-        self._here = 0
+        self._num_present = 0
         self._now = 0.0
 
     def see(
@@ -61,8 +61,8 @@ class Arrivals:
         if fleet.size > (self._size if self._size is not None else 0 if is_waking else fleet.size):
             self._raised_at = now
         self._size = fleet.size
-        self._here = _here(statuses, fleet)
-        if self._here >= fleet.size:
+        self._num_present = _num_present(statuses, fleet)
+        if self._num_present >= fleet.size:
             self._raised_at = -math.inf
         if not are_coming(statuses, fleet):
             self._filling = None
@@ -92,7 +92,7 @@ class Arrivals:
         if not self.is_awaited and not is_made:
             return ""
         node = "; a node is being made" if is_made else ""
-        return f"workers are starting: {self._here} of {self._fleet.size}{node}"
+        return f"workers are starting: {self._num_present} of {self._fleet.size}{node}"
 
     def stalled(self) -> tuple[int, str] | None:
         """Return the number of workers that find nodes, and the reason, or `None`.
@@ -103,14 +103,14 @@ class Arrivals:
         if self._fleet is None:
             return None
         size, why = self._fleet.size, ""
-        while size and (pod := _named(self._fleet, size - 1)) in self._pending:
+        while size and (pod := _pod_name(self._fleet, size - 1)) in self._pending:
             if self._now - self._pending[pod] < STALLED_S:
                 break
             size, why = size - 1, f"{pod} had not found a node after 15 min: {self._fleet.troubles()[pod]}"
         return (size, why) if why else None
 
 
-def _here(statuses: Iterable[WorkerStatus], fleet: Fleet) -> int:
+def _num_present(statuses: Iterable[WorkerStatus], fleet: Fleet) -> int:
     """Return the number of requested pods with all their workers registered."""
     kinds: defaultdict[str, set[str]] = defaultdict(set)
     for status in statuses:
@@ -124,7 +124,7 @@ def _here(statuses: Iterable[WorkerStatus], fleet: Fleet) -> int:
     )
 
 
-def _named(fleet: Fleet, ordinal: int) -> str:
+def _pod_name(fleet: Fleet, ordinal: int) -> str:
     """Return the pod with this ordinal, existing or not created, or ""."""
     return next((n for n in (*fleet.pods, *fleet.unmade) if n.rpartition("-")[2] == str(ordinal)), "")
 

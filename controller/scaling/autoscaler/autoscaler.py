@@ -84,7 +84,7 @@ class _OpenRequest(NamedTuple):
     """An open request: its time, the workers, and the seconds to make a copy."""
 
     at: float
-    there: tuple[str, ...]
+    workers: tuple[str, ...]
     made_s: float
 
 
@@ -161,7 +161,7 @@ class Autoscaler:
             return self._shrink(view, *self._shrinking)
         if self._open_request is not None:
             answer = self._helper.answer()
-            return self._take(view, self._open_request, answer) if answer is not None else None
+            return self._handle_answer(view, self._open_request, answer) if answer is not None else None
         if self._is_due(view):
             self._request_forecast(view)
         return None
@@ -176,7 +176,7 @@ class Autoscaler:
         given_up = sum(model.is_cut_short for model in run.models.values())
         occasion = (
             run.id,
-            self._there(view),
+            self._present_workers(view),
             len(run.scheduling.epochs),
             knowledge,
             given_up,
@@ -190,16 +190,16 @@ class Autoscaler:
     def _absent(self, view: _View) -> Frequency:
         return self._absences().frequency(view.now, self._rules.join_s)
 
-    def _there(self, view: _View) -> tuple[str, ...]:
+    def _present_workers(self, view: _View) -> tuple[str, ...]:
         return trainers(view.state, view.now, self._absent(view))
 
     def _request_forecast(self, view: _View) -> None:
         self._requested_at = view.now
-        there, absent = self._there(view), self._absent(view)
-        found = outlook(view.state, view.run, view.fit, there, join_s=self._rules.join_s, absent=absent)
+        workers, absent = self._present_workers(view), self._absent(view)
+        found = outlook(view.state, view.run, view.fit, workers, join_s=self._rules.join_s, absent=absent)
         if found is None:
             return
-        self._open_request = _OpenRequest(view.now, there, found.made_s)
+        self._open_request = _OpenRequest(view.now, workers, found.made_s)
         models = sum(1 for mask in view.fit.dispatch_state.open if mask)
         bounds = self._situation(view, self._open_request, {}).bounds
         counts = candidates(len(found.order), len(found.sizes), models, bounds)
@@ -209,11 +209,11 @@ class Autoscaler:
         goal, history = goal_of(view.run), view.size_history()
         return Situation(
             now=view.now,
-            workers=len(request.there),
+            workers=len(request.workers),
             ends=ends,
             goal=goal,
             spent_h=worker_hours(view.state, view.run, view.now),
-            most=self._rules.most or max(2 * len(request.there), *(goal.workers or (1,))),
+            most=self._rules.most or max(2 * len(request.workers), *(goal.workers or (1,))),
             hour_of_waiting=self._rules.hour_of_waiting,
             join_s=self._rules.join_s,
             made_s=request.made_s,
@@ -222,16 +222,18 @@ class Autoscaler:
             is_changing=history.is_changing,
         )
 
-    def _take(self, view: _View, request: _OpenRequest, answer: Mapping[str, Any]) -> ForecastMade | None:
+    def _handle_answer(
+        self, view: _View, request: _OpenRequest, answer: Mapping[str, Any]
+    ) -> ForecastMade | None:
         self._open_request = None
         self._helper.rest()
         if "error" in answer:
             log.warning("no forecast for %s: %s", view.run.id, answer["error"])
             return None
-        if request.there != self._there(view):
+        if request.workers != self._present_workers(view):
             return None  # the set of workers has changed
         over_s = view.now - request.at
-        present_s = (p50 for count, p50, _ in answer["ends"] if count == len(request.there))
+        present_s = (p50 for count, p50, _ in answer["ends"] if count == len(request.workers))
         if any(over_s > min(p50, max(_LATE * p50, _EVERY_S)) for p50 in present_s):
             self._occasion = None  # request again
             return None
@@ -244,7 +246,7 @@ class Autoscaler:
         wanted = size_to_request(situation, choice) if self._may_act(view.run) else None
         forecast = ForecastMade(
             run=view.run.id,
-            workers=len(request.there),
+            workers=len(request.workers),
             ends=tuple(
                 ForecastEnd(count, round(each.p50_s, 1), round(each.p90_s, 1))
                 for count, each in sorted(ends.items())
@@ -253,15 +255,15 @@ class Autoscaler:
             allowed=None if choice.is_kept else situation.bounds[1],
             asked_for=wanted,
         )
-        if wanted is not None and wanted < len(request.there):
-            self._shrinking = forecast, request.there
+        if wanted is not None and wanted < len(request.workers):
+            self._shrinking = forecast, request.workers
             return self._shrink(view, *self._shrinking)
         return forecast if wanted is not None or _is_news(view.run, forecast, view.now) else None
 
-    def _shrink(self, view: _View, forecast: ForecastMade, there: tuple[str, ...]) -> ForecastMade | None:
+    def _shrink(self, view: _View, forecast: ForecastMade, workers: tuple[str, ...]) -> ForecastMade | None:
         """Return the request for fewer workers once a remaining alive worker holds each needed partition."""
         state, fit = view.state, view.fit
-        if there != self._there(view) or view.now - self._requested_at > _AT_LEAST_EVERY_S:
+        if workers != self._present_workers(view) or view.now - self._requested_at > _AT_LEAST_EVERY_S:
             self._shrinking = None  # workers have changed, or it takes too long: decide again
             return None
         released = {each.worker for each in self.released(state)}

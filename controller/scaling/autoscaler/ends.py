@@ -16,14 +16,14 @@ SAMPLES, FEWEST = 20, 3
 P90 = 1.2816
 """90% quantile of the standard normal distribution."""
 
-_OF_FEW = 1.3
+_SMALL_SAMPLE_FACTOR = 1.3
 """Correction for few samples, from Student's distribution.
 
 Its 90% quantile for one further value after n is 1.2816 x (1 + 1.3 / (n - 1)), to 2%; for n = 2 the quantile is a third
 larger.
 """
 
-_SPREAD = 0.1
+_DEFAULT_SPREAD = 0.1
 """Relative deviation if too few simulations ran to estimate it."""
 
 
@@ -37,7 +37,7 @@ class Ends(NamedTuple):
 def spread(makespans: Collection[Sequence[float]]) -> float:
     """Return the relative deviation of simulations, from several sizes."""
     known = [(statistics.fmean(found), _deviation(found)) for found in makespans if len(found) >= FEWEST]
-    return statistics.median([deviation / mean for mean, deviation in known if mean] or [_SPREAD])
+    return statistics.median([deviation / mean for mean, deviation in known if mean] or [_DEFAULT_SPREAD])
 
 
 def simulated(makespans: Sequence[float], spread: float) -> Ends:
@@ -59,4 +59,4 @@ def simulated(makespans: Sequence[float], spread: float) -> Ends:
 
 def _deviation(makespans: Sequence[float]) -> float:
     """Return the deviation of one more simulation from the mean, corrected for few samples."""
-    return statistics.stdev(makespans) * (1 + _OF_FEW / (len(makespans) - 1))
+    return statistics.stdev(makespans) * (1 + _SMALL_SAMPLE_FACTOR / (len(makespans) - 1))

@@ -23,7 +23,7 @@ GAIN, COST = 0.1, 2.0
 EVERY_S, SETTLED_S, HOLD_S = 300.0, 3600.0, 3600.0
 """Minimum seconds between changes; before a reduction; and after a person's choice."""
 
-_CAREFUL = 0.9
+_DEADLINE_SHARE = 0.9
 """Workers are removed only if the run still ends within this share of the time until `finish_by`."""
 
 
@@ -135,7 +135,7 @@ def _pays(situation: Situation, wanted: int) -> bool:
         return False  # fewer workers do not help a late run
     if goal.finish_by is not None and wanted < there:
         left_s = goal.finish_by - situation.now
-        if wanted_ends.p90_s > _CAREFUL * left_s:
+        if wanted_ends.p90_s > _DEADLINE_SHARE * left_s:
             return False
     cost_h = abs(wanted - there) * (situation.join_s + situation.made_s) / 3600
     gain_h, of_h = _gain(situation, wanted)
