@@ -12,7 +12,8 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.figures.models import ModelProgress, failure_groups, ranked, summaries, summary
 from cerebro.state import Run
 from cerebro.state.models import model
-from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch, mean
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
+from cerebro.state.models.sub_epochs import mean
 from tests.figures.samples import row
 from tests.state.stories import Story, sub_epoch, validation
 

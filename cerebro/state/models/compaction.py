@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CurvePoint
-from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch, mean
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model
 from cerebro.state.models.positions import steps_of
-from cerebro.state.models.sub_epochs import EpochSummary, ParallelPlanUsed, totals_of
+from cerebro.state.models.sub_epochs import EpochSummary, ParallelPlanUsed, mean, totals_of
 
 ARCHIVE_AFTER = 4096
 """Committed sub-epochs of a run. Not a setting: all readers of a log must compact alike."""

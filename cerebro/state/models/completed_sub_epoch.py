@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from operator import mul
 from typing import NamedTuple, TypeVar
 
-from cerebro.contract.metrics import Part, Terms, merged
+from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks import CheckpointRef, CurvePoint, Member, TaskResult
 from cerebro.state.tasks.keys import TaskKey
@@ -185,25 +183,6 @@ class CompletedSubEpoch(NamedTuple):
     def seconds(self) -> float:
         """Seconds from `begun` to the commit."""
         return self.ended - self.begun
-
-
-def mean(sub_epochs: Sequence[CompletedSubEpoch]) -> dict[str, float]:
-    """Return means weighted by rows, and exact ratios, of the metrics that all sub-epochs have."""
-    if not sub_epochs:
-        return {}
-    if any(sub_epoch.ratios for sub_epoch in sub_epochs):
-        return merged([sub_epoch.part for sub_epoch in sub_epochs], of_no_rows=0.0)
-    names = sub_epochs[0].names
-    weights = [sub_epoch.rows for sub_epoch in sub_epochs]
-    rows = sum(weights) or 1
-    if len({id(sub_epoch.names) for sub_epoch in sub_epochs}) == 1:
-        columns = list(zip(*[sub_epoch.values for sub_epoch in sub_epochs], strict=True))
-    else:
-        metrics = [sub_epoch.metrics for sub_epoch in sub_epochs]
-        names = tuple(set(names).intersection(*metrics))
-        columns = [tuple(found[name] for found in metrics) for name in names]
-    means = [sum(map(mul, column, weights)) / rows for column in columns]
-    return dict(sorted(zip(names, means, strict=True)))
 
 
 @lru_cache(maxsize=256)

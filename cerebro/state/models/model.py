@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
 from cerebro.state.models.checkpoints import ModelCheckpoints, Saved
-from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch, mean
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.configs import ConfigVersions, TrainingConfig, is_same
 from cerebro.state.models.failures import ModelFailures
 from cerebro.state.models.progress import Effort, EpochProgress, Lineage
@@ -26,6 +26,7 @@ from cerebro.state.models.sub_epochs import (
     EpochSummary,
     EpochTotals,
     Summaries,
+    mean,
     totals_of,
 )
 from cerebro.state.models.validations import ModelValidation

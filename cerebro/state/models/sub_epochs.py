@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import itemgetter, mul
 from typing import Any, NamedTuple, overload
 
+from cerebro.contract.metrics import merged
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.errors import CerebroError
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
@@ -48,7 +49,7 @@ class EpochSummary(NamedTuple):
 
     Attributes:
         returned: (name, True if a ratio) of each metric, as in `Model.returned_in`.
-        names, values: mean metrics, as in `cerebro.state.models.completed_sub_epoch.mean`.
+        names, values: mean metrics, as in `cerebro.state.models.sub_epochs.mean`.
         seconds, compute_s, rows: see `totals`.
         trained_rows: rows without the share of earlier attempts.
         rows_until: rows of all epochs up to this one.
@@ -304,3 +305,22 @@ def totals_of(sub_epochs: Sequence[CompletedSubEpoch]) -> EpochTotals:
         sum(sub_epoch.compute_s for sub_epoch in sub_epochs),
         sum(sub_epoch.rows for sub_epoch in sub_epochs),
     )
+
+
+def mean(sub_epochs: Sequence[CompletedSubEpoch]) -> dict[str, float]:
+    """Return means weighted by rows, and exact ratios, of the metrics that all sub-epochs have."""
+    if not sub_epochs:
+        return {}
+    if any(sub_epoch.ratios for sub_epoch in sub_epochs):
+        return merged([sub_epoch.part for sub_epoch in sub_epochs], of_no_rows=0.0)
+    names = sub_epochs[0].names
+    weights = [sub_epoch.rows for sub_epoch in sub_epochs]
+    rows = sum(weights) or 1
+    if len({id(sub_epoch.names) for sub_epoch in sub_epochs}) == 1:
+        columns = list(zip(*[sub_epoch.values for sub_epoch in sub_epochs], strict=True))
+    else:
+        metrics = [sub_epoch.metrics for sub_epoch in sub_epochs]
+        names = tuple(set(names).intersection(*metrics))
+        columns = [tuple(found[name] for found in metrics) for name in names]
+    means = [sum(map(mul, column, weights)) / rows for column in columns]
+    return dict(sorted(zip(names, means, strict=True)))

@@ -20,7 +20,8 @@ from cerebro.contract.metrics import total
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import MetricError, NonFiniteMetricError
 from cerebro.spec import Ratio
-from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch, mean
+from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
+from cerebro.state.models.sub_epochs import mean
 from cerebro.state.tasks.task import Attempt
 from cerebro.worker.training.metrics import (
     Measured,
