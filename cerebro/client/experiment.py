@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from cerebro.client.dry_run import DryRun
     from cerebro.client.results import EtlResult, FitResult
 
-_Split = Literal["train", "valid", "test", "predict"]
-
 
 class Experiment(CommandsMixin, RegistryMixin, EvaluationMixin):
     """An experiment on a cluster: create one, or open an existing one by name.
