@@ -1,7 +1,7 @@
 """The exclusions of one decision, by worker, device slot and task. Pure.
 
 `controller.decisions.assignment_draft` makes and fills one `Exclusions` per run and decision; it and the task sources
-ask `feasible` before they place a task. The other modules of this folder find the exclusions; this one only collects.
+look up a worker before they place a task. The other modules of this folder find the exclusions; this one only collects.
 """
 
 from __future__ import annotations

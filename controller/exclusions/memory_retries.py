@@ -3,7 +3,7 @@
 The next attempt of such a task has a worker to itself, because a worker's devices share one memory: nothing
 else runs or loads there. Until a worker is idle, the one with the fewest open tasks is reserved. If two runs
 wait this way, the older one goes first, or each would block the other forever. `controller.decisions`, the task
-sources and `controller.sharing.rounds` call it; tasks still start only there.
+sources and `controller.sharing.rounds` call it; it starts no task.
 """
 
 from __future__ import annotations

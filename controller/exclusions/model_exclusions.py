@@ -2,7 +2,7 @@
 
 Three causes, in this order: too little memory for a sub-epoch; a failed attempt there, if another worker could take
 the sub-epoch; an interrupted sub-epoch, which the model continues first on a worker with its partition.
-`controller.decisions.assignment` asks it for each idle model. It ignores busy devices and other runs.
+`controller.decisions` calls `feasible_workers` when it places a model. It ignores busy devices and other runs.
 """
 
 from __future__ import annotations

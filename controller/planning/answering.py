@@ -77,7 +77,7 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
 
 
 class _Proposal(NamedTuple):
-    """A possible future: parallel plans and an order; without an order, dispatch."""
+    """Parallel plans and an order of sub-epochs to simulate; without an order, dispatch chooses."""
 
     order: Sequence[Placement]
     parallel_plans: PlanTable

@@ -175,7 +175,7 @@ def _work(outlook: Outlook, epochs: Sequence[int]) -> tuple[list[float], float, 
 
 @dataclass(frozen=True)
 class _World:
-    """The run with a number of workers.
+    """The run simulated with one number of workers.
 
     Attributes:
         work_ratio: ratio of all remaining work to the simulated part, in the fluid limit.
