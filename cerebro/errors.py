@@ -197,8 +197,9 @@ class UnreadableError(IllegalEventError):
         subject = f"event {seq}" if seq else "the record"
         error = cls(
             f"{subject} of experiment {experiment!r} cannot be read ({reason}): it is damaged, or another version of "
-            f"Cerebro wrote it. The experiment is paused; other experiments go on. Install the newer version and run "
-            f"`cerebro restore {experiment}`, or delete the experiment and its data with `cerebro delete {experiment}`"
+            f"Cerebro wrote it. The experiment is paused; other experiments continue. Install the newer version and "
+            f"run `cerebro restore {experiment}`, or delete the experiment and its data with "
+            f"`cerebro delete {experiment}`"
         )
         error.experiment, error.seq, error.reason, error.readable = experiment, seq, reason, tuple(readable)
         return error

@@ -53,7 +53,7 @@ class Metrics:
         )
         self._decision = Histogram(
             "cerebro_controller_decision_seconds",
-            "Seconds that a decision took, reading and writing left out; its count is that of decisions.",
+            "Seconds of a decision without reading and writing; its count is the number of decisions.",
             buckets=_SECONDS,
             registry=self.registry,
         )

@@ -108,7 +108,7 @@ def _service_tokens(environment: Mapping[str, str], token: str) -> dict[Role, st
             )
     if len({token, *found.values()}) != 1 + len(found):
         raise ClusterError(
-            f"CEREBRO_TOKEN and {', '.join(names[role] for role in found)} must all differ: who has one of them "
-            "would have the rights of another"
+            f"CEREBRO_TOKEN and {', '.join(names[role] for role in found)} must all differ: otherwise "
+            "the holder of one has the rights of another"
         )
     return found

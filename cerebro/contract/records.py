@@ -302,8 +302,8 @@ def no_workers_for(runs: Sequence[str]) -> str:
     """Return the message that open runs prevent scaling to zero. Runs are ``EXPERIMENT/RUN``."""
     names = ", ".join(runs[:5]) + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
     return (
-        f"{'a run is' if len(runs) == 1 else f'{len(runs)} runs are'} open: {names}. Without workers none of them goes "
-        "on: wait for their end, stop them, or pause them with `cerebro scale --workers 0 --pause`"
+        f"{'a run is' if len(runs) == 1 else f'{len(runs)} runs are'} open: {names}. Without workers they cannot "
+        "continue: wait for their end, stop them, or pause them with `cerebro scale --workers 0 --pause`"
     )
 
 

@@ -88,7 +88,7 @@ def listed(value: Any) -> Any:
     return found
 
 
-_ADVICE = "use numbers, text, booleans, or lists and dicts of them"
+_ADVICE = "use numbers, text, booleans, or lists and dicts of these"
 
 
 def _carried(value: Any, where: str, depth: int) -> JsonValue:

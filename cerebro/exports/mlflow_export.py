@@ -250,7 +250,7 @@ class MlflowExport:
             return
         if not known.artifacts.startswith(_PROXIED):
             raise ExportError(
-                f"MLflow at {self._server.address} does not take files itself: it keeps those of this run at "
+                f"MLflow at {self._server.address} does not take files itself: it keeps the files of this run at "
                 f"{known.artifacts}. Start it with --serve-artifacts, or export without --checkpoints"
             )
         if reference.name in self._unavailable:

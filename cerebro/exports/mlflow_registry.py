@@ -221,7 +221,7 @@ class RegistryExport:
         assert version.checkpoint is not None, "it is ready"
         if not artifacts.startswith(_PROXIED):
             raise ExportError(
-                f"MLflow at {self._server.address} does not take files itself: it keeps those of this run at "
+                f"MLflow at {self._server.address} does not take files itself: it keeps the files of this run at "
                 f"{artifacts}. Start it with --serve-artifacts, or export without --checkpoints"
             )
         try:

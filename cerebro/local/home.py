@@ -205,7 +205,7 @@ class ClusterHome:
         for folder in opened:
             folder.chmod(_PRIVATE)
         if opened:
-            note = "" if is_home_alone else f" ({self.path} itself stays as it is: other things are in it)"
+            note = "" if is_home_alone else f" ({self.path} itself is not changed: other things are in it)"
             logger.warning(
                 "open to other users of this machine until now, and closed to them: %s%s",
                 ", ".join(map(str, opened)),
@@ -263,7 +263,7 @@ class ClusterHome:
             raise ClusterError(f"the folder of the database's socket cannot be made: {cause}") from cause
         if not (S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and found.st_mode & 0o077 == 0):
             raise ClusterError(
-                f"{folder} is to hold the database's socket, but somebody else made it: remove it, or choose "
+                f"{folder} is to hold the database's socket, but another user made it: remove it, or choose "
                 "a home with a shorter path"
             )
         return self.socket

@@ -66,8 +66,8 @@ def real(setting: NumericSetting, environment: Mapping[str, str], default: float
 
 OPEN_RUNS = NumericSetting(
     name="CEREBRO_OPEN_RUNS",
-    expected="a number of at least 1 (controller.openRuns of the chart): so many runs are worked on at once, and with "
-    "1 they wait for each other",
+    expected="a number of at least 1 (controller.openRuns of the chart), the number of runs that share the cluster; "
+    "with 1 they run in sequence",
     is_integer=True,
     least=1,
 )
@@ -95,12 +95,13 @@ INSTALLED_WORKERS = NumericSetting(
 )
 IDLE_S = NumericSetting(
     name="CEREBRO_IDLE_S",
-    expected="the seconds without a run after which workers are given back (autoscaler.idleS of the chart), from 60",
+    expected="the seconds without a run after which the cluster scales to zero (autoscaler.idleS of the chart), from "
+    "60",
     least=60,
 )
 LEASE_S = NumericSetting(
     name="CEREBRO_LEASE_S",
-    expected=f"the seconds after which a silent worker is given up, from 0.1 to {MAX_LEASE_S:g}",
+    expected=f"the seconds after which a silent worker counts as lost, from 0.1 to {MAX_LEASE_S:g}",
     least=0.1,
     most=MAX_LEASE_S,
 )

@@ -321,7 +321,7 @@ def labelled(
     changed = known.model_copy(update={"pace": pace})
     if had == (pace is not None):
         return Change(changed)
-    evidence = "no other worker is left to compare it with"
+    evidence = "there is no other worker to compare it with"
     if request.factor is not None:
         evidence = (
             f"{request.sub_epochs} of its sub-epochs take {request.factor:.1f} times as long as on others"

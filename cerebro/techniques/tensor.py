@@ -107,7 +107,7 @@ def _require_untied(module: nn.Module, split: set[int]) -> None:
     for holding in holders.values():
         if len(holding) > 1 and any(is_split for _, is_split in holding):
             raise NotApplicableError(
-                f"{' and '.join(name for name, _ in holding)} are one parameter, which cannot be split for one of them"
+                f"{' and '.join(name for name, _ in holding)} are one parameter, which cannot be split for one alone"
             )
 
 

@@ -86,7 +86,7 @@ class Isolation:
     def _set_aside(self, experiment: str) -> None:
         self._skip(experiment)
         delay_s = self._experiments.set_aside(experiment, time.monotonic())
-        log.warning("experiment %s is left alone for %g s; other experiments go on", experiment, delay_s)
+        log.warning("experiment %s is not retried for %g s; other experiments continue", experiment, delay_s)
 
     def _events(self, experiment: str, after: int) -> tuple[Event, ...]:
         """Read events, which may take many calls, and keep the leadership."""

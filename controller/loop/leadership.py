@@ -111,7 +111,7 @@ class Leadership:
     def _log_leader(self, holder: str) -> None:
         if holder == self._settings.holder:
             log.warning(
-                "another process leads as %r: give each controller a name of its own with CEREBRO_HOLDER",
+                "another process leads as %r: give each controller its own name with CEREBRO_HOLDER",
                 holder,
             )
         else:

@@ -216,12 +216,12 @@ class LogKeeper:
             return
         except CerebroError as error:
             self._rest(name, now)
-            log.warning("the log of %s stays as long as it is for now: %s", name or "the cluster", error)
+            log.warning("the log of %s is not shortened for now: %s", name or "the cluster", error)
             return
         except Exception:
             # An unexpected error only leaves this log longer; the others continue.
             self._rest(name, now)
-            log.exception("the log of %s stays as long as it is for now", name or "the cluster")
+            log.exception("the log of %s is not shortened for now", name or "the cluster")
             return
         self._rests.pop(name, None)
         if not progress.grows:

@@ -70,7 +70,7 @@ class LogReading:
                         raise UnreadableError.for_event(core.state.name, event.seq, str(cause)) from cause
                     raise
                 # The log is valid: the fault is in this code.
-                log.exception("the schedule of %s is made anew at event %d", core.state.name, event.seq)
+                log.exception("the schedule of %s is computed again at event %d", core.state.name, event.seq)
                 core.start_over()
             if is_news:
                 self._log_event(core, event)

@@ -20,7 +20,7 @@ from controller.scaling.autoscaler.autoscaler import Autoscaler
 from controller.scaling.autoscaler.use import use_of
 from controller.scaling.worker_set_size import WorkerSetSize
 
-_NO_WORKERS = "all workers are given back; have some come, by `cerebro scale`, and resume it"
+_NO_WORKERS = "the cluster has scaled to zero; start workers with `cerebro scale`, and resume it"
 
 
 @dataclass

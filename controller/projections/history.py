@@ -254,7 +254,7 @@ class RunHistory:
             return None
         if found.unreadable > self._warned:
             log.warning(
-                "%d rows of the history cannot be read, and are left out: they are damaged, or a newer version wrote "
+                "%d rows of the history cannot be read and are ignored: they are damaged, or a newer version wrote "
                 "them; `cerebro forget history` removes all",
                 found.unreadable,
             )

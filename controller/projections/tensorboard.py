@@ -235,13 +235,13 @@ class TensorBoardFiles:
         try:
             self._write(entry)
         except NotFoundError:
-            log.info("metrics of %s left out: the experiment is gone", entry.what.key)
+            log.info("metrics of %s dropped: the experiment is gone", entry.what.key)
         except (OSError, RetryableError) as error:
             log.warning("metrics of %s not written yet: %s", entry.what.key, error)
             return False
         except Exception:
             # An unexpected error would recur, and others wait.
-            log.exception("metrics of %s of experiment %s left out", entry.what.key, entry.what.experiment)
+            log.exception("metrics of %s of experiment %s dropped", entry.what.key, entry.what.experiment)
         return True
 
     def _gather(self) -> list[_Entry]:

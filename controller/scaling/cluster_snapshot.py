@@ -29,7 +29,7 @@ _FREE, _PARTITION, _MACHINE_FREE = 0.05, 1.2, 0.2
 """Free space for a copy: shares of the volume, of a partition's size, and of a machine's disk."""
 
 REMOVED = Exit(reason="it was removed and is no longer registered", kind=FailureKind.PREEMPTED)
-STARTED_ANEW = Exit(reason="its process was started anew", kind=FailureKind.CRASH)
+STARTED_ANEW = Exit(reason="its process was restarted", kind=FailureKind.CRASH)
 
 
 class Liveness(StrEnum):

@@ -278,7 +278,7 @@ class WorkerSetSize:
                 self._publish(published.model_copy(update=self.record.to_store(request.workers)))
                 self._kvs.withdraw_size_request(request.workers)
         except ConflictError:
-            log.info("the request for %s workers was replaced meanwhile", request.workers)
+            log.info("the request for %s workers was replaced", request.workers)
 
     def _apply(self, request: SizeRequest) -> str:
         """Pass a request to the cluster manager; return why it fails, or ""."""

@@ -33,7 +33,7 @@ class Measurements:
     """Proposes the inspection, or the trials that are worthwhile now."""
 
     kinds = frozenset(MEASURING)
-    reason = "nothing is left to be chosen"
+    reason = "the measurement is no longer needed"
 
     def __init__(self, record: ExperimentRecord, run: Run, fit: FitDispatch | None = None) -> None:
         self._record, self._run, self._fit = record, run, fit

@@ -51,7 +51,7 @@ class Replicas:
     """Proposes ETL tasks for lost partitions and for copies."""
 
     kinds = frozenset({"etl"})
-    reason = "nothing is left to be done on this partition"
+    reason = "this partition needs no more work"
 
     def __init__(self, state: ExperimentState, run: Run, fit: FitDispatch | None = None) -> None:
         self._state, self._run, self._fit = state, run, fit
@@ -124,7 +124,7 @@ def unmakable(state: ExperimentState, run: Run) -> str:
     for partition, failure in _unmade(state, run):
         if not failure.is_of_volume:
             return (
-                f"training partition {partition} is held by no worker any more, and it could not be made anew: "
+                f"training partition {partition} is no longer on any worker, and could not be preprocessed again: "
                 f"{failure.text}"
             )
     return ""

@@ -245,8 +245,8 @@ class Searching:
             if logged != decision:
                 return (
                     f"decision {number} of the search is another one in the log than this version makes "
-                    f"({_short(logged)}; now {_short(decision) if decision else 'none'}): go on with the version "
-                    "that began the run, or stop it and start it anew"
+                    f"({_short(logged)}; now {_short(decision) if decision else 'none'}): continue with the version "
+                    "that began the run, or stop it and start a new run"
                 )
             self._decisions.popleft()
         return ""

@@ -41,7 +41,7 @@ class Reexecutions:
     """
 
     kinds = frozenset({"verify"})
-    reason = "nothing is left to be compared"
+    reason = "the comparison is no longer needed"
 
     def __init__(
         self, record: ExperimentRecord, state: ExperimentState, run: Run, *, is_overdue: bool = False

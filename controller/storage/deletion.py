@@ -114,7 +114,7 @@ class Deletion:
     def _reclaim(self, term: int) -> None:
         """Move unused data sets aside."""
         folder = self._volumes.shared / "datasets"
-        with self._or_later("data sets that nobody uses"):
+        with self._or_later("unused data sets"):
             # The list has all data sets ever deleted; most are gone.
             held = {path.name for path in folder.iterdir()} if folder.exists() else set()
             for dataset in held.intersection(self._kvs.reclaim().datasets).difference(self._stuck):
@@ -126,7 +126,7 @@ class Deletion:
         """Raise unless this controller has led since the check: the files may be new."""
         if self._renew() != term:
             raise ConflictError(
-                f"leadership term {term} has ended: the list of what is to be deleted is read again"
+                f"leadership term {term} has ended: the list of pending deletions is read again"
             )
 
     def _move_aside(self, volume: Path, *names: str) -> None:

@@ -73,7 +73,7 @@ class Background:
         try:
             is_done = step()
         except CerebroError as error:
-            _log.info("background job given up job=%s cause=%s", key, error)
+            _log.info("background job failed job=%s cause=%s", key, error)
             is_done = True  # a request for the same data meets the same error and submits the job again
         except Exception:  # noqa: BLE001 - outermost frame of the loop: other jobs must continue
             _log.exception("background job failed job=%s", key)

@@ -117,8 +117,8 @@ def exceeded(problem: dict[str, Any]) -> errors.ConflictError:
     used, limit = (problem[name] for name in ("used", "limit"))
     if problem["what"] == "samples":
         return errors.ConflictError(
-            f"{whose} has a quota of {limit:,.0f} models in one run, and this search may draw any number: say how many "
-            "at most (samples=...), or ask an admin to raise the quota (`cerebro quota`)"
+            f"{whose} has a quota of {limit:,.0f} models in one run, and this search may sample any number: limit "
+            "it (samples=...), or ask an admin to raise the quota (`cerebro quota`)"
         )
     words, advice = _WORDS[problem["what"]]
     pattern = ",.0f" if problem["what"] == "bytes" else ".4g"

@@ -187,7 +187,7 @@ class SegmentStore(ClusterLogStore):
                     return found, self._files.read(name, found, f"the fold up to event {found.seq}")
                 except (errors.LostEventsError, errors.StoreUnavailableError) as error:
                     # A damaged file or volume does not matter: the log has the same information.
-                    _log.warning("a snapshot is left out: %s", error)
+                    _log.warning("a snapshot is ignored: %s", error)
         return None
 
     def segments(self, name: str) -> SegmentsAnswer:

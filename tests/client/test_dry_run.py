@@ -371,6 +371,6 @@ def test_the_dry_run_warns_of_training_without_effect(locators: Locators) -> Non
     """The dry run trains two sub-epochs, and the second one changes nothing."""
     found = experiment(locators).dry_run(Arrays(), Untracked(), CONFIGURATION)
     assert [text.partition(":")[0] for text in found.warnings] == [
-        "the state of Adam (such as momenta) is not saved, and begins anew in each sub-epoch",
+        "the state of Adam (such as momenta) is not saved, and starts empty in each sub-epoch",
         "no weight changed in this sub-epoch",
     ]

@@ -75,7 +75,7 @@ def test_runs_are_paused_before_the_workers_leave(tmp_path: Path) -> None:
     store.request_size(SizeRequest(workers=0, by="ann", pause=True))
     run_until(lambda: manager.sizes == [2, 0], store, manager, tmp_path)
     (paused,) = (event for event in store.events("one") if isinstance(event, RunPaused))
-    assert "all workers are given back" in paused.reason
+    assert "the cluster has scaled to zero" in paused.reason
     assert store.size_request() is None
 
 

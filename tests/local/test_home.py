@@ -55,7 +55,7 @@ def test_in_a_shared_folder_only_the_subfolders_become_private(
         folder.chmod(0o755)
     home.create()
     (message,) = caplog.messages
-    assert f"closed to them: {home.logs} ({tmp_path} itself stays as it is" in message
+    assert f"closed to them: {home.logs} ({tmp_path} itself is not changed" in message
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
     for folder in (home.logs, home.volumes, home.store, home.run):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder

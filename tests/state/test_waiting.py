@@ -14,10 +14,10 @@ def test_all_lost_workers_are_named_with_their_reasons() -> None:
     """The user can see what to restart."""
     story = Story()
     story.fit()
-    story.tell(lost(0, reason="silent"), lost(1, reason="its process was started anew"))
+    story.tell(lost(0, reason="silent"), lost(1, reason="its process was restarted"))
     text = waiting_for(story.state, story.run)
     assert "worker-0 (silent)" in text
-    assert "worker-1 (its process was started anew)" in text
+    assert "worker-1 (its process was restarted)" in text
 
 
 def test_a_fit_waits_for_the_only_holder_of_a_partition() -> None:

@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
                 )
         except KeyboardInterrupt:
             _show(
-                "Interrupted. AWS continues what it started, at your cost: give the same command again to continue."
+                "Interrupted. AWS continues the started operations, at your cost: give the same command again to "
+                "continue."
             )
             raise
     return 0

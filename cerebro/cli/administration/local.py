@@ -21,9 +21,7 @@ _FOLLOW = ("tail", "-F", "-n")
 
 def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
     """Add the commands for the local cluster to the subcommands."""
-    up = commands.add_parser(
-        "up", parents=[common], help="start the local cluster, or join the one that runs"
-    )
+    up = commands.add_parser("up", parents=[common], help="start the local cluster, or join the running one")
     up.add_argument("--workers", type=count, metavar="N", help="number of workers (default: 2)")
     up.add_argument(
         "--devices",

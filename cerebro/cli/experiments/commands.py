@@ -38,8 +38,10 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         parser.set_defaults(run=run, action=name)
         return parser
 
-    stop = command("stop", "end a run, or single models of it, and keep committed work", _steer_models)
-    resume = command("resume", "continue a paused or stopped run, or stopped models of it", _steer_models)
+    stop = command("stop", "end a run, or some of its models, and keep committed work", _steer_models)
+    resume = command(
+        "resume", "continue a paused or stopped run, or some of its stopped models", _steer_models
+    )
     retry = command("retry", "continue failed models from their last checkpoints", _steer_models)
     for parser, is_needed in ((stop, False), (resume, False), (retry, True)):
         add_run(parser)

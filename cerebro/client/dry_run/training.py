@@ -186,7 +186,7 @@ class TrainingTrial:
 
     def _test(self, trainee: Trainee) -> None:
         if not has_method(self._spec, SubEpochSpec, "test"):
-            self.skipped["test"] = "the spec has no such method"
+            self.skipped["test"] = "the spec lacks this method"
             return
         split = self._first("valid", "test", "train")
         with self._step("test") as outcome:
@@ -202,7 +202,7 @@ class TrainingTrial:
 
     def _predict(self, trainee: Trainee) -> None:
         if not has_method(self._spec, SubEpochSpec, "predict"):
-            self.skipped["predict"] = "the spec has no such method"
+            self.skipped["predict"] = "the spec lacks this method"
             return
         split, path = self._first("predict", "test", "valid", "train"), self._folder / "predictions.arrow"
         loader = self._loader(split, None)

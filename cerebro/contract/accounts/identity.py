@@ -181,7 +181,7 @@ class Principal(Contract):
             f"is {record.author or record.owner}'s" if record.owner else "was made before there were users"
         )
         return (
-            f"experiment {record.name!r} {whose} and in no project, so nobody else steers it but an admin: make one of "
+            f"experiment {record.name!r} {whose} and in no project, so only an admin can change it: create one of "
             "your own, in a project to share it"
         )
 
@@ -195,7 +195,7 @@ class Principal(Contract):
             return project
         if len(self.projects) > 1:
             raise ValueError(
-                f"{self.name} is in several projects: say in which the experiment is to be, by project=... "
+                f"{self.name} is in several projects: name the experiment's project with project=... "
                 f"({', '.join(self.projects)})"
             )
         return self.projects[0]
@@ -259,7 +259,7 @@ def warning_of(token: str) -> str:
     if len(token) >= SHORTEST_TOKEN:
         return ""
     return (
-        f"CEREBRO_TOKEN has {len(token)} characters and can be guessed by whoever reaches the port: set one of "
+        f"CEREBRO_TOKEN has {len(token)} characters and can be guessed by anyone who reaches the port: set one of "
         f"{SHORTEST_TOKEN} or more by chance, such as of `openssl rand -hex 32`"
     )
 

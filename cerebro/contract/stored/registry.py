@@ -80,7 +80,7 @@ class VersionOutcome(Contract):
     @model_validator(mode="after")
     def _says_one_thing(self) -> VersionOutcome:
         if bool(self.error) == (self.checkpoint is not None):
-            raise ValueError("give the copy of the checkpoint, or the error for which there is none")
+            raise ValueError("give the copy of the checkpoint, or the error that prevented it")
         return self
 
 

@@ -53,7 +53,7 @@ class TextCheck:
         if (nul := block.find(b"\0", 0, end)) >= 0:
             raise MetadataError(
                 f"{self._where}, line {self._line(each, nul):,}, has a NUL byte, so it is no text in UTF-8: write the "
-                "table anew as UTF-8"
+                "table as UTF-8"
             )
         toggles = np.zeros(0, np.int64)
         if b'"' in block:

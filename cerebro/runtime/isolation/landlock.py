@@ -82,9 +82,7 @@ def why_unavailable() -> str:
             "(CONFIG_SECURITY_LANDLOCK), or an old seccomp profile hides it"
         )
     if error == errno.EOPNOTSUPP:
-        return (
-            "Landlock is switched off on this kernel: put landlock into its parameter lsm= and start it anew"
-        )
+        return "Landlock is switched off on this kernel: put landlock into its parameter lsm= and reboot"
     return (
         f"landlock_create_ruleset is refused ({os.strerror(error)}): as a rule by a seccomp profile that is older than "
         "Landlock; use the container runtime's present one (RuntimeDefault)"

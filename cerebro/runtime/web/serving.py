@@ -296,9 +296,7 @@ def _make_room(newcomer: _Connection) -> None:
     min(spare, key=lambda each: each.since, default=newcomer).transport.abort()
     if now - _warned > _WARN_EVERY_S:
         _warned = now
-        log.warning(
-            "all %s connections are taken, %s of them idle: closed the oldest", len(found), len(spare)
-        )
+        log.warning("all %s connections are taken, %s are idle: closed the oldest", len(found), len(spare))
 
 
 class WebServer(uvicorn.Server):

@@ -33,8 +33,8 @@ def procedure_of(choice: ProcedureChoice, user_procedure: Procedure | None = Non
     """
     if choice.version != VERSION:
         raise SearchError(
-            f"the search uses version {choice.version} of the procedure {choice.kind!r}, here is version {VERSION}: go "
-            "on with the version of Cerebro that began the run, or start a new run"
+            f"the search uses version {choice.version} of the procedure {choice.kind!r}, here is version {VERSION}: "
+            "continue with the version of Cerebro that began the run, or start a new run"
         )
     match choice:
         case FixedProcedure():

@@ -42,6 +42,6 @@ def final_files(state: ExperimentState) -> Iterator[FinalFile]:
 def lost_text(experiment: str, lost: FinalFile) -> str:
     """Describe how to replace a lost checkpoint."""
     return (
-        f"put {lost.name} back on the checkpoint volume from a backup, or train the model anew: "
+        f"put {lost.name} back on the checkpoint volume from a backup, or train a new model: "
         f"`cerebro clone {experiment} {lost.model} --run {lost.run}`"
     )

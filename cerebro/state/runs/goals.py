@@ -60,8 +60,8 @@ def spent(state: ExperimentState, run: Run, now: float) -> str:
     if run.clock.pauses and worker_hours(state, run, run.clock.pauses[-1][0]) >= budget * (1 - 1e-6):
         return ""
     return (
-        f"its budget of {budget:g} worker-hours is spent. Resume it to go on without one, or stop it: its models stay "
-        "as they are"
+        f"its budget of {budget:g} worker-hours is spent. Resume it to continue without one, or stop it: its models "
+        "keep their state"
     )
 
 

@@ -132,9 +132,8 @@ def _take_back(failure: Failure, run: Run, model: Model) -> bool:
         run.take_back(model)
         return True
     gone = (
-        f"none of the checkpoints of {model.id} since epoch {model.archived_epochs} can be read, and which sub-epochs "
-        f"were "
-        "before is in the log alone: clone it at its best epoch, or train it anew. "
+        f"none of the checkpoints of {model.id} since epoch {model.archived_epochs} can be read, and only the log has "
+        "the sub-epochs before: clone it at its best epoch, or train a new model. "
     )
     model.give_up(failure.model_copy(update={"message": gone + failure.message}))
     return False

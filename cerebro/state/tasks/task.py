@@ -287,7 +287,7 @@ class Task:
             self.state = TaskState.FAILED
             where = ", ".join(sorted(self.failed_at))
             message = (
-                f"its machine failed {self.device_failures} times (on {where}), so perhaps no single worker is the "
+                f"its machine failed {self.device_failures} times (on {where}), so possibly no single worker is the "
                 f"cause. At last on {worker}: {failure.message}"
             )
             self.failure = failure.model_copy(update={"message": message})

@@ -272,7 +272,7 @@ class AttemptRunner:
     def _preempted(self) -> Failure:
         if not (self._has_preempted or self._gang_leaves):
             # Reported as a preemption, it would tell the controller that this worker shuts down.
-            reason = "user code raised PreemptedError, though nobody asked this worker to end"
+            reason = "user code raised PreemptedError, but this worker was not asked to end"
             hint = "That error is Cerebro's own: raise another one. The task's log has the traceback"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
         how = "goes on from there" if self._has_saved else "is done again from its start, or a savepoint"

@@ -137,7 +137,7 @@ def _message(error: BaseException) -> str:
         return f"user code called exit({line_of(error).removeprefix('SystemExit').removeprefix(': ')})"
     if isinstance(error, Exception):
         return line_of(error)
-    return f"{line_of(error)} (user code raised what is no Exception, and is meant to end a program)"
+    return f"{line_of(error)} (user code raised a BaseException, and is meant to end a program)"
 
 
 class Child:

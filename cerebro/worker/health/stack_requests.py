@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _MOST_WAITING = 16
 """Maximum queued requests. Further ones get no answer; the requester repeats them."""
-_ENDED = "the attempt has ended meanwhile"
+_ENDED = "the attempt has ended"
 
 
 class _Slot(Protocol):

@@ -68,7 +68,7 @@ def _joined(returned: object) -> Columns:
     known = [batch for batch in batches if batch is not None]
     if not known or len(known) < len(batches):
         raise SpecError(
-            "predict() yielded nothing, or something else than an array, a tensor, a Ragged, a list, or a dict of them"
+            "predict() yielded nothing, or a value that is no array, tensor, Ragged, list, or dict of such values"
         )
     for number, batch in enumerate(known):
         if lacking := sorted(batch.keys() ^ known[0].keys()):

@@ -81,7 +81,7 @@ class SubEpochChecks:
 
     def _why(self, weights: Sequence[torch.Tensor]) -> str:
         if not any(weight.requires_grad for weight in weights):
-            return "none of them needs a gradient (requires_grad is False)"
+            return "no parameter needs a gradient (requires_grad is False)"
         if only_single(self._trainee.modules):
             return "see the learning rate of its optimizer, and whether train() trains it"
         stepped = list(self._stepped.values())
@@ -92,8 +92,8 @@ class SubEpochChecks:
         groups = [group for each in stepped for group in each.param_groups]
         if not any(id(weight) in known for group in groups for weight in group["params"]):
             return (
-                f"the optimizer that train() steps ({kinds}) has weights of other modules, as one that was kept on "
-                "self has from the sub-epoch before. Make the optimizer in each call of train(), and call "
+                f"the optimizer that train() steps ({kinds}) has weights of other modules, for example because it "
+                "was kept on self since the last sub-epoch. Make the optimizer in each call of train(), and call "
                 "checkpoint.track(optimizer=optimizer)"
             )
         rates = [group.get("lr") for group in groups]  # Adafactor of transformers has None
@@ -118,7 +118,7 @@ class SubEpochChecks:
         if not lost:
             return ""
         return (
-            f"the state of {', '.join(lost)} (such as momenta) is not saved, and begins anew in each sub-epoch: call "
+            f"the state of {', '.join(lost)} (such as momenta) is not saved, and starts empty in each sub-epoch: call "
             "checkpoint.track(optimizer=optimizer) before the loop over dataloader"
         )
 

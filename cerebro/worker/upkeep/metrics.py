@@ -139,7 +139,7 @@ class _Used:
             yield family
         of_gpu = (
             ("used_ratio", "Share of the time that a GPU was busy.", "used_share"),
-            ("memory_bytes", "Memory of a GPU that is in use, whoever uses it.", "memory_bytes"),
+            ("memory_bytes", "Memory of a GPU in use, by any process.", "memory_bytes"),
             ("memory_size_bytes", "Memory of a GPU.", "memory_total_bytes"),
         )
         for name, text, field in of_gpu:

@@ -63,7 +63,7 @@ class Reclaimer:
             remaining = [dataset for dataset in held if not self._is_moved(dataset, began)]
             self._seq = -1 if remaining else reclaim.seq
         except OSError as error:
-            log.warning("partitions that nobody uses stay for now: %s", error)
+            log.warning("unused partitions stay for now: %s", error)
         self.sweep()
         return True
 

@@ -172,7 +172,7 @@ def test_user_code_cannot_fake_a_preemption(agents: Agents, tmp_path: Path, do: 
     key = agents.give(0, do)
     kind, message = agents.failure(key)
     assert kind is FailureKind.USER_ERROR
-    assert "raised PreemptedError, though nobody asked this worker to end" in message
+    assert "raised PreemptedError, but this worker was not asked to end" in message
     assert isinstance(agents.end_of(agents.give(1, "work")), TaskCommitted)
     log = (tmp_path / "logs" / "tasks" / "one" / "fit-1.train.m00.e1.p0.a1.log").read_text()
     assert ("Traceback" in log) == (do == "preempt")

@@ -14,7 +14,7 @@ CAUSES = {
     "huge": "ValueError: xxx",
     "huge exit": "user code called exit(yyy",
     "odd exit": "user code called exit(('\\ud800', 7))",
-    "interrupt": "KeyboardInterrupt (user code raised what is no Exception",
+    "interrupt": "KeyboardInterrupt (user code raised a BaseException",
     "generator exit": "GeneratorExit: done (user code",
     "beyond": "Beyond: away (user code",
     "unprintable": "UnprintableError: (its text cannot be had: __str__ raised RuntimeError)",

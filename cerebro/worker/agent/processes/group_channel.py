@@ -172,7 +172,7 @@ class GroupChannel:
             self.answers[rank] = None
         else:
             # User code raised it. The attempt's follower reports that.
-            failure = Failure(kind=FailureKind.PREEMPTED, message="nobody asked it to end")
+            failure = Failure(kind=FailureKind.PREEMPTED, message="it was not asked to end")
             self.ends[rank] = RankEnd(rank=rank, at=time.monotonic(), failure=failure)
 
     def _has_ended(self, rank: int) -> bool:

@@ -39,7 +39,7 @@ _GRACE_S = 2.0
 """Seconds to wait for the exit of a child that has closed its connection."""
 _CLAIM_S = 0.3
 """Seconds after a kernel kill until the agent knows that its process has ended."""
-_GUESS = ": killed, perhaps for lack of memory"
+_GUESS = ": killed, possibly for lack of memory"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ _SPARE_S = 2.0
 
 _EARLY = "call it before the loop over dataloader"
 _SAY = (
-    "Keep sums in dataloader.progress({...}), take counts from dataloader.step, track what has a state; or call "
+    "Keep sums in dataloader.progress({...}), take counts from dataloader.step, track objects with state; or call "
     "dataloader.savepoint() to say that a sub-epoch may go on without it"
 )
 

@@ -59,7 +59,7 @@ class Variables:
                 if self._previous_marks[code, name] != mark:
                     return f"keeps something in its variable {name!r}"
             elif mark in (("int", batches - 1), ("int", batches)):
-                return f"counts batches in its variable {name!r}, which would begin anew"
+                return f"counts batches in its variable {name!r}, which would start again"
         return ""
 
     def _marks(self) -> Marks | None:
