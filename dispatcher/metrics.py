@@ -97,7 +97,7 @@ class Metrics:
         g.began = perf_counter()
 
     def _end(self, response: Response) -> Response:
-        is_person = g.get("identity") in ("session", "proxy")
+        is_person = g.get("identity") in ("session", "proxy", "oidc")
         counted = Counted(
             route=request.endpoint or "none",
             # Callers may send any method, so requests without a route share one label.

@@ -343,6 +343,12 @@ def test_a_user_of_the_provider_is_signed_in(place: Signed, issuer: Issuer) -> N
     assert [by for by, _ in signed_in] == ["ada@example.org"]
 
 
+def test_users_of_the_provider_count_as_viewers(place: Signed, issuer: Issuer) -> None:
+    """One browser is one viewer in `cerebro_dispatcher_viewers`."""
+    ask(place, issuer.token())
+    assert place.app.extensions["cerebro-metrics"].viewers() == 1
+
+
 def test_commands_behind_the_proxy_need_the_form_token(place: Signed, issuer: Issuer) -> None:
     """Browsers send the proxy's cookie with requests of other sites, too. The log has the provider's name."""
     place.experiment(place.person("bob", Role.MEMBER, "vision"), "digits")
