@@ -183,7 +183,7 @@ def _options_of(method: Callable[..., Any], base: type[_M], *excluded: str) -> t
         if name not in ("progress", *excluded)
     }
     # Annotations are strings, so pydantic resolves them in the module of the method.
-    return create_model(method.__name__, __base__=base, __module__=Experiment.__module__, **options)
+    return create_model(method.__name__, __base__=base, __module__=method.__module__, **options)
 
 
 class WithModels(Options):
