@@ -69,7 +69,7 @@ def test_compaction_changes_no_model_task_or_schedule(
         tell_of_epochs(history, reports)
         # After a failure for a compacted sub-epoch, the folds differ.
         is_same = is_same and not any(
-            "in the log alone" in (m.failures.final.message if m.failures.final else "")
+            "only the log has" in (m.failures.final.message if m.failures.final else "")
             for m in history.run.models.values()
         )
         for event in history.log[known:]:

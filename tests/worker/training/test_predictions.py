@@ -94,7 +94,7 @@ def test_predictions_are_written_batch_by_batch(
         (iter([_ROWS[:2], Ragged.of([np.zeros(1)])]), "'prediction' that differ.*float64"),
         (iter([{"x": [1], "y": [1]}, {"x": [1]}]), r"\['x'\] for batch 1 and \['x', 'y'\].*'y' is in one"),
         (iter([]), "yielded nothing"),
-        (iter([object()]), "something else"),
+        (iter([object()]), "no array, tensor"),
         (3, "returned a int"),
         ({"x": torch.zeros(3).to_sparse()}, "column 'x' that cannot be stored"),
         (
