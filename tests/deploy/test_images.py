@@ -232,11 +232,11 @@ def test_samplers_work_in_the_control_image(tmp_path: Path) -> None:
         f"import sys; sys.modules.update(dict.fromkeys({[*gone, 'yaml', 'scipy', 'torch']!r}))\n"
         "from cerebro.contract.search import CMA, RandomSampler, TPE, Uniform\n"
         "from cerebro.search.history import Past\n"
-        "from cerebro.search.samplers import draw\n"
+        "from cerebro.search.samplers import suggest\n"
         "space = {'x': Uniform(low=0, high=1), 'y': Uniform(low=0, high=1)}\n"
         "seen = [Past(hyperparams=each, scores={1: each['x']})\n"
-        "        for each in draw(RandomSampler(), space, (), range(30), 0)]\n"
-        "for choice in (TPE(), CMA()): print(*draw(choice, space, seen, range(2), 0))\n"
+        "        for each in suggest(RandomSampler(), space, (), range(30), 0)]\n"
+        "for choice in (TPE(), CMA()): print(*suggest(choice, space, seen, range(2), 0))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
