@@ -129,7 +129,7 @@ def test_etl_workers_answer_requests_of_searches(pods: Lab) -> None:
     experiment = pods.prepared()
     space = {**SPACE, "wd": loguniform(1e-6, 1e-2)}
     by_gp = Random(active=2, sampler=GP(startup=2))
-    for search, samples, asked in ((Halving(models=4), None, "actions"), (by_gp, 8, "draw")):
+    for search, samples, asked in ((Halving(models=4), None, "actions"), (by_gp, 8, "suggestions")):
         given = {"epochs": 1, "samples": samples, "search": search, **SETTINGS}
         assert experiment.run_fit(TinyTraining(), space, **given).failures() == {}
         run = run_of(pods, experiment)
