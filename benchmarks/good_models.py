@@ -1,9 +1,9 @@
 """Good models early, on a real local cluster: `promising` with preemption, without it, and the default policy.
 
-Six models train on two workers. The loss of two falls soon, that of the others hardly; the two come last in the search
-space. User code sleeps instead of computing, so a busy machine changes little. A sub-epoch takes 16 s, with a savepoint
-each second; without savepoints nothing is preempted. Each policy has a new cluster, and the policies take turns. The
-time counts from the first assignment until a good model has reached 90 % of its decrease.
+Six models train on two workers. The loss of two good ones falls soon, the loss of the others hardly. The good ones come
+last in the search space. User code sleeps instead of computing, so a busy machine changes little. A sub-epoch takes
+16 s, with a savepoint each second; without savepoints nothing is preempted. Each policy has a new cluster, and the
+policies take turns. The time counts from the first assignment until a good model has reached 90 % of its decrease.
 """
 
 from __future__ import annotations
