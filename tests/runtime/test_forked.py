@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from cerebro.runtime.isolation import forked
 from tests.waiting import HANG_S
 
 CALLS = """
@@ -86,3 +88,16 @@ def test_a_fork_does_not_collect_the_garbage_of_its_parent() -> None:
     """A finaliser may join a thread that only the parent has, and the fork would wait for ever."""
     done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, check=True)
     assert done.stdout == "collected True"
+
+
+def test_signals_are_not_blocked_after_a_failed_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no SIGTERM would end the process any more."""
+
+    def fail() -> int:
+        raise BlockingIOError("no process can be created")
+
+    monkeypatch.setattr(forked, "fork", fail)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with pytest.raises(BlockingIOError):
+        forked.lasting_threads()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

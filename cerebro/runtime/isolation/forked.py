@@ -48,8 +48,7 @@ def in_fork(work: Callable[[], Result], name: str) -> Result:
     if lasting_threads():
         return work()
     parent, (read, write) = os.getpid(), os.pipe()
-    former_mask = _block_signals()
-    pid = fork()
+    pid, former_mask = _fork_with_signals_blocked()
     if pid == 0:
 
         def run() -> None:
@@ -93,14 +92,24 @@ def _outcome(work: Callable[[], object]) -> bytes:
 
 def _fork_once() -> None:
     """Make libraries such as OpenBLAS end their threads, as they do before a fork."""
-    former_mask = _block_signals()
-    pid = fork()
+    pid, former_mask = _fork_with_signals_blocked()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
 
 
-def _block_signals() -> set[int]:
-    """Block signals around a fork, whose hooks would swallow a handler's `SystemExit`; return the former mask."""
-    return signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+def _fork_with_signals_blocked() -> tuple[int, set[int]]:
+    """Fork; return the process id, 0 in the fork, and the signal mask that both processes must restore.
+
+    The hooks around a fork would swallow the `SystemExit` of a signal handler.
+
+    Raises:
+        OSError: no process can be created. The mask is as before.
+    """
+    former_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        return fork(), former_mask
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former_mask)
+        raise
