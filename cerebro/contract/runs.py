@@ -208,13 +208,13 @@ class ForecastEnd(NamedTuple):
 
     workers: int
     p50_s: float
-    """Seconds after the event by which half of the simulations ended."""
+    """Seconds from the event to the end of half of the simulations."""
     p90_s: float
-    """Seconds after the event by which nine of ten simulations ended."""
+    """Seconds from the event to the end of nine of ten simulations."""
 
 
 class TakenSpan(NamedTuple):
-    """Time range in which a device had tasks of other runs, in seconds since the epoch."""
+    """Time range while a device had tasks of other runs, in seconds since the epoch."""
 
     worker: str
     device: int

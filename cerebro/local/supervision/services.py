@@ -47,10 +47,10 @@ _DATABASE, _STORE, _REST = range(3)
 _TENSORBOARD = 5
 """Niceness of TensorBoard: a third of the usual share of a busy core. With less it would take minutes to start."""
 _HANDLERS = ("etl_worker", "cerebro.worker.searches", "model_hopper", "trial_runner")
-"""Task handlers of each worker: all of them."""
+"""Task handlers of each worker."""
 
 _WITH_PAGE = ("dispatcher", "kvs_api")
-"""Services with a port of their own, where they also serve metrics."""
+"""Services with their own port, where they also serve metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ def services(
     tokens = _service_tokens(home, inherited)
 
     def client(role: str) -> dict[str, str]:
-        """Return the variables by which a service of this role connects to kvs_api."""
+        """Return the variables for the connection of a service with this role to kvs_api."""
         return {"CEREBRO_TOKEN": tokens[role], "CEREBRO_SERVER": f"http://{HOST}:{ports['kvs_api']}"}
 
     marker = {MARKER: str(home.path)}

@@ -70,7 +70,7 @@ class Forecast:
 class _Shape(NamedTuple):
     """``x(t)`` of a curve.
 
-    `end` is its value after all training, `goal` the share at which `GOAL` is reached.
+    `end` is its value after all training, `goal` the share of training until `GOAL` is reached.
     """
 
     is_power: bool

@@ -42,7 +42,7 @@ class ModelState(StrEnum):
 
 
 CUT_SHORT = frozenset({ModelState.STOPPED, ModelState.FAILED})
-"""States in which a model trains no further; its committed sub-epochs stay."""
+"""States of models that train no further; its committed sub-epochs stay."""
 
 TRANSITIONS: dict[tuple[ModelState, str], ModelState] = {
     (ModelState.ACTIVE, "ModelStopRequested"): ModelState.STOPPED,
