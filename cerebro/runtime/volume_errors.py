@@ -78,21 +78,23 @@ def of_volume(
     error: OSError, folder: Path, *, also: Collection[int] = ()
 ) -> StorageFullError | VolumeError | None:
     """Return the platform's error for an error below `folder`; `None` if no volume caused it."""
-    if error.errno in FULL:
+    number = _number(error, KNOWN.union(also))
+    reason = error.strerror or str(error)
+    if number in FULL:
         return StorageFullError.at(
-            f"no space to write in {folder} ({_free_bytes(folder)} bytes free): {error.strerror}. "
+            f"no space to write in {folder} ({_free_bytes(folder)} bytes free): {reason}. "
             "Free space on this volume; complete files on it are unchanged",
             folder,
         )
-    if error.errno in LIMITED:
+    if number in LIMITED:
         return VolumeError(
-            f"{_named(error) or folder} cannot be opened or written: {error.strerror or error} (errno {error.errno}). "
+            f"{_named(error) or folder} cannot be opened or written: {reason} (errno {number}). "
             "Check if the code leaves files open, or writes very large files; the attempt counts"
         )
-    if error.errno in KNOWN or error.errno in also:
+    if number is not None:
         path = _named(error) or folder
         return VolumeError.at(
-            f"{path} cannot be used now: {error.strerror or error} (errno {error.errno}). Check the volume and its "
+            f"{path} cannot be used now: {reason} (errno {number}). Check the volume and its "
             "mount; the work is tried again",
             path,
         )
@@ -152,6 +154,13 @@ def lowered_limit(error: BaseException, before: dict[int, int]) -> str:
             name = "RLIMIT_FSIZE" if number == errno.EFBIG else "RLIMIT_NOFILE"
             return f"user code set {name} to {now[number]} (it was {before[number]})"
     return ""
+
+
+def _number(error: OSError, known: Collection[int]) -> int | None:
+    """Return the number of an error if it is `known`. Arrow's error of a failed `mmap` has only the text."""
+    if error.errno is not None:
+        return error.errno if error.errno in known else None
+    return next((number for number in known if os.strerror(number) in str(error)), None)
 
 
 def _named(error: OSError) -> Path | None:

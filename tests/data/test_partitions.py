@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -196,3 +197,45 @@ def test_an_unavailable_volume_makes_no_shard_corrupt(
     monkeypatch.setattr(durable, "checksum", stale)
     with pytest.raises(VolumeError):
         complete_shards(tmp_path)
+
+
+def test_a_shard_that_cannot_be_mapped_for_lack_of_memory_is_not_damaged(tmp_path: Path) -> None:
+    """The error is the volume's, so the attempt is repeated; afterwards the shard opens."""
+    manifest = write_partition(tmp_path, [2])
+    path = tmp_path / manifest.shards[0].file
+    before = path.stat()
+    os.truncate(path, 4 << 30)  # sparse: more address space than the limit below leaves
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # a newer file is read as a whole first
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30), hard))
+    try:
+        with pytest.raises(VolumeError, match=r"Cannot allocate memory|errno 12") as raised:
+            MappedRows.open([tmp_path])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert raised.value.path == str(tmp_path)
+    os.truncate(path, before.st_size)
+    assert MappedRows.open([tmp_path]).num_rows == 2
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EIO, errno.ESTALE, errno.ENOMEM, errno.EAGAIN, errno.EACCES, errno.ENFILE]
+)
+def test_a_shard_that_cannot_be_mapped_for_a_moment_is_not_damaged(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these errors is the volume's; the second attempt opens the shard."""
+    write_partition(tmp_path, [2])
+    errors = [OSError(number, os.strerror(number))]
+    memory_map = pa.memory_map
+
+    def unavailable(path: str) -> pa.MemoryMappedFile:
+        if errors:
+            raise errors.pop()
+        return memory_map(path)
+
+    monkeypatch.setattr(pa, "memory_map", unavailable)
+    with pytest.raises(VolumeError, match=f"errno {number}"):
+        MappedRows.open([tmp_path])
+    assert MappedRows.open([tmp_path]).num_rows == 2
