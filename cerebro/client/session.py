@@ -97,7 +97,7 @@ class Session:
         self._is_whole = is_whole
         self._lock = threading.RLock()
         """Guards the fold: another thread may ask for the status while `follow` waits."""
-        self._state = ExperimentState(name=record.name, keeps_archived=is_whole)
+        self._state = ExperimentState(name=record.name, keeps_compacted=is_whole)
         self._meter = ThroughputMeter()
         self._queue: tuple[float, QueueAnswer] = (-math.inf, QueueAnswer(runs=()))
 

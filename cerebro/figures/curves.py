@@ -155,7 +155,7 @@ def _position(run: Run, model: Model, epoch: int, axis: Axis) -> float:
     if axis == "time":
         return model.sub_epochs[sub_epochs - 1].ended - run.clock.first_start if sub_epochs else 0.0
     rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
-    compacted = min(epoch, model.archived_epochs)
+    compacted = min(epoch, model.compacted_epochs)
     return float(
         model.summaries.rows_until(compacted)
         + sum(

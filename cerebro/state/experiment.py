@@ -65,7 +65,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.search.procedure import SEARCH
 from cerebro.state import workers
 from cerebro.state.models import added_models, parallel_plans
-from cerebro.state.models.compaction import ARCHIVE_AFTER
+from cerebro.state.models.compaction import COMPACT_AFTER
 from cerebro.state.runs import breaks, commands, concurrent_runs, planned_run, pruning
 from cerebro.state.runs.commands import CommandRecord, Reopening
 from cerebro.state.runs.parts.clock import RunClock
@@ -101,9 +101,9 @@ class ExperimentState:
     is_archived: bool = False
     deletion: DeletionRequested | None = None
     """The user's deletion request; nothing starts after it."""
-    archive_after: int | None = field(default_factory=lambda: ARCHIVE_AFTER)
+    compact_after: int | None = field(default_factory=lambda: COMPACT_AFTER)
     """`RunCompaction.threshold` for new runs."""
-    keeps_archived: bool = False
+    keeps_compacted: bool = False
     """`RunCompaction.keeps_all` for new runs."""
     torn: str = ""
     """Error that left the event after `seq` half applied; empty for a valid state."""
@@ -299,7 +299,7 @@ class ExperimentState:
             priority=event.priority,
             project=event.project,
             clock=RunClock(requested=event.time),
-            compaction=RunCompaction(threshold=self.archive_after, keeps_all=self.keeps_archived),
+            compaction=RunCompaction(threshold=self.compact_after, keeps_all=self.keeps_compacted),
         )
 
     def _delete(self, event: DeletionRequested) -> None:
@@ -451,10 +451,10 @@ class ExperimentState:
 
 
 def fold(
-    name: str, events: tuple[Event, ...] | list[Event], *, keeps_archived: bool = False
+    name: str, events: tuple[Event, ...] | list[Event], *, keeps_compacted: bool = False
 ) -> ExperimentState:
     """Return the state after all of `events`; see `RunCompaction.keeps_all`."""
-    state = ExperimentState(name=name, keeps_archived=keeps_archived)
+    state = ExperimentState(name=name, keeps_compacted=keeps_compacted)
     for event in events:
         state.apply(event)
     return state

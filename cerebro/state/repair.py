@@ -41,5 +41,5 @@ def repair_state(
 def _begun(state: ExperimentState) -> ExperimentState:
     """The state before the log's first event."""
     return ExperimentState(
-        name=state.name, archive_after=state.archive_after, keeps_archived=state.keeps_archived
+        name=state.name, compact_after=state.compact_after, keeps_compacted=state.keeps_compacted
     )

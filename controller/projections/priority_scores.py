@@ -80,7 +80,7 @@ class PriorityScores:
         """Update models with changed sub-epochs; return True if any changed. `rows`: of all partitions."""
         models = list(run.models.values())
         inputs = [
-            (len(m.sub_epochs), m.sub_epochs[-1] if m.sub_epochs else None, m.epochs, m.archived_epochs)
+            (len(m.sub_epochs), m.sub_epochs[-1] if m.sub_epochs else None, m.epochs, m.compacted_epochs)
             for m in models
         ]
         if inputs == self._inputs:
@@ -207,7 +207,7 @@ _NOTHING: _ModelInputs = (-1, None, 0, 0)
 
 def _all_shown(model: Model, since: int = 0) -> list[CompletedSubEpoch]:
     """Return the sub-epochs after the first `since`; a compacted epoch counts as one."""
-    if since >= model.sub_epochs.archived:
+    if since >= model.sub_epochs.compacted:
         return model.sub_epochs[since:]
     return [
         *(_together(epoch, known) for epoch, known in enumerate(model.summaries, start=1)),

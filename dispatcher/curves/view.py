@@ -100,7 +100,7 @@ def curves(read_model: ReadModel, query: CurveQuery) -> CurvesView | None:
         selected = {row.id for row in rows}
         found = epoch_curves(run, metric, models=selected, split=source, axis=query.axis)
     note = "" if found else _empty_reason(run, metric, source)
-    if source == "live" and found and any(run.models[curve.model].archived_epochs for curve in found):
+    if source == "live" and found and any(run.models[curve.model].compacted_epochs for curve in found):
         note = "Older epochs show means per epoch. TensorBoard has their live metrics."
     points = min(query.points, max(FEWEST, MAX_POINTS // max(1, len(found))))
     return CurvesView(
@@ -136,11 +136,11 @@ def _select(rows: list[ModelSummary], query: CurveQuery, columns: Columns, mode:
 def _live_curve(read_model: ReadModel, run: Run, row: ModelSummary, metric: str, axis: Axis) -> Curve | None:
     positions = _Positions(run, run.models[row.id], axis)
     model = run.models[row.id]
-    archived = model.archived_epochs
+    compacted = model.compacted_epochs
     line = read_model.live.line(run.id, row.id, metric)
-    points = [(positions.position(point), point.value) for point in line if point.span.epoch > archived]
+    points = [(positions.position(point), point.value) for point in line if point.span.epoch > compacted]
     # Only the log knows where the sub-epochs of these epochs start.
-    points += epoch_means(run, model, metric, axis, archived)
+    points += epoch_means(run, model, metric, axis, compacted)
     broke = read_model.live.broke(run.id, row.id, metric)
     if not points and broke is None:
         return None
@@ -162,7 +162,7 @@ class _Positions:
         rows = run.plan.partitions if isinstance(run.plan, FitPlan) else {}
         self._per_epoch = sum(rows.values()) or 1
         self._rows_before: dict[tuple[int, int], int] = {}
-        done = model.archived_epochs * sum(rows.values())
+        done = model.compacted_epochs * sum(rows.values())
         for sub_epoch in model.sub_epochs.recent:
             self._rows_before[sub_epoch.epoch, sub_epoch.partition] = done
             done += sum(rows.get(partition, 0) for partition in sub_epoch.partitions) or sub_epoch.rows

@@ -122,7 +122,7 @@ class Simulation:
         """Run the simulation and return a state with all sub-epochs, including compacted ones."""
         state = self.run()
         if any(run.compaction.until for run in state.runs.values()):
-            return fold(state.name, self.log, keeps_archived=True)
+            return fold(state.name, self.log, keeps_compacted=True)
         return state
 
     def run(self, *, limit: int = 1_000_000, is_begun: bool = False) -> ExperimentState:

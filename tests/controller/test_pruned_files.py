@@ -18,7 +18,7 @@ from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Model, ModelState, Run
 from cerebro.state.experiment import fold
-from cerebro.state.models.compaction import archive
+from cerebro.state.models.compaction import compact
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.progress import Lineage
 from controller.loop.loop import Controller
@@ -317,7 +317,7 @@ def test_the_parent_checkpoint_of_a_waiting_clone_survives_compaction(tmp_path: 
     before = Leftovers.of(volumes, EXPERIMENT, run, parent)
     assert parent.is_pruned
     assert Path(origin).name in before.keep
-    archive(parent, 3, run.fit_rows)
+    compact(parent, 3, run.fit_rows)
     assert not parent.sub_epochs.knows(clone.lineage.sub_epochs - 1)
     assert Path(origin).name in Leftovers.of(volumes, EXPERIMENT, run, parent).keep
 

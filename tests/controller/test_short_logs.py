@@ -69,14 +69,14 @@ def test_a_run_survives_a_crash_at_any_write_of_snapshots_and_segments() -> None
 @pytest.mark.slow
 def test_a_compacting_controller_may_crash_at_any_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same test with compacted sub-epochs: snapshots and complete folds compact the same."""
-    monkeypatch.setattr("cerebro.state.experiment.ARCHIVE_AFTER", 0)
+    monkeypatch.setattr("cerebro.state.experiment.COMPACT_AFTER", 0)
     undisturbed = short(epochs=4)
     for write in range(undisturbed.writes + 1):
         simulation = short(frozenset({write}), epochs=4)
         state = fold(EXPERIMENT, log_of(simulation))
         run = state.runs["fit-1"]
         assert run.state is RunState.FINISHED, f"crash at write {write}"
-        assert all(model.archived_epochs for model in run.models.values())
+        assert all(model.compacted_epochs for model in run.models.values())
         assert_exclusive(simulation)
         assert known_to(simulation) == state, f"crash at write {write}"
 

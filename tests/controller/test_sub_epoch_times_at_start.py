@@ -6,7 +6,7 @@ import pytest
 
 from controller.projections import sub_epoch_times
 from controller.projections.sub_epoch_times import SubEpochTimes
-from tests.state.archived_runs import archived
+from tests.state.compacted_runs import compacted_history
 
 
 @pytest.mark.parametrize("most", [4, 10_000])
@@ -15,7 +15,7 @@ def test_a_restarted_controller_learns_from_the_newest_sub_epochs(
 ) -> None:
     """It learns them in order of completion, as in normal operation."""
     monkeypatch.setattr(sub_epoch_times, "_AT_START", most)
-    run = archived(0).run
+    run = compacted_history(0).run
     kept = sorted(
         (
             (sub_epoch.ended, model.id, sub_epoch)

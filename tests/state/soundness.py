@@ -37,9 +37,9 @@ def assert_sound(state: ExperimentState) -> None:
             assert sub_epochs == ([model.busy] if model.busy else []), (
                 "isolation: one open sub-epoch per model"
             )
-            there = range(model.archived_epochs + 1, model.epochs + 1)
+            there = range(model.compacted_epochs + 1, model.epochs + 1)
             assert [v for epoch in there for v in model.epoch_sub_epochs(epoch)] == model.sub_epochs.recent
-            assert len(model.summaries) == model.archived_epochs
+            assert len(model.summaries) == model.compacted_epochs
             for epoch in there:
                 completed_sub_epochs = model.epoch_sub_epochs(epoch)
                 assert all(sub_epoch.epoch == epoch for sub_epoch in completed_sub_epochs)

@@ -44,11 +44,11 @@ def sub_epochs(draw: st.DrawFn) -> CompletedSubEpoch:
 
 
 @given(st.lists(sub_epochs(), max_size=5), st.integers(0, 5))
-def test_compacted_sub_epochs_keep_values_and_types(found: list[CompletedSubEpoch], archived: int) -> None:
+def test_compacted_sub_epochs_keep_values_and_types(found: list[CompletedSubEpoch], compacted: int) -> None:
     """Each field keeps its value and type."""
-    archived = min(archived, len(found))
+    compacted = min(compacted, len(found))
     kept = CompletedSubEpochs(recent=list(found))
-    kept.archive(archived, range(archived))
+    kept.compact(compacted, range(compacted))
     assert [*kept] == found
     assert [list(map(type, sub_epoch)) for sub_epoch in kept] == [
         list(map(type, sub_epoch)) for sub_epoch in found
@@ -113,7 +113,7 @@ def test_compacted_summaries_keep_their_values_and_sums(found: list[EpochSummary
 def test_compaction_clamps_numbers_to_64_bits() -> None:
     """A worker may report any number; compaction must not fail."""
     kept = CompletedSubEpochs(recent=[_sub_epoch(peak_bytes=2**70, rows=-(2**70))])
-    kept.archive(1, {0})
+    kept.compact(1, {0})
     assert (kept[0].peak_bytes, kept[0].rows) == (2**63 - 1, -(2**63))
 
 

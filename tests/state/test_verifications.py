@@ -110,9 +110,9 @@ def test_a_pending_verification_is_dropped_when_its_epoch_is_compacted() -> None
         str(sub_epoch(1, 0))
     ]
     story.tell(epoch_report(story.state, story.run, 1))
-    assert story.run.models["m00"].archived_epochs == 1
+    assert story.run.models["m00"].compacted_epochs == 1
     assert not [*story.run.verifications.due()]
-    assert result_text(story.verification(sub_epoch(1, 0))).startswith("its epoch was archived")
+    assert result_text(story.verification(sub_epoch(1, 0))).startswith("its epoch was compacted")
     assert story.run.verifications.needed("m00") == set()
 
 

@@ -145,7 +145,7 @@ def _time_range(run: Run, selection: Selection) -> tuple[float, float]:
     starts, ends = [math.inf], [-math.inf]
     for model in run.models.values():
         epochs = [
-            epoch for epoch in selection.epochs if model.inherited_epochs < epoch <= model.archived_epochs
+            epoch for epoch in selection.epochs if model.inherited_epochs < epoch <= model.compacted_epochs
         ]
         if epochs:
             starts.append(_end_of(model, min(epochs) - 1))
@@ -210,7 +210,7 @@ class _LogReader:
         ordered = sorted(task_attempts, key=lambda tried: (_model_epoch(tried.key), tried.attempt.ended))
         for (name, epoch), group in groupby(ordered, key=lambda tried: _model_epoch(tried.key)):
             model = self.run.models[name]
-            if epoch <= model.archived_epochs:
+            if epoch <= model.compacted_epochs:
                 sub_epochs = [tried.sub_epoch for tried in group if tried.sub_epoch is not None]
                 first = self._first(model, epoch, sub_epochs)
                 for offset, sub_epoch in enumerate(sub_epochs):

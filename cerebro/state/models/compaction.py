@@ -1,6 +1,6 @@
 """Compaction of a model's sub-epochs. Pure.
 
-Small runs keep all sub-epochs. In a run with more than `ARCHIVE_AFTER` of them, a model keeps its current and previous
+Small runs keep all sub-epochs. In a run with more than `COMPACT_AFTER` of them, a model keeps its current and previous
 epoch; older ones are compacted at the end of an epoch. The state keeps each epoch's sums, and the sub-epochs with
 checkpoints in demand: the last of each epoch, and the starting point.
 """
@@ -16,11 +16,11 @@ from cerebro.state.models.model import Model
 from cerebro.state.models.positions import steps_of
 from cerebro.state.models.sub_epochs import EpochSummary, ParallelPlanUsed, mean, totals_of
 
-ARCHIVE_AFTER = 4096
+COMPACT_AFTER = 4096
 """Committed sub-epochs of a run. Not a setting: all readers of a log must compact alike."""
 
 
-def archive(
+def compact(
     model: Model, epochs: int, rows: Mapping[int, int], *, keeps_all: bool = False
 ) -> list[CompletedSubEpoch]:
     """Compact the sub-epochs of a model's first epochs; return its own ones.
@@ -32,8 +32,8 @@ def archive(
     """
     return [
         sub_epoch
-        for epoch in range(model.archived_epochs + 1, epochs + 1)
-        for sub_epoch in model.archive(_summary(model, epoch, rows), keeps_all=keeps_all)
+        for epoch in range(model.compacted_epochs + 1, epochs + 1)
+        for sub_epoch in model.compact(_summary(model, epoch, rows), keeps_all=keeps_all)
     ]
 
 

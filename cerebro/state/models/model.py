@@ -211,7 +211,7 @@ class Model:
         self._metrics.best.clear()
         return lost
 
-    def archive(self, summary: EpochSummary, *, keeps_all: bool = False) -> list[CompletedSubEpoch]:
+    def compact(self, summary: EpochSummary, *, keeps_all: bool = False) -> list[CompletedSubEpoch]:
         """Replace the sub-epochs of the oldest remaining epoch by `summary`.
 
         Keeps the epoch's last sub-epoch and the starting point, or every sub-epoch if `keeps_all`.
@@ -221,8 +221,8 @@ class Model:
         """
         self.summaries.append(summary)
         epoch = len(self.summaries)
-        first, until = self.sub_epochs.archived, self.progress.ends[epoch - 1]
-        gone = self.sub_epochs.archive(
+        first, until = self.sub_epochs.compacted, self.progress.ends[epoch - 1]
+        gone = self.sub_epochs.compact(
             until, range(first, until) if keeps_all else (self.lineage.sub_epochs - 1, until - 1)
         )
         self._metrics.means.pop(epoch, None)
@@ -249,7 +249,7 @@ class Model:
     @property
     def kept_sub_epochs(self) -> list[CompletedSubEpoch]:
         """The model's own sub-epochs that are not compacted."""
-        since = self.lineage.sub_epochs - self.sub_epochs.archived
+        since = self.lineage.sub_epochs - self.sub_epochs.compacted
         return self.sub_epochs.recent[since:] if since > 0 else self.sub_epochs.recent
 
     @property
@@ -276,9 +276,9 @@ class Model:
         return self.progress.trained - self.lineage.partitions
 
     @property
-    def archived_epochs(self) -> int:
+    def compacted_epochs(self) -> int:
         """Number of leading epochs whose sub-epochs are compacted."""
-        return bisect_right(self.progress.ends, self.sub_epochs.archived) if self.sub_epochs.archived else 0
+        return bisect_right(self.progress.ends, self.sub_epochs.compacted) if self.sub_epochs.compacted else 0
 
     @property
     def may_take_back(self) -> bool:
@@ -420,7 +420,7 @@ class Model:
         """Return the sub-epochs of one epoch, in order.
 
         Raises:
-            ArchivedError: the sub-epochs are compacted; see `summaries`.
+            CompactedError: the sub-epochs are compacted; see `summaries`.
         """
         return self.sub_epochs[self.sub_epochs_until(epoch - 1) : self.sub_epochs_until(epoch)]
 

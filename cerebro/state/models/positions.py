@@ -41,9 +41,9 @@ def position_of(
     cuts = {cut, *(_cut(model.configs.versions[number].hyperparams) for number in had)}
     if len(model.sub_epochs) != model.progress.trained or len(cuts) > 1:
         # Partitions read together share one last batch.
-        archived = min(earlier_epochs, model.archived_epochs)
-        first = model.sub_epochs_until(archived)
-        known = model.summaries if archived == len(model.summaries) else model.summaries.until(archived)
+        compacted = min(earlier_epochs, model.compacted_epochs)
+        first = model.sub_epochs_until(compacted)
+        known = model.summaries if compacted == len(model.summaries) else model.summaries.until(compacted)
         step = known.steps + sum(
             steps_of(model, number, completed, rows)
             for number, completed in enumerate(model.sub_epochs[first:sub_epoch], start=first)

@@ -19,7 +19,7 @@ from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.packed_tuples import Compact, Layout, first_vector
 
 
-class ArchivedError(CerebroError):
+class CompactedError(CerebroError):
     """The requested sub-epoch is only in the log."""
 
 
@@ -203,17 +203,17 @@ class CompletedSubEpochs(Sequence[CompletedSubEpoch]):
     """Committed sub-epochs, by number.
 
     Attributes:
-        archived: number of compacted ones, the oldest.
+        compacted: number of compacted ones, the oldest.
         recent: all later ones.
     """
 
-    archived: int = 0
+    compacted: int = 0
     recent: list[CompletedSubEpoch] = field(default_factory=list)
     _pinned: list[_Pinned] = field(default_factory=list)
     """Compacted sub-epochs that stay available, in order. A dict would need twice the memory."""
 
     def __len__(self) -> int:
-        return self.archived + len(self.recent)
+        return self.compacted + len(self.recent)
 
     @overload
     def __getitem__(self, index: int) -> CompletedSubEpoch: ...
@@ -225,11 +225,11 @@ class CompletedSubEpochs(Sequence[CompletedSubEpoch]):
         """Return a sub-epoch or a slice of sub-epochs.
 
         Raises:
-            ArchivedError: one is compacted.
+            CompactedError: one is compacted.
         """
         if isinstance(index, slice):
             sub_epochs = range(*index.indices(len(self)))
-            if not self.archived:
+            if not self.compacted:
                 return self.recent[index]
             return [self._at(sub_epoch) for sub_epoch in sub_epochs]
         if not -len(self) <= index < len(self):
@@ -240,13 +240,13 @@ class CompletedSubEpochs(Sequence[CompletedSubEpoch]):
         """Iterate over all sub-epochs.
 
         Raises:
-            ArchivedError: some are compacted.
+            CompactedError: some are compacted.
         """
         return iter(self[:])
 
     def knows(self, sub_epoch: int) -> bool:
         """True if the sub-epoch with this number is available."""
-        return self.archived <= sub_epoch < len(self) or self._place(sub_epoch) is not None
+        return self.compacted <= sub_epoch < len(self) or self._place(sub_epoch) is not None
 
     def pinned(self, since: int) -> Iterator[CompletedSubEpoch]:
         """Yield the pinned sub-epochs from number `since` on."""
@@ -263,31 +263,31 @@ class CompletedSubEpochs(Sequence[CompletedSubEpoch]):
 
     def until(self, sub_epochs: int) -> CompletedSubEpochs:
         """Return a copy with the first `sub_epochs` sub-epochs."""
-        archived = min(self.archived, sub_epochs)
-        number = bisect_left(self._pinned, archived, key=_number)
+        compacted = min(self.compacted, sub_epochs)
+        number = bisect_left(self._pinned, compacted, key=_number)
         return CompletedSubEpochs(
-            archived=archived,
-            recent=self.recent[: sub_epochs - archived],
+            compacted=compacted,
+            recent=self.recent[: sub_epochs - compacted],
             _pinned=self._pinned[:number],
         )
 
-    def archive(self, sub_epochs: int, pins: Collection[int]) -> list[CompletedSubEpoch]:
+    def compact(self, sub_epochs: int, pins: Collection[int]) -> list[CompletedSubEpoch]:
         """Compact the first `sub_epochs` sub-epochs, except those listed in `pins`; return the removed ones."""
-        gone = self.recent[: sub_epochs - self.archived]
-        for sub_epoch, completed in enumerate(gone, start=self.archived):
+        removed = self.recent[: sub_epochs - self.compacted]
+        for sub_epoch, completed in enumerate(removed, start=self.compacted):
             if sub_epoch in pins:
                 self._pinned.append((sub_epoch, *_SUB_EPOCHS.pack(completed)))
-        del self.recent[: len(gone)]
-        self.archived += len(gone)
-        return gone
+        del self.recent[: len(removed)]
+        self.compacted += len(removed)
+        return removed
 
     def _at(self, sub_epoch: int) -> CompletedSubEpoch:
-        if sub_epoch >= self.archived:
-            return self.recent[sub_epoch - self.archived]
+        if sub_epoch >= self.compacted:
+            return self.recent[sub_epoch - self.compacted]
         place = self._place(sub_epoch)
         if place is None:
-            raise ArchivedError(
-                f"sub-epoch {sub_epoch} is archived: of the first {self.archived} sub-epochs only the ends of epochs "
+            raise CompactedError(
+                f"sub-epoch {sub_epoch} is compacted: of the first {self.compacted} sub-epochs only the ends of epochs "
                 f"are at hand. The log has all: read them by `FitResult.sub_epochs` or the page's schedule"
             )
         _, *found = self._pinned[place]

@@ -235,7 +235,7 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
             since, until = there[name]
             idle[name] -= len(devices) * run.clock.open_s(max(started, since), min(ended, until))
     for name in there:
-        joined, archived_s = run.device_time.compacted_s.get(name, (0.0, 0.0))
+        joined, compacted_s = run.device_time.compacted_s.get(name, (0.0, 0.0))
         if joined == state.workers[name].joined:
-            idle[name] -= archived_s
+            idle[name] -= compacted_s
     return {name: max(0.0, seconds) for name, seconds in idle.items()}

@@ -20,7 +20,7 @@ from cerebro.contract.runs import (
     Request,
 )
 from cerebro.contract.tasks import FittedRef
-from cerebro.state.models.compaction import archive
+from cerebro.state.models.compaction import compact
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.runs.counts import RunCounts
@@ -311,14 +311,14 @@ class Run:
             ):
                 epochs -= 1
         since = max(self.clock.first_work, self.scheduling.reported_until)
-        for sub_epoch in archive(model, epochs, self.fit_rows, keeps_all=self.compaction.keeps_all):
+        for sub_epoch in compact(model, epochs, self.fit_rows, keeps_all=self.compaction.keeps_all):
             self.compaction.until = max(self.compaction.until, sub_epoch.ended)
             self.device_time.compact(sub_epoch, workers, since=since)
         for verification in [*self.verifications.open()]:
             # Its place in training is no longer known (`cerebro.state.models.positions`).
-            if verification.sub_epoch.model == model.id and verification.number < model.sub_epochs.archived:
+            if verification.sub_epoch.model == model.id and verification.number < model.sub_epochs.compacted:
                 self.verifications.drop(
-                    verification.sub_epoch, "its epoch was archived before a worker was free to do it again"
+                    verification.sub_epoch, "its epoch was compacted before a worker was free to do it again"
                 )
 
     def see_report(self, report: EpochCompleted, workers: Mapping[str, Worker]) -> None:

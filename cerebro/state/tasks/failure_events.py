@@ -132,7 +132,7 @@ def _take_back(failure: Failure, run: Run, model: Model) -> bool:
         run.take_back(model)
         return True
     gone = (
-        f"none of the checkpoints of {model.id} since epoch {model.archived_epochs} can be read, and only the log has "
+        f"none of the checkpoints of {model.id} since epoch {model.compacted_epochs} can be read, and only the log has "
         "the sub-epochs before: clone it at its best epoch, or train a new model. "
     )
     model.give_up(failure.model_copy(update={"message": gone + failure.message}))

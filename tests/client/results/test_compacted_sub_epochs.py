@@ -17,7 +17,7 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.errors import LostEventsError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, epoch_report, log_pages
-from tests.state.archived_runs import Undisturbed, archived, epochs_of_all
+from tests.state.compacted_runs import Undisturbed, compacted_history, epochs_of_all
 from tests.state.histories import History
 from tests.state.stories import sub_epoch
 
@@ -39,14 +39,14 @@ class Whole:
 
 def results(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[FitResult, pd.DataFrame]:
     """Return the run's result and the table without compaction."""
-    return both(archived(seed), monkeypatch)
+    return both(compacted_history(seed), monkeypatch)
 
 
 def both(made: History, monkeypatch: pytest.MonkeyPatch, *, page: int = 50) -> tuple[FitResult, pd.DataFrame]:
     """Return the same for any history."""
     monkeypatch.setattr(log_pages, "PAGE", page)
     files = MountedFiles(Volumes.from_environment({}))
-    kept = ExperimentState(name="one", archive_after=None)  # type: ignore[call-arg, unused-ignore]
+    kept = ExperimentState(name="one", compact_after=None)  # type: ignore[call-arg, unused-ignore]
     for event in made.log:
         kept.apply(event)
     expected = FitResult(kept, kept.runs["fit-1"], files).sub_epochs()
@@ -58,7 +58,9 @@ def test_all_compacted_sub_epochs_are_read(seed: int, monkeypatch: pytest.Monkey
     """Also the numbers of the sub-epochs. Without the log the result raises."""
     result, expected = results(seed, monkeypatch)
     pd.testing.assert_frame_equal(sorted_(result.sub_epochs()), sorted_(expected))
-    without = FitResult(archived(seed).state, archived(seed).run, MountedFiles(Volumes.from_environment({})))
+    without = FitResult(
+        compacted_history(seed).state, compacted_history(seed).run, MountedFiles(Volumes.from_environment({}))
+    )
     with pytest.raises(LostEventsError, match="attach"):
         without.sub_epochs()
 
@@ -72,11 +74,11 @@ def sorted_(frame: pd.DataFrame) -> pd.DataFrame:
 
 def test_events_with_the_same_time_on_two_pages_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last compacted sub-epoch and the event before it have the same time, and a page ends between them."""
-    made = archived(0)
+    made = compacted_history(0)
     last = next(n for n, event in enumerate(made.log) if event.time == made.run.compaction.until)
     log = [*made.log]
     log[last - 1] = log[last - 1].model_copy(update={"time": log[last].time})
-    state, whole = (ExperimentState(name="one", archive_after=after) for after in (0, None))
+    state, whole = (ExperimentState(name="one", compact_after=after) for after in (0, None))
     for event in log:
         state.apply(event)
         whole.apply(event)
@@ -107,12 +109,12 @@ def test_a_repeated_sub_epoch_of_an_old_epoch_is_listed_once(
         if made.model("m00").completed_epochs == 4:
             break
     lose(made, "m00", sub_epochs=6)
-    made.state.archive_after = made.run.compaction.threshold = 0
+    made.state.compact_after = made.run.compaction.threshold = 0
     while made.run.counts.active:
         made.step()
         if made.run.is_open and epochs_of_all(made.run) > len(made.run.scheduling.epochs):
             made.tell(epoch_report(made.state, made.run, len(made.run.scheduling.epochs) + 1))
-    assert made.model("m00").archived_epochs > 4
+    assert made.model("m00").compacted_epochs > 4
     result, expected = both(made, monkeypatch, page=10)
     pd.testing.assert_frame_equal(sorted_(result.sub_epochs()), sorted_(expected))
 
@@ -150,7 +152,7 @@ def test_a_range_of_epochs_or_times_selects_the_same_rows(seed: int, monkeypatch
 
 def test_lost_events_before_a_time_range_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Earlier pages are read only for start times; missing ones are computed."""
-    made = archived(3)
+    made = compacted_history(3)
 
     class Broken(Whole):
         def events(self, experiment: str, after: int = 0) -> Sequence[Event]:

@@ -16,7 +16,7 @@ from cerebro.state.snapshots import packed, snapshot_format
 from dispatcher.schedule.window import TimeRange, window_view
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import record
-from tests.state.archived_runs import archived
+from tests.state.compacted_runs import compacted_history
 
 PAGE = "/experiments/one/schedule"
 VIEWS = "/api/views/experiments/one"
@@ -26,7 +26,7 @@ VIEWS = "/api/views/experiments/one"
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A dispatcher over a run with compacted sub-epochs and a snapshot."""
     monkeypatch.setattr(log_pages, "PAGE", 50)
-    bench, made = Bench(), archived(0)
+    bench, made = Bench(), compacted_history(0)
     bench.store.records["one"] = record("one")
     bench.store.logs["one"] = made.log
     bench.store.snapshots["one", snapshot_format()] = packed(made.state)
@@ -41,7 +41,7 @@ def browser(bench: Bench) -> Browser:
 
 def test_older_sub_epochs_are_read_from_the_log(browser: Browser) -> None:
     """Links lead from the newest time range to the first, and each attempt appears on the way."""
-    made, seen, page = archived(0), set[str](), PAGE
+    made, seen, page = compacted_history(0), set[str](), PAGE
     for _ in range(200):
         text = browser.get(page).text
         seen |= set(re.findall(r'<tr data-key="(fit-1/[^"]+?)(?:-note)?"', text))
@@ -82,7 +82,7 @@ def test_figure_and_table_of_a_time_range_agree(browser: Browser) -> None:
     assert bars == attempts != set()
     assert figure["layout"]["xaxis"]["range"][0] == since
     assert sub_epochs["window"]["since_s"] == since
-    made = archived(0)
+    made = compacted_history(0)
     zero = made.run.clock.first_start
     expected = {
         (str(each.key), each.attempt.number)
@@ -97,7 +97,7 @@ def test_unreadable_segments_are_reported(
     bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the page, with the newest sub-epochs, is shown."""
-    log = archived(0).log
+    log = compacted_history(0).log
     segment = Segment(
         first=1,
         last=200,
@@ -127,7 +127,7 @@ def test_unreadable_segments_are_reported(
 
 def test_the_page_of_a_model_shows_its_sub_epochs_of_a_time_range(browser: Browser) -> None:
     """For the time range in the address."""
-    made = archived(0)
+    made = compacted_history(0)
     model = next(iter(made.run.models.values()))
     text = browser.get(f"/experiments/one/models/{model.id}?since=0&until=40").text
     first = f"fit-1/train/{model.id}/e1/"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cerebro.state.models.compaction import ARCHIVE_AFTER
+from cerebro.state.models.compaction import COMPACT_AFTER
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
 
@@ -14,7 +14,7 @@ from cerebro.state.models.model import Model, ModelState
 class RunCompaction:
     """Compaction of a run's old sub-epochs (`cerebro.state.models.compaction`)."""
 
-    threshold: int | None = ARCHIVE_AFTER
+    threshold: int | None = COMPACT_AFTER
     """Number of sub-epochs above which old ones are compacted; `None`: never."""
     keeps_all: bool = False
     """True if compacted sub-epochs stay available, for readers of the full log."""

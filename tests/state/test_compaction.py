@@ -13,9 +13,9 @@ from cerebro.contract.runs import FitPlan, NewModel
 from cerebro.state import ExperimentState, Model, Run, TaskState, epoch_report, schedule_now
 from cerebro.state.models.parallel_plans import describe_plans
 from cerebro.state.models.positions import position_of
-from cerebro.state.models.sub_epochs import ArchivedError
+from cerebro.state.models.sub_epochs import CompactedError
 from cerebro.state.snapshots import packed, unpacked
-from tests.state.archived_runs import archived, epochs_of_all
+from tests.state.compacted_runs import compacted_history, epochs_of_all
 from tests.state.histories import History
 from tests.state.soundness import assert_sound
 
@@ -56,9 +56,9 @@ def test_compaction_changes_no_model_task_or_schedule(
         has_parallel_plans=has_parallel_plans,
         has_gangs=has_gangs,
     )
-    history.state.archive_after = history.run.compaction.threshold = after
-    whole = ExperimentState(name="one", archive_after=None)
-    beside = ExperimentState(name="one", archive_after=after, keeps_archived=True)
+    history.state.compact_after = history.run.compaction.threshold = after
+    whole = ExperimentState(name="one", compact_after=None)
+    beside = ExperimentState(name="one", compact_after=after, keeps_compacted=True)
     for event in history.log:
         whole.apply(event)
         beside.apply(event)
@@ -150,27 +150,27 @@ def assert_same_schedule(one: ExperimentState, whole: ExperimentState, now: floa
         assert vars(first) == pytest.approx(vars(second))
 
 
-def test_access_to_a_compacted_sub_epoch_raises_archived_error() -> None:
+def test_access_to_a_compacted_sub_epoch_raises_compacted_error() -> None:
     """Access raises a specific error, not IndexError; the last sub-epochs of epochs stay available."""
     history = History(Random(1), validated=False, epochs=EPOCHS)
-    history.state.archive_after = history.run.compaction.threshold = 0
-    while not any(model.sub_epochs.archived > 2 for model in history.run.models.values()):
+    history.state.compact_after = history.run.compaction.threshold = 0
+    while not any(model.sub_epochs.compacted > 2 for model in history.run.models.values()):
         history.step()
         if history.run.is_open and len(history.run.scheduling.epochs) < (e := epochs_of_all(history.run)):
             history.tell(epoch_report(history.state, history.run, e))
-    model = next(m for m in history.run.models.values() if m.sub_epochs.archived > 2)
+    model = next(m for m in history.run.models.values() if m.sub_epochs.compacted > 2)
     last = model.sub_epochs_until(1) - 1
     assert model.sub_epochs[last].epoch == 1
-    with pytest.raises(ArchivedError, match="sub-epoch 2 is archived"):
+    with pytest.raises(CompactedError, match="sub-epoch 2 is compacted"):
         model.sub_epochs[2]
-    with pytest.raises(ArchivedError):
+    with pytest.raises(CompactedError):
         list(model.sub_epochs)
 
 
 def test_a_compacted_task_counts_as_committed() -> None:
     """Its task counts as done; only the log has its attempts."""
-    run = archived(0).run
-    model = next(each for each in run.models.values() if each.archived_epochs > 2)
+    run = compacted_history(0).run
+    model = next(each for each in run.models.values() if each.compacted_epochs > 2)
     for partition in model.partitions:
         key = f"{run.id}/train/{model.id}/e1/p{partition}"
         assert run.find(key).state is TaskState.COMMITTED
@@ -182,7 +182,7 @@ def test_a_compacted_task_counts_as_committed() -> None:
 def test_the_fold_keeps_best_and_unvalidated_epochs(seed: int, validated: bool, after: int | None) -> None:
     """The fold keeps the best epoch of each metric and the epochs that await validation."""
     history = History(Random(seed), validated=validated, epochs=EPOCHS)
-    history.state.archive_after = history.run.compaction.threshold = after
+    history.state.compact_after = history.run.compaction.threshold = after
     for _ in range(200):
         history.step()
         for model in history.run.models.values():
