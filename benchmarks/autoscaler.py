@@ -225,7 +225,7 @@ def benchmark() -> list[Figure]:
             sense="at most",
         ),
         Figure(
-            what="changes of the number of workers that were taken back within an hour, per run",
+            what="changes of the number of workers that were undone within an hour, per run",
             measured=f"{flaps} in {SCENARIOS} runs",
             ratio=flaps / SCENARIOS,
             bar=0.1,

@@ -81,7 +81,7 @@ def _figure(found: dict[str, float], who: str) -> Figure:
             f"first start {found['first_start_ms']:.0f} ms after the request; the workers ended within "
             f"{found['tail_s']:.2f} s of each other",
             f"{found['late']:.0f} sub-epochs had to wait for their assignment, {found['waited_s']:.2f} s in all; "
-            f"{found['revoked']:.0f} queued sub-epochs were taken back for an idle worker",
+            f"{found['revoked']:.0f} queued sub-epochs were revoked for an idle worker",
             "processor seconds: "
             + ", ".join(f"{key[4:]} {value:.1f}" for key, value in found.items() if key.startswith("cpu_")),
         ),

@@ -118,7 +118,7 @@ def _worker(log: Log, deleted: float) -> Figure:
         sense="at most",
         measure="s",
         notes=(
-            f"the sub-epoch was given back {interrupted[0]['time'] - deleted:.2f} s after the deletion, the new pod "
+            f"the sub-epoch was released {interrupted[0]['time'] - deleted:.2f} s after the deletion, the new pod "
             f"had "
             f"registered after {back - deleted:.1f} s",
             _outcome(log),

@@ -171,11 +171,11 @@ class PartitionLoader:
                 batch = self._batch(columns)
                 columns.clear()
                 if clock is not None:
-                    clock.hand_out()
+                    clock.start_step()
                 yield batch
                 del batch  # free it before the next is gathered, which reuses its cached memory
                 if clock is not None:
-                    clock.take_back()
+                    clock.end_step()
         if clock is not None and self.reading is not None:
             self.reading.on_pass(clock.times())
 
@@ -221,7 +221,7 @@ class _PassClock:
     def __init__(self) -> None:
         self._gathered: list[tuple[int, float, float, int]] = []
         """(rows, seconds, seconds without storage waits, bytes) of each batch; appending is atomic."""
-        self._step_s, self._used, self._handed_out = 0.0, 0, 0.0
+        self._step_s, self._used, self._step_started = 0.0, 0, 0.0
 
     def timed(self, gather: Callable[[Gathering], _HostBatch]) -> Callable[[Gathering], _HostBatch]:
         def measured(planned: Gathering) -> _HostBatch:
@@ -235,13 +235,13 @@ class _PassClock:
 
         return measured
 
-    def hand_out(self) -> None:
+    def start_step(self) -> None:
         """Record that the consumer starts to use a batch."""
-        self._handed_out = time.perf_counter()
+        self._step_started = time.perf_counter()
 
-    def take_back(self) -> None:
+    def end_step(self) -> None:
         """Record that the consumer requests the next batch."""
-        self._step_s += time.perf_counter() - self._handed_out
+        self._step_s += time.perf_counter() - self._step_started
         self._used += 1
 
     def times(self) -> PassTimes:

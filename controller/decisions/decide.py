@@ -239,9 +239,9 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
         if exclusion is not None:
             yield from _ask_for(state, known, f"{name}: {exclusion.reason}", snapshot.now)
         elif loss is not None:
-            yield from _take_back(state, known, loss.exit, loss.how)
+            yield from _revoke_tasks(state, known, loss.exit, loss.how)
         elif known.stale_tasks and view is not None:
-            yield from _take_back(state, known, view.previous_exit, Liveness.GONE, known.stale_tasks)
+            yield from _revoke_tasks(state, known, view.previous_exit, Liveness.GONE, known.stale_tasks)
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 120.0
@@ -261,7 +261,7 @@ def _loss(known: Worker, view: WorkerView | None) -> Absence | None:
     return None if known.is_alive else Absence(how=Liveness.SILENT, exit=SILENT)
 
 
-def _take_back(
+def _revoke_tasks(
     state: ExperimentState, worker: Worker, exit: Exit, how: Liveness, tasks: Collection[str] | None = None
 ) -> Iterator[Step]:
     """Revoke a worker's tasks where allowed.

@@ -305,7 +305,7 @@ class FitDispatch:
                 case TaskFailed() | TaskRevoked():
                     self.dispatch_state.release(index)
                     self._update_parallel_plans(state.runs[self.run], model)
-        self._take_back(state.runs[self.run], model, index)
+        self._reopen_lost(state.runs[self.run], model, index)
         if key.kind == "train":
             self.retries.update(state.runs[self.run].task(key))
         if model.is_cut_short and model.busy is None:
@@ -336,7 +336,7 @@ class FitDispatch:
             dispatch_state.free[placement.worker] += started.gpus - devices
             dispatch_state.running[placement.model] = started._replace(gpus=devices)
 
-    def _take_back(self, run: Run, model: Model, index: int) -> None:
+    def _reopen_lost(self, run: Run, model: Model, index: int) -> None:
         """Reopen sub-epochs after a checkpoint was lost: one partition or set, or several if earlier
         checkpoints were removed.
         """

@@ -1,4 +1,4 @@
-"""The end of a run: its outcome, its error for people, and the tasks to take back before. Pure."""
+"""The end of a run: its outcome, its error for people, and the tasks to revoke before. Pure."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ DISRUPTIONS: Final[Mapping[str, Meaning]] = {
         _TAKEN, "a pod of higher priority takes its place: see priorityClasses.worker"
     ),
     "DeletionByTaintManager": Meaning(
-        _TAKEN, "its node was tainted, as before a spot instance is taken back, or does not answer"
+        _TAKEN, "its node was tainted, as before a spot instance is reclaimed, or does not answer"
     ),
     "DeletionByPodGC": Meaning(_TAKEN, "its node was removed from the cluster"),
     "TerminationByKubelet": Meaning(_TAKEN, "its node shuts down or needs its resources: {}"),

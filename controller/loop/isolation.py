@@ -79,7 +79,7 @@ class Isolation:
             state = repair_state(
                 each.core.state, partial(self._events, experiment), partial(restored, self._kvs)
             )
-            self._take_back(state)
+            self._revoke_open_tasks(state)
         why = Unreadable(seq=error.seq, reason=error.reason or str(error), by=self._holder, time=time.time())
         self._kvs.quarantine(experiment, why, self._term())
 
@@ -93,7 +93,7 @@ class Isolation:
         self._term()
         return self._kvs.events(experiment, after)
 
-    def _take_back(self, state: ExperimentState) -> None:
+    def _revoke_open_tasks(self, state: ExperimentState) -> None:
         """Revoke every attempt known to be open."""
         tasks = [task for run in state.runs.values() if run.is_open for task in run.tasks.open.values()]
         steps = [revoke_task(task, _QUARANTINED, force=True) for task in tasks]

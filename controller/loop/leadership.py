@@ -134,11 +134,11 @@ def resign(server: str, token: str, holder: str, process: str) -> None:
         holder, process: as in `Settings`.
     """
 
-    def give_back() -> None:
+    def release_lease() -> None:
         kvs = KvsClient(server, token, retry_for_s=0.0, timeout_s=_LIMIT_S)
         with contextlib.suppress(CerebroError):
             kvs.lead(holder, SOON_S, process=process)
 
-    thread = threading.Thread(target=give_back, name="resign", daemon=True)
+    thread = threading.Thread(target=release_lease, name="resign", daemon=True)
     thread.start()
     thread.join(_LIMIT_S)

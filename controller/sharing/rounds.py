@@ -160,11 +160,11 @@ class Sharing:
         # Queue only now: a task that could run at once elsewhere would be revoked. Skip runs that have just
         # revoked a task, because an idle device gets it in the next round.
         self._arbiter.see(now, view.claims())
-        have_taken_back = {ref for ref, (_, run) in named.items() if _has_back(run, previous[ref])}
+        have_revoked = {ref for ref, (_, run) in named.items() if _has_revoked(run, previous[ref])}
         ending = [_guard(core, _ending, core, run, now) for core, run in view.still()]
         followed = {place for places in ending for place in places} - unoffered - taken
         for turn in self._arbiter.turns((), followed):
-            if turn.ref.experiment in self._skipped or turn.ref in have_taken_back:
+            if turn.ref.experiment in self._skipped or turn.ref in have_revoked:
                 continue
             core, run = named[turn.ref]
             # Add full slots with a replaceable queued sub-epoch: this costs no other run its turn.
@@ -343,7 +343,7 @@ def _wide(state: ExperimentState, fit: FitDispatch) -> Iterator[tuple[list[Worke
             )
 
 
-def _has_back(run: Run, previous: Set[str]) -> bool:
+def _has_revoked(run: Run, previous: Set[str]) -> bool:
     """True if an open task became pending again. A task that was committed during the round does not count."""
     return any(run.find(key).state is TaskState.PENDING for key in previous - run.tasks.open.keys())
 

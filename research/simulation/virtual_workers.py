@@ -244,12 +244,12 @@ class VirtualWorkers:
         pod.leaving = _PREEMPTED
         failure = Failure(kind=FailureKind.PREEMPTED, message=_PREEMPTED.reason)
         for worker in self._on(pod):
-            given_back = [item for item in (*worker.running, *worker.queue) if not item.member]
+            released = [item for item in (*worker.running, *worker.queue) if not item.member]
             worker.running, worker.queue = [], [item for item in worker.queue if item.member]
-            saved = [save for item in given_back for save in self._saved(worker, item)]
+            saved = [save for item in released for save in self._saved(worker, item)]
             failed = [
                 api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
-                for item in given_back
+                for item in released
             ]
             self._report(worker, [*saved, *failed])
         self._at(outage.start + _GRACE_S, partial(self._go_away, outage))
@@ -312,7 +312,7 @@ class VirtualWorkers:
                 if item.check:
                     self._check(worker)
                 elif item.preempt:
-                    self._give_back(worker, item)
+                    self._release(worker, item)
                 elif item.cancel:
                     worker.queue = [each for each in worker.queue if _name_of(each) != _name_of(item)]
                     worker.running = [each for each in worker.running if _name_of(each) != _name_of(item)]
@@ -335,7 +335,7 @@ class VirtualWorkers:
 
         self._at(self._now() + CHECK_S, tell)
 
-    def _give_back(self, worker: _Worker, asked: InboxItem) -> None:
+    def _release(self, worker: _Worker, asked: InboxItem) -> None:
         """Release the task at its next batch, which is now."""
         named = _name_of(asked)
         item = next((r for r in worker.running if _name_of(r) == named), None)

@@ -208,9 +208,9 @@ def test_no_task_is_revoked_for_a_model_that_must_run_alone() -> None:
     run = fit_of(fit)
     assert run.state is RunState.FINISHED
     failed = [event.time for event in fit.log if isinstance(event, TaskFailed)]
-    taken_back = [event for event in fit.log if isinstance(event, TaskRevoked)]
+    revoked = [event for event in fit.log if isinstance(event, TaskRevoked)]
     started = [event for event in fit.log if isinstance(event, TaskStarted) and "/m08/" in event.task]
     again = [event.time for event in started if event.attempt > 1]
     assert len(failed) == len(again) == 9
     for began, ended in zip(failed, again, strict=True):
-        assert not [event for event in taken_back if began <= event.time < ended]
+        assert not [event for event in revoked if began <= event.time < ended]

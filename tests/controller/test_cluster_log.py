@@ -68,7 +68,7 @@ REMOVED = "it was removed and is no longer registered"
         pytest.param([joined()], AWAY, (), (), [LOST], id="lost"),
         pytest.param([joined(), LOST], AWAY, (), (), [], id="lost already"),
         pytest.param([joined(), LOST], HERE, (), (), [joined()], id="back"),
-        pytest.param([joined(), LOST], HERE, (), ("w0",), [], id="back, with tasks to be taken back"),
+        pytest.param([joined(), LOST], HERE, (), ("w0",), [], id="back, with tasks to revoke"),
         pytest.param(
             [joined()],
             replace(HERE, incarnation="b"),

@@ -17,7 +17,7 @@ from cerebro.contract.rest import api
 from cerebro.contract.tasks import Failure, FailureKind, Member, TaskBody, TrainTask
 from cerebro.state import ModelState, Run, TaskKey
 from cerebro.state.experiment import fold
-from controller.decisions.decide import _take_back
+from controller.decisions.decide import _revoke_tasks
 from controller.scaling.cluster_snapshot import SILENT, Liveness
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
@@ -188,6 +188,6 @@ def test_a_leaders_lease_does_not_protect_a_silent_member(silent: int, is_forced
     key = sub_epoch(1, 0)._replace(other_partitions=(1,))
     story.assign(key, 0, others=(Member(worker="worker-1", partition=1),))
     worker = story.state.workers[f"worker-{silent}"]
-    (step,) = _take_back(story.state, worker, SILENT, Liveness.SILENT)
+    (step,) = _revoke_tasks(story.state, worker, SILENT, Liveness.SILENT)
     assert isinstance(step, api.Revoke)
     assert (step.task, step.worker, step.force) == (str(key), "worker-0", is_forced)

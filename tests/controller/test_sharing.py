@@ -133,8 +133,8 @@ def test_stopping_one_run_does_not_affect_another(at: float) -> None:
     assert_apart(simulation)
 
 
-@pytest.mark.parametrize("is_taken_back", [False, True])
-def test_a_commit_within_a_round_does_not_prevent_queueing(*, is_taken_back: bool) -> None:
+@pytest.mark.parametrize("is_revoked", [False, True])
+def test_a_commit_within_a_round_does_not_prevent_queueing(*, is_revoked: bool) -> None:
     """The store's answer contains the commit. Only a run that has just revoked a task queues none."""
     story, other = Story(), Story()
     asked = EtlRequest(code=SHA, code_fingerprint=SHA)
@@ -151,11 +151,11 @@ def test_a_commit_within_a_round_does_not_prevent_queueing(*, is_taken_back: boo
             queueing = frozenset(places_of(story.state) - each.excluded_slots)
         if not ended:
             ended = True
-            if is_taken_back:
+            if is_revoked:
                 story.tell(TaskRevoked(task=str(tasks[1]), attempt=1, worker="worker-1", reason="-"))
             else:
                 story.commit(tasks[1], 1, TaskResult(rows=4))
-    assert queueing == (frozenset() if is_taken_back else {Place("worker-0", NO_DEVICE)})
+    assert queueing == (frozenset() if is_revoked else {Place("worker-0", NO_DEVICE)})
 
 
 def test_a_changed_priority_changes_the_shares() -> None:

@@ -97,14 +97,14 @@ def test_a_stopped_model_frees_its_worker_at_once() -> None:
     log = simulation.log
     (at,) = [n for n, event in enumerate(log) if event.type == "ModelStopRequested"]
     asked = next(event for event in log[at:] if isinstance(event, TaskAsked))
-    given_back = next(event for event in log[at:] if isinstance(event, TaskFailed))
+    released = next(event for event in log[at:] if isinstance(event, TaskFailed))
     started = next(
-        event for event in log[at:] if isinstance(event, TaskStarted) and event.worker == given_back.worker
+        event for event in log[at:] if isinstance(event, TaskStarted) and event.worker == released.worker
     )
     assert "m00" in asked.task
-    assert asked.task == given_back.task
-    assert given_back.failure.kind is FailureKind.PREEMPTED
-    assert asked.time == given_back.time == started.time == 1.0
+    assert asked.task == released.task
+    assert released.failure.kind is FailureKind.PREEMPTED
+    assert asked.time == released.time == started.time == 1.0
     assert states(simulation) == {"m00": "stopped", "m01": "finished", "m02": "finished"}
     assert fold(EXPERIMENT, log).runs["fit-1"].state is RunState.FINISHED
 

@@ -102,17 +102,17 @@ class OccupancyContract:
         assert bench.step("commit", task=B) == "done"
         assert bench.step("start", task=C) == "done"
 
-    @pytest.mark.parametrize("end", ["commit", "fail", "give back", "revoke", "take back"])
+    @pytest.mark.parametrize("end", ["commit", "fail", "release", "revoke", "revoke unstarted"])
     def test_an_ended_attempt_frees_its_device_once(self, bench: Bench, end: str) -> None:
         bench.store.register(worker("a", devices=1))
         assert bench.assign(task=A) == bench.assign(task=B) == "done"
-        if end not in ("give back", "take back"):
+        if end not in ("release", "revoke unstarted"):
             assert bench.step("start", task=A) == "done"
         for outcome in ("done", "already"):
-            if end in ("revoke", "take back"):
+            if end in ("revoke", "revoke unstarted"):
                 assert bench.revoke(task=A, force=True) == outcome
             else:
-                assert bench.step("fail" if end == "give back" else end, task=A) == outcome
+                assert bench.step("fail" if end == "release" else end, task=A) == outcome
         assert bench.assign(task=C) == "done"
         assert bench.assign(task=D) == "refused"
         assert bench.step("start", task=C) == "refused"

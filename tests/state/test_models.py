@@ -122,7 +122,7 @@ def test_checkpoints_that_may_be_read_are_kept(
     """These are the last two, each epoch that awaits validation, and the best epoch."""
     model = model_of([[{"loss": value}] * partitions for value in values])
     for _ in range(min(popped, len(model.sub_epochs) - 1)):
-        model.take_back()
+        model.roll_back()
     for epoch in validated.intersection(range(1, model.completed_epochs + 1)):
         model.validate(epoch, {"loss": 1.0 / epoch})
     needed = model.needed_checkpoints("loss", mode, validated=is_validated)

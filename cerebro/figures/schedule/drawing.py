@@ -342,7 +342,7 @@ def _description(
     were = "was" if num_failed == 1 else "were"
     return (
         summary
-        + (f" {counted(num_failed, 'attempt')} failed or {were} taken back." if num_failed else "")
+        + (f" {counted(num_failed, 'attempt')} failed or {were} revoked." if num_failed else "")
         + plan
     )
 

@@ -195,8 +195,8 @@ class Model:
     def _add_config(self) -> None:
         self.configs.add(self.hyperparams, max(self.horizon, self.epochs))
 
-    def take_back(self) -> CompletedSubEpoch:
-        """Undo the newest sub-epoch. Check `may_take_back` first."""
+    def roll_back(self) -> CompletedSubEpoch:
+        """Undo the newest sub-epoch. Check `can_roll_back` first."""
         self.checkpoints.saved = None
         was_only = self.own_sub_epochs == 1
         lost = self.sub_epochs.pop()
@@ -281,7 +281,7 @@ class Model:
         return bisect_right(self.progress.ends, self.sub_epochs.compacted) if self.sub_epochs.compacted else 0
 
     @property
-    def may_take_back(self) -> bool:
+    def can_roll_back(self) -> bool:
         """True if the newest sub-epoch can be undone; a compacted one cannot."""
         return bool(self.sub_epochs.recent)
 

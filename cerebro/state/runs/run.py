@@ -356,9 +356,9 @@ class Run:
             if until > max(model.sub_epochs_until(epoch - 1), model.lineage.sub_epochs):
                 yield model.sub_epochs[until - 1].ended
 
-    def take_back(self, model: Model) -> None:
+    def roll_back(self, model: Model) -> None:
         """Undo a model's newest sub-epoch, because its checkpoint is lost."""
-        lost = model.take_back()
+        lost = model.roll_back()
         key = lost.key(self.id, model.id)
         task = self.tasks.by_key.setdefault(
             str(key), Task(key=key, state=TaskState.COMMITTED, attempts=[lost.as_attempt()])

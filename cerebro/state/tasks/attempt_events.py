@@ -156,11 +156,11 @@ def _close(
             )
             task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
             _see_work(run, task)
-            is_given_back = event.failure.kind is FailureKind.PREEMPTED
+            is_released = event.failure.kind is FailureKind.PREEMPTED
             newest = task.attempts[-1]
             # In a gang another worker may be draining; it reports that itself.
             worker.is_ending |= (
-                is_given_back and newest.release_requested_at is None and not newest.other_members
+                is_released and newest.release_requested_at is None and not newest.other_members
             )
             is_device = event.failure.kind is FailureKind.DEVICE
             # For machine failures the task's message has the count.

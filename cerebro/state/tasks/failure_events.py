@@ -118,18 +118,18 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
         model.give_up(failure)
         return
     there = run.kept_checkpoints(model)
-    _take_back(failure, run, model)
+    _roll_back(failure, run, model)
     if model.is_pruned:
         # No sub-epoch can start from a removed checkpoint: go back to an available one.
         while len(model.sub_epochs) > model.lineage.sub_epochs and model.sub_epochs[-1].file not in there:
-            if not _take_back(failure, run, model):
+            if not _roll_back(failure, run, model):
                 return
 
 
-def _take_back(failure: Failure, run: Run, model: Model) -> bool:
+def _roll_back(failure: Failure, run: Run, model: Model) -> bool:
     """Undo the newest sub-epoch, or fail the model if it is compacted."""
-    if model.may_take_back:
-        run.take_back(model)
+    if model.can_roll_back:
+        run.roll_back(model)
         return True
     gone = (
         f"none of the checkpoints of {model.id} since epoch {model.compacted_epochs} can be read, and only the log has "

@@ -178,7 +178,7 @@ class AttemptRunner:
     def _verdict(self) -> Failure | None:
         """Return why the attempt has to end, after killing its process, or `None`."""
         if self._lease.is_lost or self._drain.is_superseded:
-            return self._kill(FailureKind.PREEMPTED, "the attempt was taken back")
+            return self._kill(FailureKind.PREEMPTED, "the attempt was revoked")
         if not self._has_preempted and (self._drain.is_requested or self._lease.release_reason):
             self._has_preempted = True
             why, left_s = self._lease.release_reason, YIELD_S

@@ -76,10 +76,10 @@ def test_the_best_model_is_found_again_after_its_loss() -> None:
     table = read_model.table(run)
     first = table.best()
     assert first is not None
-    run.models[first.id].take_back()
-    run.models[first.id].take_back()
-    run.models[first.id].take_back()
-    run.models[first.id].take_back()
+    run.models[first.id].roll_back()
+    run.models[first.id].roll_back()
+    run.models[first.id].roll_back()
+    run.models[first.id].roll_back()
     table.invalidate(first.id)
     second = table.best()
     assert second is not None

@@ -78,14 +78,14 @@ def test_a_refused_speculative_start_leaves_nothing(
     checkpoints = tmp_path / "checkpoints/one/fit-1/m01"
     left = checkpoints / checkpoint_file(sub_epoch=0, epoch=1, partition=1, attempt=1)
 
-    def take_back(task: str) -> None:
+    def revoke_attempt(task: str) -> None:
         if task == key and not pids:
             checkpoints.mkdir(parents=True)
             left.touch()  # as if it had finished
             pids.extend(agents.begun(1, rank) for rank in ranks)
             assert agents.bench.decide(revoke) == ["done"]
 
-    before_grant.append(take_back)
+    before_grant.append(revoke_attempt)
     agents.gate(0).touch()
     until(lambda: bool(pids) and not any(map(is_running, pids)), "the processes of a refused sub-epoch ends")
     agents.gate(1).touch()

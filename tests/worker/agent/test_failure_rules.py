@@ -85,7 +85,7 @@ def test_a_quarantine_rule_blames_the_machine(log: Path) -> None:
 )
 def test_preemptions_and_revocations_match_no_rule(log: Path, kind: FailureKind) -> None:
     """A revoked sub-epoch's output must not prevent its retry."""
-    failure = Failure(kind=kind, message="taken back")
+    failure = Failure(kind=kind, message="revoked")
     assert apply_rules(failure, log, (FailureRule(name="all", pattern=".", action="no_retry"),)) == failure
 
 

@@ -55,7 +55,7 @@ def test_the_end_of_an_attempt_does_not_affect_other_devices(agents: Agents) -> 
     lost = agents.begun(7)
     step = api.Revoke(task=revoked, attempt=1, worker="worker-0", reason="stopped", force=True)
     assert agents.bench.decide(step) == ["done"]
-    until(lambda: not is_running(lost), "the process of the attempt that was taken back ends")
+    until(lambda: not is_running(lost), "the process of the revoked attempt ends")
     assert isinstance(agents.end_of(agents.give(8, "work", devices=(1,))), TaskCommitted)
     assert is_running(pid)
     agents.gate(0).touch()
