@@ -26,7 +26,10 @@ from urllib.parse import urlsplit
 
 from cerebro.contract.records import Device, Replica, WorkerRecord, WorkerUsage
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, InboxItem, TaskResult
+from cerebro.contract.tasks.bodies import KINDS, EtlTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.inbox import InboxItem
+from cerebro.contract.tasks.results import TaskResult
 
 REPORT_S, LEASE_S, INBOX_S = 2.0, 10.0, 20.0
 """As in the agent's settings and loop."""

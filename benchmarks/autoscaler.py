@@ -22,7 +22,7 @@ from cerebro.contract.events import Event, ForecastMade, RunStarted
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest, Goal
 from cerebro.contract.stored.history import SubEpochHistory
-from cerebro.contract.tasks import EtlTask, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import EtlTask, TaskBody, TrainTask
 from cerebro.state import Run
 from cerebro.state.runs.goals import worker_hours
 from controller.planning.answering import answer

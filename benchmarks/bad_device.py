@@ -13,7 +13,8 @@ import zlib
 from benchmarks.figure import Figure
 from cerebro.contract.events import RunStarted, TaskFailed
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ModelState
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, Scenario

@@ -34,17 +34,10 @@ from cerebro.contract.events import (
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators, Replica
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import (
-    CheckpointRef,
-    Curve,
-    CurvePoint,
-    Failure,
-    FailureKind,
-    TaskBody,
-    TaskResult,
-    Timings,
-    TrainTask,
-)
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import Curve, CurvePoint, TaskResult, Timings
 from cerebro.scheduling.policies import is_by_priority_score
 from cerebro.state import Run, TaskKey
 from controller.decisions.core import Core

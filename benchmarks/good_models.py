@@ -21,7 +21,7 @@ from benchmarks.figure import Figure
 from benchmarks.training import CLASSES, FEATURES, preprocessed, run_events
 from cerebro import Scheduling, SubEpochSpec
 from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.scheduling.policies import DEFAULT_POLICY
 
 _WORKERS, _EPOCHS, _BATCHES, _SIZE, _PAUSE_S = 2, 2, 80, 4, 0.2

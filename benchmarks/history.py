@@ -19,7 +19,7 @@ from cerebro.contract.events import Event, RunStarted
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.stored.history import SubEpochHistory
-from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from research.simulation.cluster import Simulation
 from research.simulation.history import history_of
 from research.simulation.scenario import DATASET, Scenario

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.figure import Figure
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.worker.training.checkpoints import checkpoint
 from cerebro.worker.training.checkpoints.storable import state_bytes
 from cerebro.worker.training.sub_epoch import Trainee, restore

@@ -14,7 +14,11 @@ import time
 from dataclasses import replace
 
 from cerebro.contract.records import Replica
-from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, Failure, InboxItem, TaskResult
+from cerebro.contract.tasks.bodies import KINDS, EtlTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure
+from cerebro.contract.tasks.inbox import InboxItem
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.execution import Execution

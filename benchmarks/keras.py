@@ -25,7 +25,8 @@ import numpy as np
 
 from benchmarks.figure import Figure
 from cerebro import KerasSubEpochSpec
-from cerebro.contract.tasks import CheckpointRef, Position, TrainTask
+from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.keras.backend import BACKENDS, CORES
 
 BAR = 0.9

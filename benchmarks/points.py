@@ -21,7 +21,7 @@ from benchmarks.services import ControlPlane, control_plane
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import Position, TrainTask
+from cerebro.contract.tasks.bodies import Position, TrainTask
 from cerebro.errors import ClusterError
 from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.runtime.kvs.client import KvsClient

@@ -34,7 +34,8 @@ from cerebro.contract.events import (
 from cerebro.contract.records import Hyperparameters, Replica
 from cerebro.contract.rest import api
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs.client import KvsClient
 

@@ -28,7 +28,7 @@ from cerebro.contract.events import Event, RunStarted
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.search import ASHA, ChoiceOf, LogUniform, SearchRequest, Space
-from cerebro.contract.tasks import EvaluateTask, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import EvaluateTask, TaskBody, TrainTask
 from cerebro.errors import ClusterError
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, Scenario

@@ -16,7 +16,7 @@ from cerebro.contract.events import RunStarted
 from cerebro.contract.priority import NORMAL, weight
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
 from cerebro.state import Run
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario

@@ -15,7 +15,7 @@ from benchmarks.figure import Figure
 from cerebro.contract.events import RunStarted, TaskCommitted
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import EtlTask, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import EtlTask, TaskBody, TrainTask
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, Scenario
 

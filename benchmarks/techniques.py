@@ -24,7 +24,7 @@ from benchmarks.figure import Figure
 from benchmarks.training import Perceptron, between_s, preprocessed, run_events
 from cerebro import Experiment, Limits, Parallelism
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
-from cerebro.contract.tasks import Timings
+from cerebro.contract.tasks.results import Timings
 
 DDP_BAR, FSDP_BAR, GAP_BAR, FILE_BAR, KILL_BAR_S = 0.85, 0.70, 2.0, 1.3, 1.0
 _ROWS = 2048

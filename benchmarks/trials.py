@@ -26,7 +26,9 @@ from benchmarks.figure import Figure
 from benchmarks.training import CLASSES, FEATURES, Perceptron
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import CheckpointRef, Position, TaskResult, TrainTask, TrialTask
+from cerebro.contract.tasks.bodies import Position, TrainTask, TrialTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import DeviceKind, TrialOutcome
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows

@@ -38,7 +38,10 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.rest import api
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, TrainTask
+from cerebro.contract.tasks.bodies import TrainTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.kvs.client import KvsClient
 from kvs_api.store import keys
 

@@ -21,7 +21,8 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskRevoked,
 )
-from cerebro.contract.tasks import KINDS, FailureKind
+from cerebro.contract.tasks.bodies import KINDS
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.usage.volumes import VolumeCollector
 from cerebro.runtime.web.health import registry
 from cerebro.state import TaskKey

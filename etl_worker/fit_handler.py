@@ -10,7 +10,8 @@ from __future__ import annotations
 import shutil
 import time
 
-from cerebro.contract.tasks import FittingTask, TaskBody, TaskResult, Timings
+from cerebro.contract.tasks.bodies import FittingTask, TaskBody
+from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.errors import SpecError
 from cerebro.state import TaskKey
 from cerebro.usercode.checks import NO_TRAINING_ROWS, check_etl_spec, fits

@@ -15,7 +15,8 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 
-from cerebro.contract.tasks import EtlTask, ShardSet, TaskBody, TaskResult, Timings
+from cerebro.contract.tasks.bodies import EtlTask, TaskBody
+from cerebro.contract.tasks.results import ShardSet, TaskResult, Timings
 from cerebro.data.files.durable import write_json
 from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows

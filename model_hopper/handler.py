@@ -25,9 +25,7 @@ import torch
 # that time as process start and not as training.
 import torch._dynamo
 
-from cerebro.contract.tasks import (
-    MAX_WARNINGS,
-    CheckpointRef,
+from cerebro.contract.tasks.bodies import (
     EtlTask,
     EvaluateTask,
     FittingTask,
@@ -35,16 +33,14 @@ from cerebro.contract.tasks import (
     ModelTask,
     Position,
     PredictTask,
-    Savepoint,
     SearchTask,
     TaskBody,
-    TaskResult,
-    Timings,
     TrainTask,
     TrialTask,
-    VerificationOutcome,
     VerificationTask,
 )
+from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
+from cerebro.contract.tasks.results import MAX_WARNINGS, TaskResult, Timings, VerificationOutcome
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.data.prefetch_tuning import ReadingAhead

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from cerebro.contract.tasks import MAX_DIFFERENCES, VerificationOutcome
+from cerebro.contract.tasks.results import MAX_DIFFERENCES, VerificationOutcome
 from cerebro.state.tasks.verifications import differing_metrics
 from cerebro.worker.training.checkpoints import comparison
 from cerebro.worker.training.checkpoints.checkpoint import State

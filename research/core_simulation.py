@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.errors import InstanceError
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.policies import DEFAULT_POLICY

@@ -18,7 +18,8 @@ import torch
 # See `model_hopper.handler`.
 import torch._dynamo
 
-from cerebro.contract.tasks import InspectTask, TaskBody, TaskResult, Timings, TrialTask
+from cerebro.contract.tasks.bodies import InspectTask, TaskBody, TrialTask
+from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.data.fields import Layout
 from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import read_manifest

@@ -15,7 +15,7 @@ import torch
 
 from cerebro.contract.parallel_plans import TechniqueChoice
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import InspectTask
+from cerebro.contract.tasks.bodies import InspectTask
 from cerebro.contract.trials import Inspection, KnownParallelPlan, ModelGroup
 from cerebro.runtime.tracebacks import line_of
 from cerebro.spec import SubEpochSpec

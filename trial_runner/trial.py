@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from cerebro.contract.tasks import TrialTask
+from cerebro.contract.tasks.bodies import TrialTask
 from cerebro.contract.trials import TrialOutcome
 from cerebro.data.mapped import MappedRows
 from cerebro.runtime.tracebacks import line_of

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.gpu.section import GB, Row, Setting
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import TrialTask
+from cerebro.contract.tasks.bodies import TrialTask
 from cerebro.contract.trials import DeviceKind
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.manifests import Source

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import urllib3
 
 from cerebro import errors
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files.base_file import BasedFile, opened
 from cerebro.data.files.durable import BLOCK_BYTES, DurableFile, Written, checksum, fill
 from cerebro.runtime.volumes import Volumes

@@ -18,7 +18,8 @@ from pathlib import Path
 from cerebro.client.connection import Connection
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan
-from cerebro.contract.tasks import EtlTask, TaskResult
+from cerebro.contract.tasks.bodies import EtlTask
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import CerebroError, DataError
 from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.memory import own_group

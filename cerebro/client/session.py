@@ -32,7 +32,7 @@ from cerebro.contract.priority import parse
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.rest.api import QueueAnswer
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Goal, Request
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import (
     BadRequestError,
     IllegalEventError,

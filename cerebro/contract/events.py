@@ -24,7 +24,10 @@ from cerebro.contract.priority import NORMAL, Priority
 from cerebro.contract.records import Hyperparameters, Locators, Replica
 from cerebro.contract.runs import ForecastEnd, NewModel, Plan, PlannedSubEpoch, Project, Request, TakenSpan
 from cerebro.contract.search import OwnProcedure
-from cerebro.contract.tasks import Failure, FailureKind, Member, Savepoint, TaskResult
+from cerebro.contract.tasks.checkpoints import Savepoint
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.gangs import Member
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import DeviceKind, TrialOutcome
 
 

@@ -17,7 +17,10 @@ from cerebro.contract.base import Contract, Devices, LateContract, Name
 from cerebro.contract.events import ControllerEvent
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskBody, TaskResult
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.checkpoints import Savepoint
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 
 
 class AssignedMember(Contract):

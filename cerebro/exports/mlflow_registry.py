@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.contract.stored.registry import ModelVersion, RegisteredModel
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.errors import CerebroError, ExportError
 from cerebro.exports.mlflow_export import CHECKPOINT, ID, get_or_create_experiment, pairs
 from cerebro.exports.mlflow_server import MAX_PARAMS, MlflowServer

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from cerebro.contract.events import Event
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, TaskKey
 from cerebro.state.reports import state_words

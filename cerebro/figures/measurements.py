@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.metrics import merged
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import ExperimentState, Run
 
 

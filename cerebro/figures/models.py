@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 from cerebro.contract.texts import first_line
 from cerebro.state import Model, Run
 from cerebro.state.reports import state_words

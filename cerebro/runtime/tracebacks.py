@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from traceback import FrameSummary, TracebackException
 
-from cerebro.contract.tasks import MAX_MESSAGE, MAX_TRACEBACK
+from cerebro.contract.tasks.failures import MAX_MESSAGE, MAX_TRACEBACK
 from cerebro.contract.texts import cleaned
 from cerebro.errors import CerebroError
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cerebro.contract.events import ClusterEvent, ReplicasChanged, WorkerJoined, WorkerLost, WorkerRemoved
 from cerebro.contract.records import Replica
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 

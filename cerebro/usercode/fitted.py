@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from cerebro.contract.tasks import CheckpointRef, FittedRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef, FittedRef
 from cerebro.data.files.durable import DurableFile
 from cerebro.errors import DataError, VolumeError
 from cerebro.usercode.encoding import packed, restored

@@ -13,7 +13,8 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.rest import api
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.steps import AssignedMember
-from cerebro.contract.tasks import Gang, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.gangs import Gang
 from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, Run, TaskKey, Worker

@@ -7,7 +7,7 @@ of a higher priority is ready (docs/decisions/0005-queued-sub-epochs-can-be-revo
 from __future__ import annotations
 
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import MEASURING
+from cerebro.contract.tasks.bodies import MEASURING
 from cerebro.state import Task, TaskKey, TaskState, Worker
 from controller.decisions.assignment_draft import AssignmentDraft
 from controller.decisions.device_ends import due_devices

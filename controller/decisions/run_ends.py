@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cerebro.contract.events import RunFinished
 from cerebro.contract.metrics import ADVICE
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.search.procedure import Refused
 from cerebro.state import Model, ModelState, Run
 from controller.decisions.preemption import release, revoke_task

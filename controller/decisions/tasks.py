@@ -8,18 +8,18 @@ from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.search import Above, Below
-from cerebro.contract.tasks import (
+from cerebro.contract.tasks.bodies import (
     EtlTask,
     EvaluateTask,
     FittingTask,
-    Gang,
     PredictTask,
-    Savepoint,
     TaskBody,
     TrainTask,
     Validation,
     VerificationTask,
 )
+from cerebro.contract.tasks.checkpoints import Savepoint
+from cerebro.contract.tasks.gangs import Gang
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.policies import is_by_priority_score
 from cerebro.state import ExperimentState, Model, Run, TaskKey, Worker, position_of

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from controller.kubernetes import reasons
 from controller.kubernetes.reasons import Meaning
 from controller.scaling.orchestrator import Exit, Memory, Pod

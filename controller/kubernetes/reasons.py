@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 
 _TAKEN, _LOST, _MEMORY = FailureKind.PREEMPTED, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import CurvePoint
+from cerebro.contract.tasks.results import CurvePoint
 from cerebro.scheduling.convergence import UNSEEN, Progress, Quantum, Rule, Sample
 from cerebro.scheduling.policies import ByPriorityScore, Policy
 from cerebro.state import CompletedSubEpoch, ExperimentState, Model, Run

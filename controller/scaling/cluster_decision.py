@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from cerebro.contract.events import ClusterEvent, ReplicasChanged, WorkerJoined, WorkerLost, WorkerRemoved
 from cerebro.contract.records import Replica
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.state import ClusterState, ExperimentState
 from cerebro.state.workers import Worker
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView

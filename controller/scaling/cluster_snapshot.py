@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from cerebro.contract.records import QUEUE_DEPTH, PodRef, Replica, WorkerRecord, WorkerStatus
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.contract.trials import DeviceKind
 from cerebro.state.exclusions import Exclusion, Scope, excluded_workers
 from controller.scaling.orchestrator import Exit, Fleet

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from cerebro.contract.priority import weight
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import EvaluatePlan, FitPlan
-from cerebro.contract.tasks import MEASURING
+from cerebro.contract.tasks.bodies import MEASURING
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
 from cerebro.state.reports.sharing import lanes_held, task_lanes
 from cerebro.state.workers import NO_DEVICE

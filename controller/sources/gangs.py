@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cerebro.contract.events import ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import Gang, Member
+from cerebro.contract.tasks.gangs import Gang, Member
 from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, ModelState, Run
 from cerebro.state.models.parallel_plans import allowed_plans

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
-from cerebro.contract.tasks import MEASURING, InspectTask, TrialTask
+from cerebro.contract.tasks.bodies import MEASURING, InspectTask, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.state import Run, RunState, Task, TaskKey, Worker
 from controller.decisions.device_ends import end_of

@@ -29,7 +29,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.exclusions import Scope
 from cerebro.state.reports.wait_reasons import KIND, needed_partitions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.search import OwnProcedure
 from cerebro.contract.search_tasks import SearchTaskRequest
-from cerebro.contract.tasks import SearchTask
+from cerebro.contract.tasks.bodies import SearchTask
 from cerebro.state import Run, RunState, Task, TaskKey
 from cerebro.state.workers import answers_searches
 from controller.sources.search import Searching

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import Gang, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.gangs import Gang
 from cerebro.state import Task, TaskKey, Worker
 
 if TYPE_CHECKING:

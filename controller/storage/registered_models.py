@@ -19,7 +19,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from cerebro.contract.stored.registry import ModelVersion, VersionOutcome
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files.base_file import BasedFile, UnreadableLayoutError, joined
 from cerebro.data.files.durable import BLOCK_BYTES, DurableFile, Written, discard_stale, fill
 from cerebro.data.files.safe_open import ABSENT, open_below

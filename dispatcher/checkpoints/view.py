@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.figures.models import ModelSummary, ranked
 from cerebro.state import Model, Run
 from cerebro.state.runs.pruning import gone_text

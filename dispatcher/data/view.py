@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cerebro.contract.runs import PartitionPlan
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 from cerebro.state import Dataset, Run, Task, TaskKey, TaskState
 from dispatcher.read_models.read_model import ReadModel
 

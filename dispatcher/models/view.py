@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.priority import shown
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelProgress, ModelSummary
 from cerebro.state import Model, Run

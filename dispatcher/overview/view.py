@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cerebro.contract.records import Hyperparameters, WorkerStatus
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 from cerebro.contract.texts import first_line
 from cerebro.figures.models import ModelSummary, failure_groups
 from cerebro.state import Run, TaskState

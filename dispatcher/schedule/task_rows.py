@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 from cerebro.state import CompletedSubEpoch, Task, TaskKey
 from cerebro.state.reports import state_words
 from cerebro.state.reports.timeline import TaskAttempt

@@ -24,7 +24,7 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import Member
+from cerebro.contract.tasks.gangs import Member
 from kvs_api.store import keys
 
 UNNUMBERED = {"seq", "time"}

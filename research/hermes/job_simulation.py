@@ -12,7 +12,8 @@ from statistics import fmean
 
 from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import MAX_POINTS, Curve, CurvePoint, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.results import MAX_POINTS, Curve, CurvePoint
 from cerebro.scheduling.convergence.curves import condensed
 from cerebro.state import CompletedSubEpoch
 from research.hermes.jobs import GPUS, NETWORKS, START_S, Job, Workload

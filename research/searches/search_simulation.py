@@ -13,7 +13,7 @@ import random
 from cerebro.contract.events import Event, RunStarted, SearchDecided, TaskCommitted, TaskStarted
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.search import SearchRequest
-from cerebro.contract.tasks import EvaluateTask, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import EvaluateTask, TaskBody, TrainTask
 from cerebro.errors import InstanceError
 from cerebro.scheduling.conditions import Conditions
 from cerebro.state import Run, RunState

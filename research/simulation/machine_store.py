@@ -13,7 +13,7 @@ from cerebro.contract.stored.health import (
     ReleaseRequest,
     WorkerHealth,
 )
-from cerebro.contract.tasks import InboxItem
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.errors import ConflictError
 from cerebro.state import worker_quarantine
 from cerebro.state.worker_quarantine import Change

@@ -10,7 +10,9 @@ from cerebro.contract.events import RunStarted
 from cerebro.contract.priority import NORMAL
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.stored.history import SubEpochHistory
-from cerebro.contract.tasks import Curve, Failure, TaskBody, TrainTask, TrialTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask, TrialTask
+from cerebro.contract.tasks.failures import Failure
+from cerebro.contract.tasks.results import Curve
 from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.search.procedure import Procedure
 from controller.scaling.autoscaler.rest import RestRules

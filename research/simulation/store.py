@@ -32,7 +32,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import Member
+from cerebro.contract.tasks.gangs import Member
 from cerebro.errors import ConflictError, LostEventsError, NotFoundError
 from research.simulation.segment_store import VirtualSegmentStore
 from research.simulation.tables import ALREADY, DONE, TaskRow, refused

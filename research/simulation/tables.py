@@ -34,7 +34,7 @@ from cerebro.contract.rest import api
 from cerebro.contract.steps import AssignedMember
 from cerebro.contract.stored.health import HealthAnswer
 from cerebro.contract.stored.segments import Segment, Snapshot
-from cerebro.contract.tasks import InboxItem
+from cerebro.contract.tasks.inbox import InboxItem
 
 DONE = api.StepOutcome(outcome="done")
 ALREADY = api.StepOutcome(outcome="already")

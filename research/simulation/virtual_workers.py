@@ -21,23 +21,19 @@ from cerebro.contract.records import (
 from cerebro.contract.rest import api
 from cerebro.contract.search_tasks import SearchAnswer
 from cerebro.contract.stored.health import CheckResult, Probe
-from cerebro.contract.tasks import (
-    CheckpointRef,
+from cerebro.contract.tasks.bodies import (
     EtlTask,
-    Failure,
-    FailureKind,
-    InboxItem,
     InspectTask,
-    Savepoint,
     SearchTask,
     TaskBody,
-    TaskResult,
-    Timings,
     TrainTask,
     TrialTask,
-    VerificationOutcome,
     VerificationTask,
 )
+from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.inbox import InboxItem
+from cerebro.contract.tasks.results import TaskResult, Timings, VerificationOutcome
 from cerebro.search import user_procedure
 from cerebro.search.suggestions import values_for
 from cerebro.state.workers import lanes_of

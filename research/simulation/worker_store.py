@@ -13,7 +13,7 @@ from cerebro.contract.records import (
     no_workers_for,
 )
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import InboxItem
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.errors import ConflictError, NotFoundError
 from research.simulation.tables import ALREADY, DONE, Tables, TaskRow, VirtualWorkerRow, refused
 

@@ -19,7 +19,7 @@ from cerebro.contract.stored.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.tasks import KINDS
+from cerebro.contract.tasks.bodies import KINDS
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state.worker_quarantine import health_words, slow_factors
 from research.simulation.store import VirtualStore

@@ -28,7 +28,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitPlan, FitRequest
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state import ModelState, Worker
 from cerebro.state.experiment import ExperimentState, fold

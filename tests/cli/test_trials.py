@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cerebro.cli.experiments.trials import lines, rows
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from tests.controller.trials.test_trial_cache import FOUND, inspected
 from tests.controller.trials.test_trial_cache import OUTCOME as MEASURED
 from tests.state.stories import Story

@@ -17,7 +17,8 @@ from cerebro.client.session import Session
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import TaskKey

@@ -18,7 +18,7 @@ from cerebro.contract.events import (
     RunStopRequested,
 )
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import (
     BadRequestError,
     CerebroError,

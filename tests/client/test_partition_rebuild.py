@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.client.partition_rebuild import _cores, is_same
-from cerebro.contract.tasks import ShardSet, TaskResult
+from cerebro.contract.tasks.results import ShardSet, TaskResult
 
 LOGGED = TaskResult(rows=10, shards=ShardSet(number=4, checksum="sha256:a"), cores=1)
 

@@ -13,7 +13,8 @@ from cerebro.client.progress.notebook import NotebookScreen, rendered
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint, RunPaused, RunRequested, RunStarted, RunStopRequested
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import ExperimentState, Run, TaskKey
 from tests.state.stories import SHA, Story, etl_plan, sub_epoch
 

@@ -22,7 +22,7 @@ from cerebro.client.models.registry import RegistryMixin, load_model
 from cerebro.client.results import FitResult
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.stored.registry import AliasRequest
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.files.base_file import Layout, Range, base_namer
 from cerebro.data.files.durable import DurableFile, checksum
 from cerebro.data.files.safe_open import open_below

@@ -29,7 +29,7 @@ from cerebro.contract.events import (
 from cerebro.contract.priority import HIGH, LOW, NORMAL
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import BadRequestError, CerebroError, ConflictError, SearchSpaceError
 from tests.state.stories import SHA, Story, sub_epoch
 from tests.state.test_beside import evaluation

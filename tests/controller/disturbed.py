@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from research.simulation.scenario import Scenario, WorkerOutage
 from tests.controller.test_core import own_partition, several_devices
 

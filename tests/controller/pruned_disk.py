@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cerebro.contract.events import Event, RunFinished, TaskAssigned, TaskCommitted
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.tasks import EvaluateTask, PredictTask, TrainTask
+from cerebro.contract.tasks.bodies import EvaluateTask, PredictTask, TrainTask
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey
 from cerebro.state.runs.concurrent_runs import epochs_read

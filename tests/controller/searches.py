@@ -10,7 +10,7 @@ from typing import Any
 from cerebro.contract.events import ClientEvent, RunStarted
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.search import ChoiceOf, LogUniform, ProcedureChoice, SearchRequest, Space
-from cerebro.contract.tasks import EtlTask, EvaluateTask, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import EtlTask, EvaluateTask, TaskBody, TrainTask
 from cerebro.state import Run
 from cerebro.state.experiment import fold
 from research.simulation.cluster import Simulation

@@ -25,7 +25,8 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.runs import NewModel, Origin
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
 from research.simulation.cluster import Simulation

@@ -17,7 +17,7 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.records import Replica, WorkerRecord
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ClusterState
 from cerebro.state.experiment import fold

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cerebro.contract.records import Device, PodRef, WorkerRecord, WorkerStatus
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from controller.scaling.cluster_snapshot import (
     SILENT,
     STARTED_ANEW,

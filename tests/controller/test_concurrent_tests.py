@@ -23,7 +23,9 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TaskResult, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core

@@ -24,7 +24,8 @@ from cerebro.contract.events import (
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Replica
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import EvaluateTask, Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import EvaluateTask, TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks.task import MAX_LOSSES

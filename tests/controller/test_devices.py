@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import Event, TaskAssigned, TaskStarted
-from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import EtlTask, TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.scheduling.validator import validate
 from cerebro.state import ExperimentState, RunState, schedule_of
 from cerebro.state.experiment import fold

@@ -12,7 +12,7 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators, Worker
 from cerebro.contract.rest import api
 from cerebro.contract.runs import ForecastEnd
 from cerebro.contract.stored.health import CONTROLLER, HealthAnswer, Quarantine, WorkerCheck, WorkerHealth
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import TaskKey
 from cerebro.state.exclusions import Exclusion, Scope
 from cerebro.state.worker_quarantine import CHECK_TIMEOUT_S, DOUBTED_MACHINE, health_words, machine_exclusions

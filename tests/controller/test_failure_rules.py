@@ -11,13 +11,8 @@ from cerebro.contract.records import WorkerStatus
 from cerebro.contract.rest.api import Assign, Note
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.stored.health import HealthAnswer
-from cerebro.contract.tasks import (
-    EtlTask,
-    Failure,
-    FailureKind,
-    FittingTask,
-    TrainTask,
-)
+from cerebro.contract.tasks.bodies import EtlTask, FittingTask, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ModelState, TaskKey
 from cerebro.state.experiment import fold
 from controller.exclusions.health import Quarantined, act, evidence

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost, WorkerRemoved
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.state import ModelState, TaskKey
 from controller.decisions.core import Core
 from controller.decisions.fit_dispatch import FitDispatch

@@ -7,14 +7,10 @@ import pytest
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, RunStopRequested
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks import (
-    EtlTask,
-    FailureKind,
-    FittedRef,
-    FittingTask,
-    TaskResult,
-    TrainTask,
-)
+from cerebro.contract.tasks.bodies import EtlTask, FittingTask, TrainTask
+from cerebro.contract.tasks.checkpoints import FittedRef
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import TaskKey
 from controller.decisions import tasks
 from tests.controller.test_fit_dispatch import RECORD, all_here, core_of

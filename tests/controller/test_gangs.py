@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from cerebro.contract.events import TaskAssigned, TaskCommitted
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import Failure, FailureKind, Member, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.gangs import Member
 from cerebro.state import ModelState, Run, TaskKey
 from cerebro.state.experiment import fold
 from controller.decisions.decide import _revoke_tasks

@@ -20,7 +20,7 @@ from cerebro.contract.stored.history import (
     SubEpochHistory,
     SubEpochKey,
 )
-from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import BadRequestError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState

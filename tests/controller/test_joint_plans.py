@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import SchedulePlanned, TaskAssigned
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.scheduling.planning import advice
 from cerebro.scheduling.problem import Problem
 from cerebro.state import RunState

@@ -13,7 +13,8 @@ from cerebro.contract.events import Event, RunRequested, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, WorkerRecord
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import IllegalEventError, LocatorError, ServerError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes

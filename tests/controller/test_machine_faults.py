@@ -19,7 +19,7 @@ from cerebro.contract.stored.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, TaskKey, TaskState, worker_quarantine
 from cerebro.state.runs.parts.run_tasks import RunTasks

@@ -22,7 +22,8 @@ from cerebro.contract.stored.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold

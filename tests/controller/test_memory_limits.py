@@ -10,7 +10,8 @@ import pytest
 
 from cerebro.contract.events import TaskGivenUp
 from cerebro.contract.records import PodRef, WorkerRecord, WorkerStatus
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import ClusterError, RetryableError
 from cerebro.state import ModelState
 from cerebro.state.experiment import fold

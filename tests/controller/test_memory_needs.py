@@ -19,7 +19,8 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.exclusions.memory_needs import hopeless

@@ -11,7 +11,9 @@ from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.search import Above, Below, FixedProcedure, Plateau, SearchRequest
-from cerebro.contract.tasks import CheckpointRef, TaskResult, TrainTask
+from cerebro.contract.tasks.bodies import TrainTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from controller.decisions import tasks
 from tests.controller.test_fit_dispatch import RECORD, all_here, core_of
 from tests.state.stories import DATASET, Story, sub_epoch

@@ -28,7 +28,8 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest, PartitionPlan
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ExperimentState, ModelState
 from cerebro.state.experiment import fold
 from research.simulation.cluster import Simulation

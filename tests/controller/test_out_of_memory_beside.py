@@ -14,7 +14,8 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskRevoked,
 )
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state.experiment import fold
 from controller.sharing.rounds import PATIENCE_S
 from research.simulation.cluster import Simulation

@@ -21,7 +21,8 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import ASHA, OwnProcedure
-from cerebro.contract.tasks import Failure, FailureKind, SearchTask
+from cerebro.contract.tasks.bodies import SearchTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import ConflictError
 from cerebro.search import Action, Add, Extend, Procedure, Reached, Report, Suggest
 from cerebro.state import ModelState, RunState

@@ -17,7 +17,8 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, ModelState, RunState
 from cerebro.state.experiment import fold

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import log_pages
 from cerebro.state.experiment import fold
 from cerebro.state.log_pages import Log, LogPages

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import Event, PriorityChanged, SchedulePlanned
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.scheduling.planning import advice
 from cerebro.scheduling.validator import validate
 from cerebro.state import schedule_of

@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.contract.events import SchedulePlanned
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.scheduling.planning import planner
 from cerebro.scheduling.validator import validate
 from cerebro.state import RunState

@@ -17,7 +17,8 @@ from cerebro.contract.events import (
     TaskCommitted,
     TaskFailed,
 )
-from cerebro.contract.tasks import Curve, CurvePoint, TrainTask
+from cerebro.contract.tasks.bodies import TrainTask
+from cerebro.contract.tasks.results import Curve, CurvePoint
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
 from controller.decisions.preemption import is_clearly_better

@@ -14,14 +14,9 @@ from hypothesis import strategies as st
 from cerebro.contract.events import ModelExtended, ModelsAdded, SchedulerChanged, TaskCommitted
 from cerebro.contract.runs import NewModel, Origin
 from cerebro.contract.search import ASHA, PBT, ProcedureChoice
-from cerebro.contract.tasks import (
-    CheckpointRef,
-    Curve,
-    CurvePoint,
-    FailureKind,
-    TaskResult,
-    Timings,
-)
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import Curve, CurvePoint, TaskResult, Timings
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import RunState, TaskKey
 from controller.decisions.core import Core

@@ -27,7 +27,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
 from cerebro.contract.search import ASHA
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import ConflictError, IllegalEventError, NotFoundError
 from cerebro.state import ExperimentState, Model, ModelState, Run
 from cerebro.state.experiment import fold

@@ -27,7 +27,8 @@ from cerebro.contract.events import (
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
 from cerebro.contract.search import ASHA
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ModelState, Run, RunState
 from cerebro.state.runs import pruning
 from cerebro.state.runs.parts.retention import owner_of_origin

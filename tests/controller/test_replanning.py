@@ -7,7 +7,8 @@ from typing import Any
 
 from cerebro.contract.events import Event, ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
-from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult, Timings
 from controller.decisions.core import Core
 from controller.planning import PlannerProcess
 from tests.controller.test_fit_dispatch import RECORD

@@ -16,7 +16,7 @@ from cerebro.contract.events import (
     ValuesSuggested,
 )
 from cerebro.contract.search import ASHA, TPE, Random
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.reports.wait_reasons import waiting_for

@@ -28,7 +28,7 @@ from cerebro.contract.search import (
     Random,
     SearchRequest,
 )
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import ConflictError
 from cerebro.state import ModelState, RunState, position_of
 from cerebro.state.experiment import fold

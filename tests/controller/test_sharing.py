@@ -19,7 +19,7 @@ from cerebro.contract.events import (
 from cerebro.contract.priority import HIGH
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.workers import NO_DEVICE

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import Event
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
 from research.simulation.cluster import Simulation

@@ -22,7 +22,8 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.records import PodRef, Replica, WorkerRecord, WorkerStatus, WorkerUsage
-from cerebro.contract.tasks import EtlTask, TaskBody
+from cerebro.contract.tasks.bodies import EtlTask, TaskBody
 from cerebro.state.experiment import fold
 from controller.scaling.cluster_snapshot import worker_view
 from research.simulation.cluster import Simulation

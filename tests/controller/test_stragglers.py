@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.stored.health import HealthAnswer, Pace, WorkerHealth
-from cerebro.contract.tasks import EtlTask, TaskBody
+from cerebro.contract.tasks.bodies import EtlTask, TaskBody
 from cerebro.state.worker_quarantine import SLOW_FACTOR, health_words
 from controller.exclusions.stragglers import SUB_EPOCHS, WELL, Paced, label
 from research.simulation.scenario import Scenario

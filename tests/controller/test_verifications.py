@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask, VerificationTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask, VerificationTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks.verification_texts import result_text

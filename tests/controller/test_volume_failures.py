@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.events import RunPaused, RunResumed, TaskCommitted, TaskFailed
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.runtime.volume_errors import of_volume
 from cerebro.state import ModelState
 from cerebro.state.experiment import fold

@@ -20,7 +20,8 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.runs import EvaluateRequest
-from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import EtlTask, TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
 from controller.decisions.places import Places

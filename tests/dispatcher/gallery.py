@@ -34,7 +34,8 @@ from cerebro.contract.records import (
 from cerebro.contract.rest import api
 from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
 from cerebro.contract.stored.registry import ModelVersion, RegisteredModel, Registration
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report
 from dispatcher.pages import live_pages

@@ -18,7 +18,8 @@ from cerebro.contract.records import (
     Troubles,
 )
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.archive import pack
 from tests.dispatcher.fakes import Bench, settings

@@ -34,7 +34,9 @@ from cerebro.contract.runs import (
     FitRequest,
     PartitionPlan,
 )
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import ExperimentState, RunState
 
 CODE = "0" * 64

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.checkpoints.view import checkpoints

@@ -11,7 +11,7 @@ from cerebro.cli import main
 from cerebro.client.results import FitResult
 from cerebro.contract.events import TaskFailed, WorkerRemoved
 from cerebro.contract.stored.health import CONTROLLER, ReleaseRequest
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from cerebro.contract.events import TaskAssigned, TaskFailed, TaskStarted
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.usage import cores
 from tests.e2e.conftest import MakeLab
 from tests.e2e.specs import TinyTraining

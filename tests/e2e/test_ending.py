@@ -9,7 +9,7 @@ import pytest
 
 from cerebro import Limits
 from cerebro.contract.events import Event, TaskAssigned, TaskFailed
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.data.mapped import MappedRows
 from cerebro.local.supervision import processes
 from etl_worker.shard_counts import REPORT_S

@@ -10,7 +10,7 @@ import torch
 
 from cerebro import Parallelism
 from cerebro.contract.events import TaskFailed
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.state import ModelState
 from tests.e2e.conftest import MakeLab
 from tests.e2e.test_parallel_plans import SETTINGS, SPACE, Descent

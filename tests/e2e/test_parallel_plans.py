@@ -10,7 +10,7 @@ from torch import nn
 
 from cerebro import Parallelism, SubEpochSpec
 from cerebro.contract.events import TaskAssigned, TaskFailed
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.usage import cores
 from tests.e2e.conftest import MakeLab
 from tests.e2e.specs import FEATURES

@@ -11,7 +11,7 @@ from torch import nn
 
 from cerebro import Scheduling
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import MAX_POINTS
+from cerebro.contract.tasks.results import MAX_POINTS
 from tests.e2e.harness import Lab
 from tests.e2e.specs import FEATURES, TinyTraining
 from tests.e2e.test_replay import replay

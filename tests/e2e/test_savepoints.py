@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from cerebro.contract.events import SubEpochSaved, TaskAsked, TaskCommitted, TaskFailed, TaskStarted
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining, knock
 from tests.waiting import until

@@ -16,7 +16,7 @@ from cerebro.contract.events import (
     TaskCommitted,
     ValuesSuggested,
 )
-from cerebro.contract.tasks import TrainTask
+from cerebro.contract.tasks.bodies import TrainTask
 from cerebro.errors import ConflictError, NotFoundError
 from cerebro.state import Run, TaskKey
 from cerebro.state.experiment import fold

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 from cerebro.contract.records import CodeRecord, Locator, Locators
-from cerebro.contract.tasks import EtlTask, FittedRef, FittingTask, TaskResult
+from cerebro.contract.tasks.bodies import EtlTask, FittingTask
+from cerebro.contract.tasks.checkpoints import FittedRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.loader import PartitionLoader
 from cerebro.errors import DataError
 from cerebro.runtime.volumes import Volumes

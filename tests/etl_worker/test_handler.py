@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from cerebro.contract.records import Locator, Locators
-from cerebro.contract.tasks import EtlTask, TaskResult
+from cerebro.contract.tasks.bodies import EtlTask
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import ETLSpec
 from cerebro.usercode.encoding import encode

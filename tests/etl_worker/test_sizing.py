@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.worker.child.task_loop import failure_of
 from etl_worker.cores import Cores
 from etl_worker.errors import NoMemoryError

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from cerebro.contract.events import Event, ModelStopRequested, RunFinished
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import NotFoundError
 from cerebro.exports.projection import PageKey, Projection, Row
 from cerebro.state import epoch_report

@@ -11,7 +11,7 @@ import pytest
 
 from cerebro.contract.records import Locator, Locators
 from cerebro.contract.stored.registry import ModelVersion, RegisteredModel, Registration
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.exports.mlflow_registry import RegistryExport
 from cerebro.exports.mlflow_server import MlflowServer
 from cerebro.exports.projection import PageKey, Projection

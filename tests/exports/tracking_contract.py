@@ -11,7 +11,8 @@ import pytest
 
 from cerebro.contract.events import Event, ModelResumed
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import ExportError
 from cerebro.exports.export_loop import ExperimentExport
 from cerebro.exports.mlflow_export import MlflowExport, _name

@@ -9,7 +9,7 @@ from random import Random
 
 from cerebro import figures
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.figures import (
     Absence,
     Curve,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cerebro.contract.events import RunRequested, RunStarted, TaskRevoked
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.figures import epoch_curves, etl_progress, spans
 from cerebro.figures.models import scores, summaries, values_at
 from cerebro.state import TaskKey

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import TrialOutcome
 from cerebro.figures import OTHER_TASK_KINDS, other_tasks, spans, spans_of
 from cerebro.state import TaskState

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.figures.models import ModelProgress, failure_groups, ranked, summaries, summary
 from cerebro.state import Run
 from cerebro.state.models import model

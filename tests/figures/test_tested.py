@@ -9,7 +9,7 @@ from cerebro import figures
 from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.metrics import Terms
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import Run
 from tests.state.stories import DATASET, Story
 

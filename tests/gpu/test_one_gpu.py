@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import FailureKind, Position, TrainTask
+from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.shards import write_rows
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec

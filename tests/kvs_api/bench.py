@@ -46,16 +46,11 @@ from cerebro.contract.stored.health import (
 )
 from cerebro.contract.stored.history import History, HistoryAnswer, HistoryRequest
 from cerebro.contract.stored.segments import Segment, SegmentAnswer, SegmentRequest, SegmentsAnswer, Snapshot
-from cerebro.contract.tasks import (
-    CheckpointRef,
-    EtlTask,
-    Failure,
-    FailureKind,
-    InboxItem,
-    Savepoint,
-    TaskBody,
-    TaskResult,
-)
+from cerebro.contract.tasks.bodies import EtlTask, TaskBody
+from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.inbox import InboxItem
+from cerebro.contract.tasks.results import TaskResult
 
 LOCATORS = Locators(train=Locator(metadata="train.csv"))
 TASK = "etl-1/etl/train/p0"

@@ -11,7 +11,8 @@ from cerebro.contract.events import TaskAsked, TaskAssigned, TaskCommitted, Task
 from cerebro.contract.rest import api
 from cerebro.contract.search import OwnProcedure, SearchRequest
 from cerebro.contract.search_tasks import ActionsRequest, SearchAnswer, SuggestAction
-from cerebro.contract.tasks import SearchTask, TaskResult
+from cerebro.contract.tasks.bodies import SearchTask
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import ConflictError
 from cerebro.search.wire_format import packed
 from tests.kvs_api.bench import LONG_S, OTHER, PAUSED, SHORT_S, TASK, Bench, body, note, requested, worker

@@ -18,7 +18,7 @@ from cerebro.contract.stored.health import (
     QuarantineWorkerRequest,
     ReleaseRequest,
 )
-from cerebro.contract.tasks import KINDS
+from cerebro.contract.tasks.bodies import KINDS
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import LONG_S, Bench, worker
 

@@ -12,7 +12,8 @@ from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.rest import api
 from cerebro.contract.steps import AssignedMember
-from cerebro.contract.tasks import Member, Position, TrainTask
+from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.tasks.gangs import Member
 from tests.kvs_api.bench import Bench, worker, worker_step
 
 A, B, C, D = (f"etl-1/etl/train/p{number}" for number in range(4))

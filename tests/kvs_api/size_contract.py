@@ -10,7 +10,7 @@ import pytest
 from cerebro.contract.events import TaskRevoked
 from cerebro.contract.records import AUTOSCALER, SizeRequest
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import TASK, Bench, requested, worker
 

@@ -12,7 +12,7 @@ from cerebro.client.models.registry import find_version
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.rest import api
 from cerebro.contract.stored.registry import AliasRequest, ModelVersion, Registration, VersionOutcome
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError, UnreadableError
 from cerebro.runtime.kvs.client import KvsClient
 from kvs_api.store import keys

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry
 
 from cerebro.contract.records import GpuUsage, WorkerUsage
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.worker.upkeep.metrics import Metrics as WorkerMetrics
 from controller.metrics import Metrics as ControllerMetrics
 from dispatcher.metrics import Metrics as DispatcherMetrics

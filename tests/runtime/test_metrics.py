@@ -23,7 +23,9 @@ from cerebro.contract.records import (
     WorkerUsage,
 )
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import KINDS, Failure, FailureKind, Position, TaskResult, TrainTask
+from cerebro.contract.tasks.bodies import KINDS, Position, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import epoch_report
 from cerebro.worker.upkeep.metrics import Metrics as WorkerMetrics
 from controller.decisions.core import Core

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.data.files.durable import DurableFile
 from cerebro.errors import StorageFullError, VolumeError
 from cerebro.runtime.volume_errors import (

@@ -20,7 +20,10 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, Member, TaskResult, Timings
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.gangs import Member
+from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.state import Model, ModelState, RunState, TaskKey, TaskState
 from cerebro.state.models.parallel_plans import allowed_plans
 from tests.state.stories import Story, joined, lost, sub_epoch, validation

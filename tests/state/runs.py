@@ -6,7 +6,8 @@ import heapq
 from random import Random
 
 from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskStarted
-from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.state import Run, TaskKey, epoch_report
 from tests.state.stories import Story, sub_epoch
 

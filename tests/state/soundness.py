@@ -6,7 +6,7 @@ from collections import Counter
 
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.state import ExperimentState, ModelState, Run, TaskState
 
 

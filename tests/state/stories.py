@@ -20,7 +20,11 @@ from cerebro.contract.events import (
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Hyperparameters, Replica
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
-from cerebro.contract.tasks import KINDS, CheckpointRef, Failure, FailureKind, Member, TaskResult, Timings
+from cerebro.contract.tasks.bodies import KINDS
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.gangs import Member
+from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.state import ExperimentState, Model, Run, TaskKey
 
 DATASET = "one-d"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.events import RunFinished
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.state import ScheduleNow, TaskKey, schedule_now
 from tests.state.runs import TimedStory
 from tests.state.stories import joined, lost, sub_epoch

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import Member
+from cerebro.contract.tasks.gangs import Member
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.sub_epochs import CompletedSubEpochs, EpochSummary, Summaries
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cerebro.contract.events import RunFinished, RunRequested, RunResumed, RunStarted
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import TaskKey
 from tests.state.stories import DATASET, Story, joined, lost
 

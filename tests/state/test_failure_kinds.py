@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -31,7 +31,9 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, repair_state
 from cerebro.state.experiment import fold

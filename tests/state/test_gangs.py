@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cerebro.contract.events import TaskAssigned, TaskRevoked, TaskStarted
-from cerebro.contract.tasks import FailureKind, Member
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.gangs import Member
 from cerebro.figures.schedule.spans import spans
 from cerebro.state import TaskKey, TaskState
 from cerebro.state.models.positions import position_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.state import ModelState, TaskKey
 from controller.decisions.decide import decide
 from controller.decisions.fit_dispatch import FitDispatch

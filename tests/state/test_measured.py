@@ -13,7 +13,8 @@ from cerebro.contract.events import (
     TrialsRecalled,
 )
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import Cause, Inspection, KnownParallelPlan, ModelGroup, TrialOutcome
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, RunState, TaskKey, TaskState

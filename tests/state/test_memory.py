@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelRetried, ModelStopRequested, TaskFailed, TaskGivenUp
 from cerebro.contract.parallel_plans import MemoryPlace
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ModelState, TaskState
 from cerebro.state.tasks.memory_need import Lack, has_room, with_failure
 from tests.state.stories import Story, sub_epoch

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import ModelState, TaskKey, TaskState
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelRetried, TaskAssigned, TaskFailed, TaskRevoked
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskState, schedule_lines
 from cerebro.state.experiment import fold

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import TrainTask
+from cerebro.contract.tasks.bodies import TrainTask
 from cerebro.state import position_of
 from controller.decisions import tasks
 from tests.state.stories import Story, sub_epoch

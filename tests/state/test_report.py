@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import DevicesTaken, EpochCompleted, RunFinished, SchedulePlanned
 from cerebro.contract.runs import PlannedSubEpoch, TakenSpan
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import InstanceError
 from cerebro.scheduling.validator import validate
 from cerebro.state import Run, epoch_report, schedule_lines, schedule_now, schedule_of

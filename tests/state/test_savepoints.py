@@ -14,7 +14,9 @@ from cerebro.contract.events import (
     TaskAsked,
     TaskRevoked,
 )
-from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskKey
 from cerebro.state.experiment import fold

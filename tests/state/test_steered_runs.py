@@ -12,7 +12,7 @@ from cerebro.contract.events import (
     RunStarted,
     RunStopRequested,
 )
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.state import RunState, schedule_now
 from cerebro.state.reports import state_words
 from tests.state.runs import TimedStory

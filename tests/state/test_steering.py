@@ -10,7 +10,7 @@ from cerebro.contract.events import (
     RunResumed,
     SchedulerChanged,
 )
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import waiting_for
 from cerebro.state.reports.timeline import task_attempts

@@ -16,7 +16,9 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.failure_rules import ACTIONS, Action, MatchedRule
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, Task, TaskKey, TaskState
 from cerebro.state.tasks.task import MAX_DEVICE_FAILURES

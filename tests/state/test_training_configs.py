@@ -22,7 +22,10 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.runs import FitPlan, NewModel, Origin
-from cerebro.contract.tasks import CheckpointRef, FailureKind, Member, Position, Savepoint
+from cerebro.contract.tasks.bodies import Position
+from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.gangs import Member
 from cerebro.state import CompletedSubEpoch, Model, ModelState, TaskKey, TaskState, position_of
 from cerebro.state.models.configs import TrainingConfig
 from tests.state.stories import Story, sub_epoch

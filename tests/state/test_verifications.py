@@ -19,7 +19,9 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.records import COMPUTES
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, VerificationOutcome
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult, VerificationOutcome
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskKey, TaskState, epoch_report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cerebro.contract.events import RunRequested, RunStarted, TaskFailed
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import TaskKey, waiting_for
 from cerebro.state.reports.wait_reasons import explained
 from tests.state.stories import SHA, Story, etl_plan, joined, lost, sub_epoch

@@ -14,7 +14,8 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import Replica
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import TaskKey, TaskState, waiting_for
 from tests.state.stories import DATASET, SHA, Story, etl_plan, joined, lost, sub_epoch

@@ -8,7 +8,7 @@ from cerebro.contract.events import (
     ModelStopRequested,
     RunFinished,
 )
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from tests.state.stories import Story, sub_epoch
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.loader import PartitionLoader
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques import Group, resolve

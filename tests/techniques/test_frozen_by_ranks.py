@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files.base_file import is_base
 from cerebro.errors import StorageFullError, VolumeError
 from cerebro.spec import SubEpochSpec

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.errors import SpecError, StorageFullError, VolumeError
 from cerebro.spec import Hints
 from cerebro.techniques import Fsdp, Group

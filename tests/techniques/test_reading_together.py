@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files import durable
 from cerebro.errors import CheckpointCorruptError
 from cerebro.techniques import Group

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import TrialTask
+from cerebro.contract.tasks.bodies import TrialTask
 from cerebro.contract.trials import DeviceKind, TrialOutcome
 from cerebro.data.mapped import MappedRows
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec

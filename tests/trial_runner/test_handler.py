@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
-from cerebro.contract.tasks import InspectTask, TrialTask
+from cerebro.contract.tasks.bodies import InspectTask, TrialTask
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, TechniqueChoice
-from cerebro.contract.tasks import InspectTask
+from cerebro.contract.tasks.bodies import InspectTask
 from cerebro.contract.trials import DeviceKind, DevicePlace, Inspection
 from cerebro.spec import Hints, SubEpochSpec
 from cerebro.techniques import Memory, ModelFacts, Params, Place, Technique

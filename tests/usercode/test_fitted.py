@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import DataError, SpecError, VolumeError
 from cerebro.usercode import fitted
 from cerebro.worker.child.task_loop import failure_of

@@ -19,7 +19,7 @@ from cerebro.cli.text import duration, size, table
 from cerebro.contract.records import ExperimentSummary, Replica, WorkerRecord, WorkerStatus
 from cerebro.contract.rest.api import QueueAnswer
 from cerebro.contract.stored.health import HealthAnswer
-from cerebro.contract.tasks import KINDS
+from cerebro.contract.tasks.bodies import KINDS
 from cerebro.errors import CerebroError, UnreadableError
 from cerebro.local.home import ClusterInfo, ServiceInfo
 from cerebro.local.supervision import processes

@@ -14,7 +14,7 @@ from cerebro.cli.text import duration, table
 from cerebro.contract.records import ExperimentSummary, WorkerStatus
 from cerebro.contract.rest.api import QueueAnswer
 from cerebro.contract.stored.health import HealthAnswer
-from cerebro.contract.tasks import KINDS
+from cerebro.contract.tasks.bodies import KINDS
 from cerebro.state import (
     ExperimentState,
     QueuePosition,

@@ -14,7 +14,7 @@ from typing import Any
 
 from cerebro.client.dry_run.outcome import RowTrial, StepTrial
 from cerebro.contract.records import Hyperparameters, drops_last
-from cerebro.contract.tasks import Position, Validation
+from cerebro.contract.tasks.bodies import Position, Validation
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.tables.whole_tables import read_columns
 from cerebro.data.trees import map_leaves

@@ -13,7 +13,7 @@ from typing import Any
 
 from cerebro.client.files import Files
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.errors import DataError, NotFoundError
 from cerebro.usercode.in_process import UserCode, generators_kept
 

@@ -44,7 +44,7 @@ from cerebro.contract.steps import (
     Start,
     StepOutcome,
 )
-from cerebro.contract.tasks import InboxItem
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.contract.texts import cleaned
 from cerebro.contract.trials import TrialRecord
 

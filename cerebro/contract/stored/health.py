@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from cerebro.contract.base import Contract, Name
-from cerebro.contract.tasks import text_of
+from cerebro.contract.tasks.failures import text_of
 
 CONTROLLER = "controller"
 """Author of the controller's own actions; every other author is a person."""

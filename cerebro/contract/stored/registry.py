@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints, model_validator
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.base import Contract, Name, Sha256
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
-from cerebro.contract.tasks import CheckpointRef, FittedRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef, FittedRef
 
 Alias = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,48}[a-z0-9])?$")]
 """Name of an alias. It starts with a letter, so it cannot be mistaken for a version."""

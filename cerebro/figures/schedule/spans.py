@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cerebro.contract.tasks import MEASURING
+from cerebro.contract.tasks.bodies import MEASURING
 from cerebro.state import ExperimentState, Run, TaskState
 from cerebro.state.reports import state_words
 from cerebro.state.reports.schedule_report import moment, schedule_now

@@ -40,7 +40,7 @@ from cerebro.contract.stored.registry import (
     RegistryAnswer,
     VersionOutcome,
 )
-from cerebro.contract.tasks import InboxItem
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.contract.trials import TrialRecord
 from cerebro.runtime.kvs.account_calls import AccountCalls
 from cerebro.runtime.kvs.history_calls import HistoryCalls

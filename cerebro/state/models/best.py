@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models.model import Model
 from cerebro.state.runs.run import Run

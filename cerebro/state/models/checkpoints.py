@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from cerebro.contract.tasks import Savepoint
+from cerebro.contract.tasks.checkpoints import Savepoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import CurvePoint
+from cerebro.contract.tasks.results import CurvePoint
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model
 from cerebro.state.models.positions import steps_of

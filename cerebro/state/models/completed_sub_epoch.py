@@ -10,7 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import CheckpointRef, CurvePoint, Member, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.gangs import Member
+from cerebro.contract.tasks.results import CurvePoint, TaskResult
 from cerebro.state.tasks.keys import TaskKey
 from cerebro.state.tasks.task import Attempt
 

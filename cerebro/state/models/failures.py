@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cerebro.contract.parallel_plans import MemoryPlace, ParallelPlan
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 
 _MOST_WARNINGS = 20
 

@@ -15,7 +15,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
+from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
+from cerebro.contract.tasks.failures import Failure
 from cerebro.state.models.checkpoints import ModelCheckpoints, Saved
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.configs import ConfigVersions, TrainingConfig, is_same

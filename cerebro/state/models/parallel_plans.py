@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from cerebro.contract.events import ParallelPlansRuledOut
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.trials import Cause, TrialOutcome
 from cerebro.errors import IllegalEventError
 from cerebro.state.models.failures import RuledOut

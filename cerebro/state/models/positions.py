@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cerebro.contract.records import Hyperparameters, batches_of, drops_last
-from cerebro.contract.tasks import Position
+from cerebro.contract.tasks.bodies import Position
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.configs import TrainingConfig
 from cerebro.state.models.model import Model

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cerebro.contract.tasks import Member
+from cerebro.contract.tasks.gangs import Member
 from cerebro.errors import InstanceError
 from cerebro.scheduling.problem import Problem, TimedPlan
 from cerebro.scheduling.schedule import Placement, Schedule

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.tasks.task import Task, TaskState

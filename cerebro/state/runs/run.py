@@ -19,7 +19,7 @@ from cerebro.contract.runs import (
     Plan,
     Request,
 )
-from cerebro.contract.tasks import FittedRef
+from cerebro.contract.tasks.checkpoints import FittedRef
 from cerebro.state.models.compaction import compact
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model, ModelState

@@ -15,7 +15,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.search import OwnProcedure
 from cerebro.contract.search_tasks import Actions, SearchAnswer
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 from cerebro.errors import IllegalEventError
 from cerebro.search.procedure import (
     SEARCH,

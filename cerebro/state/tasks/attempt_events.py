@@ -18,7 +18,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import IllegalEventError
 from cerebro.state.models import parallel_plans
 from cerebro.state.models.model import Model

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.search_tasks import SearchAnswer
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model
 from cerebro.state.runs.run import Dataset, Run

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cerebro.contract.events import TaskFailed, TaskRevoked
-from cerebro.contract.tasks import MEASURING, Failure, FailureKind
+from cerebro.contract.tasks.bodies import MEASURING
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state.models import parallel_plans
 from cerebro.state.models.model import Model
 from cerebro.state.runs.run import Run

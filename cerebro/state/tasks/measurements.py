@@ -6,7 +6,8 @@ A failed trial is a result too: its parallel plan is ruled out.
 from __future__ import annotations
 
 from cerebro.contract.events import TrialsRecalled
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import Cause, Inspection, TrialOutcome
 from cerebro.errors import IllegalEventError
 from cerebro.state.models import parallel_plans

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cerebro.contract.parallel_plans import MemoryPlace
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 
 _BEYOND_PEAK, _BEYOND_LIMIT = 1.1, 1.25
 USABLE = 0.95

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import FailureKind, Member
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.gangs import Member
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.reports.timeline import TaskAttempt
 from cerebro.state.tasks.keys import TaskKey

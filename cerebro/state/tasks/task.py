@@ -22,7 +22,10 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import MEASURING, Failure, FailureKind, Member, TaskResult
+from cerebro.contract.tasks.bodies import MEASURING
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.gangs import Member
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state.tasks import memory_need
 from cerebro.state.tasks.keys import TaskKey

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.records import COMPUTES, Hyperparameters
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.model import Model
 from cerebro.state.tasks.keys import TaskKey

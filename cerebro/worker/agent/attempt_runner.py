@@ -16,20 +16,19 @@ from typing import NamedTuple
 
 from cerebro.contract.events import LivePoint
 from cerebro.contract.rest.api import YIELD_S
-from cerebro.contract.tasks import (
+from cerebro.contract.tasks.bodies import (
     EtlTask,
-    Failure,
-    FailureKind,
     FittingTask,
-    InboxItem,
     InspectTask,
     ModelTask,
-    Savepoint,
     SearchTask,
-    TaskResult,
     TrainTask,
     TrialTask,
 )
+from cerebro.contract.tasks.checkpoints import Savepoint
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.inbox import InboxItem
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.files.durable import discard_leftovers
 from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_of, sub_epoch_of
 from cerebro.worker.agent.drain import Drain

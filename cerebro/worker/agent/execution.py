@@ -16,21 +16,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from cerebro.contract.parallel_plans import SINGLE, MemoryPlace, ParallelPlan
-from cerebro.contract.tasks import (
+from cerebro.contract.tasks.bodies import (
     MEASURING,
     EtlTask,
-    Failure,
-    FailureKind,
     FittingTask,
-    InboxItem,
     InspectTask,
     ModelTask,
     SearchTask,
     TaskBody,
-    TaskResult,
     TrainTask,
     TrialTask,
 )
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.inbox import InboxItem
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import (
     CerebroError,
     PermanentError,

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from cerebro.contract.events import LivePoint
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import InboxItem, Savepoint
+from cerebro.contract.tasks.checkpoints import Savepoint
+from cerebro.contract.tasks.inbox import InboxItem
 
 Named = InboxItem | api.Commit | api.Fail | api.Save
 """Records that identify an attempt."""

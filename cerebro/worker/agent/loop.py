@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import Failure, FailureKind, InboxItem
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.errors import RetryableError
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.usage.memory import own_group

@@ -25,7 +25,7 @@ from cerebro.contract.records import (
     WorkerUsage,
 )
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.usage import cores

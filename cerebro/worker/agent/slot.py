@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import Failure, InboxItem
+from cerebro.contract.tasks.failures import Failure
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.errors import RetryableError, ServerError
 from cerebro.runtime import logs
 from cerebro.state.tasks.keys import TaskKey

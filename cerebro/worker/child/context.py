@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from cerebro.contract.tasks import Savepoint, TaskBody, TaskResult
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.checkpoints import Savepoint
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import PreemptedError, RetryableError
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.child.device_memory import DeviceMemory

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from cerebro.contract.tasks import Failure, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure
 from cerebro.errors import ClusterError, RetryableError
 from cerebro.runtime.isolation import landlock, metadata_guard
 from cerebro.runtime.isolation.sandbox_settings import MODE, WRITABLE

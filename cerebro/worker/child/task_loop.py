@@ -22,7 +22,8 @@ from typing import TextIO
 
 from cerebro import errors
 from cerebro.contract.parallel_plans import MemoryPlace
-from cerebro.contract.tasks import MEASURING, EtlTask, Failure, FailureKind
+from cerebro.contract.tasks.bodies import MEASURING, EtlTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.keras.backend import CORES
 from cerebro.runtime.isolation.metadata_guard import Supervisor
 from cerebro.runtime.tracebacks import line_of, text_of

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cerebro.contract.tasks import FittedRef, FittingTask, SearchTask, TaskBody
+from cerebro.contract.tasks.bodies import FittingTask, SearchTask, TaskBody
+from cerebro.contract.tasks.checkpoints import FittedRef
 from cerebro.data.misc import fetch_misc
 from cerebro.errors import SpecError
 from cerebro.runtime.volumes import Volumes

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from cerebro.contract.failure_rules import FailureRule, MatchedRule, shown
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.worker.agent.settings import SECRETS
 

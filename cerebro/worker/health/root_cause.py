@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 
 _LOST_PEER = re.compile(
     # gloo: pair.cc. It shows the place in its own source, so user code's connections are not meant.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import InboxItem
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.errors import CerebroError
 from cerebro.runtime.kvs.client import KvsClient
 

@@ -17,7 +17,10 @@ from typing import Any, Generic, TypeVar
 from pydantic import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from cerebro.contract.base import Contract
-from cerebro.contract.tasks import Failure, Savepoint, TaskBody, TaskResult
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.checkpoints import Savepoint
+from cerebro.contract.tasks.failures import Failure
+from cerebro.contract.tasks.results import TaskResult
 
 # Saved before user code is imported, which may replace them.
 _dumps, _loads = json.dumps, json.loads

@@ -12,7 +12,8 @@ import time
 from contextlib import suppress
 
 from cerebro.contract.search_tasks import SearchAnswer, SuggestionsRequest
-from cerebro.contract.tasks import SearchTask, TaskBody, TaskResult, Timings
+from cerebro.contract.tasks.bodies import SearchTask, TaskBody
+from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.errors import SpecError
 from cerebro.search.suggestions import values_for
 from cerebro.search.user_procedure import answer

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cerebro.contract.tasks import MAX_POINTS, Curve, CurvePoint
+from cerebro.contract.tasks.results import MAX_POINTS, Curve, CurvePoint
 from cerebro.contract.values import has_masked
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchLoader
 
 from cerebro import spec
-from cerebro.contract.tasks import Position
+from cerebro.contract.tasks.bodies import Position
 from cerebro.contract.values import has_masked
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.trees import RowId

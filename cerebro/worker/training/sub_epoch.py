@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.errors import DeviceError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.worker.training.checkpoints.base_tensors import BaseTensors, is_plain

@@ -16,7 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import InboxItem, TaskResult, TrainTask, VerificationTask
+from cerebro.contract.tasks.bodies import TrainTask, VerificationTask
+from cerebro.contract.tasks.inbox import InboxItem
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.files.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes, savepoint_of, sub_epoch_of
 

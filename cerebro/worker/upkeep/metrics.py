@@ -16,7 +16,9 @@ from prometheus_client import Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cerebro.contract.records import WorkerUsage
-from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.bodies import KINDS
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.usage.volumes import VolumeCollector
 from cerebro.runtime.web.health import registry
 

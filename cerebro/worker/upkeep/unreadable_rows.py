@@ -10,16 +10,15 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from cerebro.contract.tasks import (
+from cerebro.contract.tasks.bodies import (
     EvaluateTask,
-    Failure,
-    FailureKind,
     PredictTask,
     TaskBody,
     TrainTask,
     TrialTask,
     VerificationTask,
 )
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import DataError, ShardCorruptError, VolumeError
 from cerebro.runtime.volumes import Volumes
 

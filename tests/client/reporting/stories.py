@@ -8,7 +8,8 @@ from random import Random
 from cerebro.contract.events import RunFinished, RunRequested, RunResumed, RunStarted, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state.reports.schedule_report import epoch_report
 from cerebro.state.tasks.keys import TaskKey
 from tests.state.stories import Story, joined, sub_epoch

@@ -13,7 +13,7 @@ import pytest
 
 from cerebro.client.reporting import Drawings, report_html
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from tests.client.reporting.stories import NASTY, RECORD, evaluated, reported
 from tests.e2e.browser import SCHEMES, Scheme, window
 from tests.state.stories import Story, sub_epoch

@@ -6,7 +6,7 @@ from typing import Literal
 
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.volumes import Volumes
 from tests.state.stories import Story, sub_epoch
 

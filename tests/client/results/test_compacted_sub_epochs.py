@@ -13,7 +13,7 @@ from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed, TaskRevoked
 from cerebro.contract.stored.segments import SegmentsAnswer
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import LostEventsError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, epoch_report, log_pages

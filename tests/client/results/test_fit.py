@@ -13,7 +13,7 @@ from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
 from cerebro.contract.events import ModelsAdded
 from cerebro.contract.runs import NewModel, Origin
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import DataError, RunFailedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.scheduling.validator import validate

@@ -18,7 +18,7 @@ from cerebro.client.results import FitResult
 from cerebro.client.results.model import TrainedModel
 from cerebro.commands.selection import chosen_fit
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import NotFoundError
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode import archive

@@ -9,7 +9,7 @@ from cerebro.client.files import MountedFiles
 from cerebro.client.results import EtlResult
 from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.tables.whole_tables import write_columns
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Run, TaskKey

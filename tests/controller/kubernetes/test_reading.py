@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from controller.kubernetes.reading import read_pod
 from controller.scaling.orchestrator import Pod
 from tests.controller.kubernetes.pods import IMAGE, condition, container, deleted, pod, terminated, waiting

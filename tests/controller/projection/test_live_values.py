@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.events import Event, LivePoint, TaskAssigned, TaskRevoked, TaskStarted
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.figures.downsample import FEWEST
 from controller.projections.records import LIVE_VALUES, live_share
 from tests.controller.projection.written import LogStore, Once, contents, file_of, records

@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from cerebro.contract.events import Event, LivePoint
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
 from cerebro.contract.rest.api import QueueEntry
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import StoreUnavailableError
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report

@@ -8,7 +8,8 @@ import pytest
 
 from cerebro.contract.events import ClientEvent, ModelChanged, TaskAssigned
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan, TechniqueChoice
-from cerebro.contract.tasks import Failure, FailureKind, InspectTask, TaskBody, TrainTask, TrialTask
+from cerebro.contract.tasks.bodies import InspectTask, TaskBody, TrainTask, TrialTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.contract.trials import (
     DeviceKind,
     DevicePlace,

@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted, TrialsRecalled
 from cerebro.contract.parallel_plans import SINGLE, ParallelPlan
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import (
     DeviceKind,
     DevicePlace,

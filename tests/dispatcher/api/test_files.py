@@ -14,7 +14,7 @@ from flask import Flask
 
 from cerebro import errors
 from cerebro.client.files import FetchedFiles
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files.base_file import Layout, Range, base_namer
 from cerebro.data.files.durable import checksum
 from cerebro.data.files.safe_open import open_below

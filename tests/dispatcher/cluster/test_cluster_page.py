@@ -27,7 +27,8 @@ from cerebro.contract.stored.health import (
     WorkerCheck,
     WorkerHealth,
 )
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.state.worker_quarantine import CHECK_PASSED
 from dispatcher.cluster.summary import summary
 from dispatcher.cluster.view import ClusterData, cluster, slots

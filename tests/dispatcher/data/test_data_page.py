@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.volumes import Volumes
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.gallery import write_failed_row

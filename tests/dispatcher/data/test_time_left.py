@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.events import LivePoint, TaskAssigned, TaskCommitted, TaskStarted
-from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult, Timings
 from dispatcher.read_models.read_model import ReadModel
 from tests.dispatcher.stories import Story
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.volumes import Volumes
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.logs.printed import M05, M07, write

@@ -6,7 +6,7 @@ import pytest
 
 from cerebro.contract.events import TaskFailed
 from cerebro.contract.failure_rules import MatchedRule
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story

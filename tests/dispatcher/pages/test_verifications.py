@@ -5,7 +5,8 @@ from __future__ import annotations
 from cerebro.contract.events import RunRequested, RunStarted, WorkerJoined
 from cerebro.contract.records import COMPUTES, Hyperparameters, Replica
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import CheckpointRef, TaskResult, VerificationOutcome
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult, VerificationOutcome
 from cerebro.contract.trials import DeviceKind
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of

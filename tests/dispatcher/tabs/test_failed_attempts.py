@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebro.contract.events import TaskFailed, TaskRevoked
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from dispatcher.tabs.models import failed_attempts
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.stories import Story

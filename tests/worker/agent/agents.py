@@ -17,7 +17,9 @@ from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import CheckpointRef, FailureKind, Position, TaskBody, TrainTask
+from cerebro.contract.tasks.bodies import Position, TaskBody, TrainTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.usercode.encoding import encode
 from tests.forking import Forked, Forks

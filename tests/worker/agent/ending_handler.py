@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from cerebro.contract.tasks import TaskBody, TaskResult, TrialTask
+from cerebro.contract.tasks.bodies import TaskBody, TrialTask
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.worker.child.context import BaseHandler
 
 

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from cerebro.contract.tasks import CheckpointRef, Savepoint, TaskBody, TaskResult, Timings, TrainTask
+from cerebro.contract.tasks.bodies import TaskBody, TrainTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
+from cerebro.contract.tasks.results import TaskResult, Timings
 from cerebro.errors import NonFiniteMetricError, PreemptedError
 from cerebro.worker.child.context import BaseHandler, Context
 

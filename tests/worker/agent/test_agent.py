@@ -11,7 +11,7 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from tests.kvs_api.real import TOKEN, Service
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 

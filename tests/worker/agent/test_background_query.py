@@ -9,7 +9,7 @@ import pytest
 
 from cerebro.contract.records import Replica
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import TaskResult
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import StoreUnavailableError
 from cerebro.worker.agent import reports
 from cerebro.worker.agent.devices import WorkerDevices

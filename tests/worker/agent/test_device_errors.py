@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import DeviceError
 from cerebro.worker.child.task_loop import failure_of
 from cerebro.worker.health.device_errors import Blame, blame

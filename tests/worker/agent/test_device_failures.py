@@ -7,7 +7,8 @@ import pytest
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.records import Locator, Locators
-from cerebro.contract.tasks import EtlTask, FailureKind
+from cerebro.contract.tasks.bodies import EtlTask
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.spec import ETLSpec
 from tests.worker.agent.agents import Agents
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.child.device_memory import DeviceMemory, OutOfMemoryError
 from cerebro.worker.child.task_loop import failure_of

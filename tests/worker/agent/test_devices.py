@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.tasks import InboxItem
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.errors import ClusterError
 from cerebro.runtime.usage.gpus import Gpu
 from cerebro.runtime.usage.memory import own_group

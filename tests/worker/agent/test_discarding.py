@@ -12,17 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import (
-    CheckpointRef,
-    Failure,
-    FailureKind,
-    InboxItem,
-    Position,
-    TaskResult,
-    TrainTask,
-    VerificationOutcome,
-    VerificationTask,
-)
+from cerebro.contract.tasks.bodies import Position, TrainTask, VerificationTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.inbox import InboxItem
+from cerebro.contract.tasks.results import TaskResult, VerificationOutcome
 from cerebro.data.files.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes, checkpoint_file, sub_epoch_of
 from cerebro.worker.agent.devices import WorkerDevices

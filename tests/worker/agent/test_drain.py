@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.volumes import Volumes, checkpoint_file
 from tests.forking import Forked
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until

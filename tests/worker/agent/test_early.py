@@ -11,7 +11,8 @@ import pytest
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import CheckpointRef, FailureKind
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.volumes import checkpoint_file
 from kvs_api.store.store import Store
 from tests.worker.agent.agents import Agents, is_running, until

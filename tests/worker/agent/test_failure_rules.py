@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.failure_rules import MAX_LINE, FailureRule
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import ClusterError
 from cerebro.runtime.failure_rule_settings import FAILURE_RULES
 from cerebro.worker.agent.settings import Settings

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cerebro
-from cerebro.contract.tasks import MAX_MESSAGE, MAX_TRACEBACK, Failure, FailureKind
+from cerebro.contract.tasks.failures import MAX_MESSAGE, MAX_TRACEBACK, Failure, FailureKind
 from cerebro.contract.texts import cleaned
 from cerebro.worker.child.task_loop import failure_of
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import FailureKind, Gang, InboxItem, Member
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.gangs import Gang, Member
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.errors import ClusterError
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.handshake import HandshakeError

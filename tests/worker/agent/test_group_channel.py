@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.worker.agent.processes import group_channel
 from cerebro.worker.agent.processes.group_channel import GroupChannel
 from cerebro.worker.health.root_cause import decisive

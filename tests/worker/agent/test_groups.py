@@ -11,7 +11,8 @@ import pytest
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from tests.small_volume import fill, small_volume
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 from tests.worker.training.handlers import volumes_in

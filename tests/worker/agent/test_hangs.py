@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from tests.worker.agent.agents import Agents, until
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro.contract.records import Locator, Locators
-from cerebro.contract.tasks import EtlTask, FittingTask
+from cerebro.contract.tasks.bodies import EtlTask, FittingTask
 from cerebro.worker.agent.attempt_runner import AttemptRunner, Patience, Suspicion
 
 KNOWN: dict[str, Any] = {

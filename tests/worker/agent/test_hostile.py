@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
-from cerebro.contract.tasks import MAX_MESSAGE, FailureKind
+from cerebro.contract.tasks.failures import MAX_MESSAGE, FailureKind
 from tests.worker.agent.agents import Agents
 from tests.worker.agent.fake_handler import HOSTILE
 

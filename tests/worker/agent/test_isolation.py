@@ -14,8 +14,7 @@ import torch
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.parallel_plans import SINGLE
 from cerebro.contract.records import Locator, Locators
-from cerebro.contract.tasks import (
-    CheckpointRef,
+from cerebro.contract.tasks.bodies import (
     EtlTask,
     EvaluateTask,
     FittingTask,
@@ -23,10 +22,11 @@ from cerebro.contract.tasks import (
     Position,
     PredictTask,
     TaskBody,
-    TaskResult,
     TrainTask,
     TrialTask,
 )
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup, own_group
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.processes import process
@@ -228,7 +229,7 @@ _HUNGRY = """
 import sys
 from pathlib import Path
 from cerebro.runtime.usage import memory
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 sys.path.insert(0, sys.argv[1])
 from tests.worker.agent.test_memory import hungry_child
 group = memory.own_group()

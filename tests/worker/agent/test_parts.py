@@ -11,7 +11,8 @@ import pytest
 
 from cerebro import errors
 from cerebro.contract.events import LivePoint
-from cerebro.contract.tasks import Failure, FailureKind, InboxItem
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.lease import Lease

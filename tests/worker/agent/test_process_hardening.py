@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.worker.agent.processes.process_hardening import forget_secrets
 from tests.kvs_api.real import TOKEN
 from tests.waiting import HANG_S

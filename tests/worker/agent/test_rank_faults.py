@@ -14,15 +14,10 @@ import torch
 
 from cerebro.contract.events import SubEpochSaved, TaskCommitted, TaskFailed
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import (
-    CheckpointRef,
-    Failure,
-    FailureKind,
-    Position,
-    Savepoint,
-    TaskResult,
-    TrainTask,
-)
+from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.child.fork_server import members

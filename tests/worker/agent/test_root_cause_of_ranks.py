@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.worker.health.root_cause import RankEnd, decisive, is_lost_peer, who_is_behind
 from tests.worker.agent.fake_handler import LOST_PEER
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import Failure, FailureKind, Position, TrainTask
+from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.errors import ClusterError
 from cerebro.runtime.isolation import landlock, metadata_guard, sandbox_settings
 from cerebro.runtime.numeric_settings import check as check_settings

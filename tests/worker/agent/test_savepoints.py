@@ -10,7 +10,8 @@ import pytest
 
 from cerebro.contract.events import SubEpochSaved, TaskCommitted, TaskFailed
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint
+from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.data.files.checkpoint_files import outdated
 from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_file
 from cerebro.worker.upkeep.checkpoint_removal import outdated_by_savepoint

@@ -17,7 +17,8 @@ from cerebro.contract.search import (
     Space,
 )
 from cerebro.contract.search_tasks import ActionsRequest, SearchTaskRequest, SuggestAction
-from cerebro.contract.tasks import FailureKind, SearchTask
+from cerebro.contract.tasks.bodies import SearchTask
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.search import Action, Procedure, Report, Suggest, Suggested
 from cerebro.search.history import Past
 from cerebro.search.suggestions import suggestions_request, values_for

@@ -6,7 +6,7 @@ import signal
 
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.rest import api
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks.failures import FailureKind
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 
 LONG_S, SHORT_S = 30.0, 0.5

@@ -12,7 +12,9 @@ import torch
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import FailureKind, InspectTask, TaskResult, TrialTask
+from cerebro.contract.tasks.bodies import InspectTask, TrialTask
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import DeviceKind, DevicePlace
 from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from tests.state.stories import DATASET

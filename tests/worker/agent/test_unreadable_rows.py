@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.tasks import Failure, FailureKind, Position, TrainTask
+from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.data.files import durable
 from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import find_partitions

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from cerebro.contract.events import TaskCommitted
-from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.contract.tasks.failures import FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.devices import Share

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from cerebro.contract.tasks import TaskBody, TaskResult
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.worker.child.context import BaseHandler
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files import durable
 from cerebro.data.files.checkpoint_files import outdated
 from cerebro.errors import CheckpointCorruptError, StorageFullError

@@ -13,7 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.contract.tasks import MAX_POINTS, Curve, Position, TrainTask
+from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.tasks.results import MAX_POINTS, Curve
 from cerebro.spec import Checkpoint, DataLoader
 from cerebro.worker.training.curve_recorder import CurveRecorder
 from tests.state.stories import DATASET, SHA

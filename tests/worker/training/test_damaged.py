@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from cerebro.contract.tasks import CheckpointRef, Position, TrainTask
+from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files import durable
 from cerebro.errors import CheckpointCorruptError
 from cerebro.runtime.volumes import Volumes

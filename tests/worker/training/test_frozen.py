@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from cerebro.client.files import MountedFiles
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files import durable
 from cerebro.data.files.base_file import Layout, base_written, is_base, layout_of
 from cerebro.data.files.checkpoint_files import outdated

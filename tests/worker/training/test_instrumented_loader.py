@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cerebro.contract.tasks import Position
+from cerebro.contract.tasks.bodies import Position
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.errors import SpecError

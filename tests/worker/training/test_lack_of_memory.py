@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from cerebro.contract.parallel_plans import ParallelPlan
-from cerebro.contract.tasks import CheckpointRef, EvaluateTask, FailureKind, Position, PredictTask, TrainTask
+from cerebro.contract.tasks.bodies import EvaluateTask, Position, PredictTask, TrainTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import NotApplicableError, StorageFullError
 from cerebro.spec import Checkpoint, DataLoader, Hints, SubEpochSpec
 from cerebro.techniques import Group, ModelFacts, Params, Place, Technique

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import cerebro
 from cerebro.contract.metrics import total
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import MetricError, NonFiniteMetricError
 from cerebro.spec import Ratio
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch

@@ -16,7 +16,7 @@ import torch
 
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import TrainTask
+from cerebro.contract.tasks.bodies import TrainTask
 from cerebro.spec import DataLoader
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints
 from cerebro.worker.training.checkpoints import comparison

@@ -15,7 +15,7 @@ from torch import nn
 from cerebro import SubEpochSpec
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.tasks import Member
+from cerebro.contract.tasks.gangs import Member
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows
 from cerebro.errors import ConflictError

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from cerebro.contract.tasks import CheckpointRef, EvaluateTask
+from cerebro.contract.tasks.bodies import EvaluateTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.worker.training.sub_epoch import Trainee
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro.contract.tasks import Position, Savepoint, TaskResult, TrainTask
+from cerebro.contract.tasks.bodies import Position, TrainTask
+from cerebro.contract.tasks.checkpoints import Savepoint
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import PreemptedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import Checkpoint, DataLoader

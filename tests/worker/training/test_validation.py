@@ -12,7 +12,7 @@ import torch
 
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
-from cerebro.contract.tasks import TrainTask
+from cerebro.contract.tasks.bodies import TrainTask
 from cerebro.errors import SpecError
 from cerebro.state import Model
 from cerebro.worker.training.checkpoints import checkpoint as checkpoints

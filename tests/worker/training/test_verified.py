@@ -12,7 +12,8 @@ import torch
 
 from cerebro.contract.records import COMPUTES, ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan
-from cerebro.contract.tasks import TaskResult, TrainTask, VerificationTask
+from cerebro.contract.tasks.bodies import TrainTask, VerificationTask
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.contract.trials import DeviceKind
 from cerebro.spec import DataLoader
 from cerebro.state.tasks.verifications import Verification

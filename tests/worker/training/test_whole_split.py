@@ -14,7 +14,9 @@ from cerebro.commands.planning import plan_evaluation
 from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
-from cerebro.contract.tasks import CheckpointRef, EvaluateTask, TaskResult
+from cerebro.contract.tasks.bodies import EvaluateTask
+from cerebro.contract.tasks.checkpoints import CheckpointRef
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.data.loader import PartitionLoader
 from cerebro.figures import Measured
 from cerebro.runtime.volumes import Volumes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cerebro.contract.events import RunPaused
-from cerebro.contract.tasks import Failure
+from cerebro.contract.tasks.failures import Failure
 
 
 @dataclass(kw_only=True, slots=True)

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cerebro.contract.base import Contract
-from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TrainTask
+from cerebro.contract.tasks.bodies import TrainTask
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.gangs.endpoint import GangEndpoint
 from cerebro.worker.agent.gangs.handshake import HandshakeError

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from cerebro.contract.base import Contract
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.worker.protocol.channel import Channel
 from cerebro.worker.protocol.messages import FROM_MEMBER, FromMember, Ranks, StartRank
 

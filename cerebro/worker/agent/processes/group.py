@@ -18,7 +18,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TaskResult
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.worker.agent.gangs.remote import RemoteRank
 from cerebro.worker.agent.processes.group_channel import GroupChannel, Rank

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from cerebro.contract.base import Contract
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks.failures import Failure, FailureKind
+from cerebro.contract.tasks.results import TaskResult
 from cerebro.worker.agent.gangs.remote import RemoteRank
 from cerebro.worker.agent.processes.process import ChildProcess
 from cerebro.worker.health.root_cause import RankEnd

@@ -21,7 +21,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from cerebro.contract.base import Contract
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks.bodies import TaskBody
+from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent.devices import Share

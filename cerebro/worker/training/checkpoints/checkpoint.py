@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch.serialization import default_restore_location, get_crc32_options, set_crc32_options
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files.base_file import Layout
 from cerebro.data.files.durable import DurableFile
 from cerebro.errors import StorageFullError, VolumeError

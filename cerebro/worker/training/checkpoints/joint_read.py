@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import torch
 import xxhash
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files.base_file import BasedFile, Layout, opened
 from cerebro.data.files.durable import BLOCK_BYTES, Written, fill
 from cerebro.errors import CheckpointCorruptError

@@ -16,7 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.techniques.base import Group
 from cerebro.worker.training.checkpoints.base_tensors import BaseTensors

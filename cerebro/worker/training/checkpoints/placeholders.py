@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import xxhash
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files.base_file import BasedFile, Layout, Range, base_written
 from cerebro.data.files.durable import DurableFile, checksum, checksum_of
 from cerebro.errors import CheckpointCorruptError

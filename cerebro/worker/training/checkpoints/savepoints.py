@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from cerebro.contract.tasks import Validation
+from cerebro.contract.tasks.bodies import Validation
 from cerebro.errors import SpecError, StorageFullError, VolumeError
 from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.training.checkpoints.checkpoint import State

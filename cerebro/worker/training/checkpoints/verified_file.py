@@ -16,7 +16,7 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files.base_file import BasedFile, Layout, opened
 from cerebro.data.files.durable import BLOCK_BYTES, Written, checksum_of, fill
 from cerebro.data.files.seekable_reader import SeekableReader

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.manifests import Source
 from cerebro.data.shards import write_rows

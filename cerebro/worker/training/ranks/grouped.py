@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from cerebro.contract.tasks import CheckpointRef
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.errors import NotApplicableError, SpecError
 from cerebro.spec import DataLoader, Hints, SubEpochSpec
 from cerebro.techniques.base import Group, Params, Technique

@@ -20,7 +20,8 @@ from cerebro.contract.base import Contract
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.records import Hyperparameters, drops_last
 from cerebro.contract.runs import FitRequest
-from cerebro.contract.tasks import CheckpointRef, Position, Validation
+from cerebro.contract.tasks.bodies import Position, Validation
+from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.loader import MergedLoader, PartitionLoader
 from cerebro.data.merged import Merged
 from cerebro.errors import ConflictError

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from cerebro.contract.records import Hyperparameters, drops_last
-from cerebro.contract.tasks import Gang
+from cerebro.contract.tasks.gangs import Gang
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.data.merged import Merged
