@@ -27,7 +27,7 @@ from cerebro.runtime.usage.volumes import VolumeCollector
 from cerebro.runtime.web.health import registry
 from cerebro.state import TaskKey
 from controller.scaling.cluster_snapshot import ClusterSnapshot, Liveness
-from controller.sharing.arbiter import Place
+from controller.sharing.arbiter import DeviceSlot
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _LOOK_S = 5.0
@@ -148,7 +148,7 @@ class Metrics:
         """True if `update` is due."""
         return self._monotonic() - self._looked >= _LOOK_S
 
-    def update(self, held: Collection[Place], gap: float, snapshot: ClusterSnapshot) -> None:
+    def update(self, held: Collection[DeviceSlot], gap: float, snapshot: ClusterSnapshot) -> None:
         """Count workers and their devices.
 
         Args:
@@ -165,8 +165,8 @@ class Metrics:
             self._devices.labels(name).set(devices[name])
 
 
-def _states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]:
-    busy = {place.worker for place in held}
+def _states(held: Collection[DeviceSlot], snapshot: ClusterSnapshot) -> Iterator[str]:
+    busy = {slot.worker for slot in held}
     for name, view in snapshot.workers.items():
         if view.absence is not None:
             yield view.absence.how
@@ -176,8 +176,8 @@ def _states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]
         yield "quarantined"
 
 
-def _device_states(held: Collection[Place], snapshot: ClusterSnapshot) -> Iterator[str]:
+def _device_states(held: Collection[DeviceSlot], snapshot: ClusterSnapshot) -> Iterator[str]:
     for name, view in snapshot.workers.items():
         if view.absence is None and "train" in view.kinds:
             for device in range(view.devices):
-                yield "busy" if Place(name, device) in held else "idle"
+                yield "busy" if DeviceSlot(name, device) in held else "idle"

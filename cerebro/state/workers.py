@@ -97,24 +97,24 @@ class Worker:
         return "train" in self.kinds
 
     @property
-    def lanes(self) -> tuple[int, ...]:
+    def slots(self) -> tuple[int, ...]:
         """Device slots: its devices and `NO_DEVICE`."""
         return (*range(self.devices), NO_DEVICE)
 
-    def in_lane(self, lane: int) -> list[str]:
+    def tasks_in(self, slot: int) -> list[str]:
         """Return the open tasks in a slot, oldest first, at most `QUEUE_DEPTH`."""
-        return [key for key, devices in self.open_tasks.items() if lane in lanes_of(devices)]
+        return [key for key, devices in self.open_tasks.items() if slot in slots_of(devices)]
 
-    def first_in(self, lane: int) -> str:
+    def first_in(self, slot: int) -> str:
         """Return the oldest open task in a slot, or an empty string."""
         for key, devices in self.open_tasks.items():
-            if lane in lanes_of(devices):
+            if slot in slots_of(devices):
                 return key
         return ""
 
     def is_next(self, key: str) -> bool:
         """Return True if an open task runs or may start: none of its devices has an older one."""
-        return all(self.first_in(lane) == key for lane in lanes_of(self.open_tasks[key]))
+        return all(self.first_in(slot) == key for slot in slots_of(self.open_tasks[key]))
 
 
 class WorkerChange(NamedTuple):
@@ -128,7 +128,7 @@ class WorkerChange(NamedTuple):
     """Reason of the departure."""
 
 
-def lanes_of(devices: tuple[int, ...]) -> tuple[int, ...]:
+def slots_of(devices: tuple[int, ...]) -> tuple[int, ...]:
     """Return the device slots of an attempt."""
     return devices or (NO_DEVICE,)
 

@@ -90,7 +90,7 @@ class _FitAssignment:
         self._soon = {
             w.name: due_devices(fit, w, self._choice.policy(), self._now)
             for w in self._training_workers
-            if draft.places.num_free(w.name, self._depth)
+            if draft.slots.num_free(w.name, self._depth)
         }
 
     def decide(self) -> list[api.Assign | api.Revoke | api.Preempt]:
@@ -146,8 +146,8 @@ class _FitAssignment:
             able, times = feasible_workers(self._fit, model, self._now), dispatch_state.work.time[model]
             if model in self._fit.retries.out_of_memory:
                 # It should not wait for a faster worker, which it might never have to itself.
-                places, names = self._draft.places, self._fit.names.workers
-                able = {w for w in able if not places.load(names[w])} or able
+                slots, names = self._draft.slots, self._fit.names.workers
+                able = {w for w in able if not slots.load(names[w])} or able
             for worker, held in enumerate(dispatch_state.holders.held):
                 if held & dispatch_state.open[model] and worker not in able and times[worker] != NEVER:
                     self._dispatch_draft.exclude(model, worker)

@@ -19,8 +19,8 @@ from cerebro.scheduling.remaining_work import NEVER
 from cerebro.scheduling.schedule import Placement
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from controller.decisions import tasks
+from controller.decisions.device_slots import DeviceSlots
 from controller.decisions.fit_dispatch import FitDispatch
-from controller.decisions.places import Places
 from controller.exclusions import memory_retries
 from controller.exclusions.collection import Exclusions
 from controller.exclusions.memory_needs import without_memory
@@ -33,7 +33,7 @@ class AssignmentDraft:
 
     Attributes:
         alive: workers that can get tasks.
-        places: device slots, with the open tasks and the new assignments.
+        slots: device slots, with the open tasks and the new assignments.
         views: current worker views, by name.
         fitted: return value of `ETLSpec.fit` for the run's data set, or `None`.
         exclusions: where the run's tasks may not run; sources add to them.
@@ -51,13 +51,13 @@ class AssignmentDraft:
         self._record, self._state, self.run, self.snapshot = record, state, run, snapshot
         self.views = snapshot.workers
         self.alive = [w for w in state.workers.values() if w.is_alive]
-        self.places = Places(self.alive)
+        self.slots = DeviceSlots(self.alive)
         self.exclusions = Exclusions(
-            memory_retries.exclusions(state, run, fit, self.places, snapshot), slots=snapshot.excluded_slots
+            memory_retries.exclusions(state, run, fit, self.slots, snapshot), slots=snapshot.excluded_slots
         )
         self.exclusions.add(*snapshot.exclusions, *snapshot.without_room())
         for slot in snapshot.excluded_slots:
-            self.places.close(slot.worker, slot.device)
+            self.slots.close(slot.worker, slot.device)
         if run.tasks.exhausted:
             self.exclusions.add(*without_memory(run, snapshot.workers))
         plan = run.plan
@@ -94,7 +94,7 @@ class AssignmentDraft:
         key, worker, devices, parallel_plan, body, _ = proposal
         task = self.run.task(key)
         self._taken.add(str(key))
-        self.places.take(worker, devices)
+        self.slots.take(worker, devices)
         self.steps.append(
             api.Assign(
                 task=str(key),
@@ -118,7 +118,7 @@ class AssignmentDraft:
         task, (first, *other_members) = self.run.task(key), gang.members
         self._taken.add(str(key))
         for member in gang.members:
-            self.places.take(member.worker, member.devices)
+            self.slots.take(member.worker, member.devices)
         self.steps.append(
             api.Assign(
                 task=str(key),

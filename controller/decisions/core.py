@@ -148,14 +148,14 @@ class Core:
         waits = (until - now for until in fit.retries.interrupted.values() if until > now)
         # If models differ in priority, a queued sub-epoch may lose its slot to another one.
         most = QUEUE_DEPTH if fit.dispatch_state.has_priorities else 1
-        places = (
+        slots = (
             (worker, device)
             for worker in self.state.workers.values()
             if worker.is_alive and worker.open_tasks
             for device in range(worker.devices)
-            if 1 <= len(worker.in_lane(device)) <= most
+            if 1 <= len(worker.tasks_in(device)) <= most
         )
-        dues = (due_s(fit, worker, device, now) for worker, device in places)
+        dues = (due_s(fit, worker, device, now) for worker, device in slots)
         return min((revoke_s, *filter(None, dues), *waits))
 
     def _revoke_in_s(self, now: float) -> float:

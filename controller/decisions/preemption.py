@@ -131,7 +131,7 @@ def _preemptible(run: Run, fit: FitDispatch, workers: Sequence[Worker], now: flo
             continue
         (device,) = attempt.devices
         end = end_of(fit, worker, device)
-        if worker.in_lane(device) == [key] and end is not None and end >= now + MIN_REMAINING_S:
+        if worker.tasks_in(device) == [key] and end is not None and end >= now + MIN_REMAINING_S:
             yield _Candidate(task, model, fit.names.worker(worker.name))
 
 

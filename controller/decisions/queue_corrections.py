@@ -15,7 +15,7 @@ from controller.decisions.fit_dispatch import FitDispatch
 from controller.decisions.preemption import revoke_task
 from controller.decisions.sub_epoch_choice import SubEpochChoice
 from controller.exclusions.model_exclusions import feasible_workers
-from controller.sharing.arbiter import Place
+from controller.sharing.arbiter import DeviceSlot
 
 
 class QueueCorrections:
@@ -39,7 +39,7 @@ class QueueCorrections:
         idle = [
             w
             for w in self._training_workers
-            if not draft.exclusions.stops_all(w.name) and draft.places.num_free(w.name, 1)
+            if not draft.exclusions.stops_all(w.name) and draft.slots.num_free(w.name, 1)
         ]
         queued = self._queued() if idle else []
         for worker in idle:
@@ -69,7 +69,7 @@ class QueueCorrections:
             and max(state.work.need[m]) == 1
         }
         highest, is_alone = max(idle.values(), default=0), not self._draft.exclusions.slots
-        roomy = [w for w in self._training_workers if self._draft.places.num_free(w.name, self._depth)]
+        roomy = [w for w in self._training_workers if self._draft.slots.num_free(w.name, self._depth)]
         with_room = {model for w in roomy for model, _ in state.eligible(fit.names.worker(w.name))}
         queued = [
             (state.priority[fit.names.model(t.key.model or "")], t) for t in self._queued() if t.key.model
@@ -84,7 +84,7 @@ class QueueCorrections:
                 or self._draft.exclusions.stops_all(worker)
             ):
                 continue
-            if any(Place(worker, device) in self._draft.exclusions.slots for device in devices):
+            if any(DeviceSlot(worker, device) in self._draft.exclusions.slots for device in devices):
                 continue
             if fit.retries.is_interrupted(task.key):
                 continue  # It has precedence regardless of priority: it would be queued there again
@@ -119,7 +119,7 @@ class QueueCorrections:
         ):
             return False  # it would be queued again on the same worker
         queued = dispatch_state.running.pop(model)
-        room = 1 if self._fit.parallel_plans.is_plain else self._draft.places.num_free(worker.name, 1)
+        room = 1 if self._fit.parallel_plans.is_plain else self._draft.slots.num_free(worker.name, 1)
         free, dispatch_state.free[index] = dispatch_state.free[index], room
         try:
             # A model bound to the holders of its interrupted sub-epoch would only be queued there again.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Set
 from cerebro.state import TaskKey
 from cerebro.state.exclusions import Exclusion, Scope
 from cerebro.state.workers import NO_DEVICE
-from controller.sharing.arbiter import Place
+from controller.sharing.arbiter import DeviceSlot
 
 
 class Exclusions:
@@ -26,7 +26,7 @@ class Exclusions:
         slots: see the argument.
     """
 
-    def __init__(self, found: Iterable[Exclusion] = (), *, slots: Set[Place] = frozenset()) -> None:
+    def __init__(self, found: Iterable[Exclusion] = (), *, slots: Set[DeviceSlot] = frozenset()) -> None:
         self.slots = slots
         self._of_workers: dict[str, Exclusion] = {}
         """Worker -> exclusion of all tasks of the run; looked up for each worker in each pass."""
@@ -69,11 +69,11 @@ class Exclusions:
         narrow = next((each for each in self._narrow.get(worker, ()) if each.stops(key)), None)
         if narrow is not None or devices is None:
             return narrow
-        slots = (Place(worker, device) for device in (*devices,) or (NO_DEVICE,))
+        slots = (DeviceSlot(worker, device) for device in (*devices,) or (NO_DEVICE,))
         return next((of_slot(slot) for slot in slots if slot in self.slots), None)
 
 
-def of_slot(slot: Place) -> Exclusion:
+def of_slot(slot: DeviceSlot) -> Exclusion:
     """Return the exclusion of a run from a device slot of another run."""
     return Exclusion(
         slot.worker, Scope.NEW_TASKS, "another run has this device or gets it next", device=slot.device

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 
 from cerebro.state import ExperimentState, Run, RunState, Worker
 from cerebro.state.exclusions import Exclusion, Scope
+from controller.decisions.device_slots import DeviceSlots
 from controller.decisions.fit_dispatch import FitDispatch
-from controller.decisions.places import Places
 from controller.exclusions.memory_needs import Views, without_memory
 from controller.exclusions.model_exclusions import feasible_workers
 from controller.scaling.cluster_snapshot import ClusterSnapshot
@@ -21,7 +21,7 @@ from controller.sources.ready_tasks import may_run, ready
 
 
 def exclusions(
-    state: ExperimentState, run: Run, fit: FitDispatch | None, places: Places, snapshot: ClusterSnapshot
+    state: ExperimentState, run: Run, fit: FitDispatch | None, slots: DeviceSlots, snapshot: ClusterSnapshot
 ) -> Iterable[Exclusion]:
     """Return the exclusions of workers that may get no task of `run` now.
 
@@ -30,7 +30,7 @@ def exclusions(
 
     Args:
         fit: dispatch state of the experiment's fit run, if it has one.
-        places: device slots of the alive workers.
+        slots: device slots of the alive workers.
         snapshot: the present workers.
     """
     now, views = snapshot.now, snapshot.workers
@@ -54,7 +54,7 @@ def exclusions(
                 break
             if other is not run:
                 for task, able in waiting(state, other, fit, now, views):
-                    if name := calmest((w for w in able if w.name not in found), places):
+                    if name := calmest((w for w in able if w.name not in found), slots):
                         found[name] = reserved(name, task)
     return found.values()
 
@@ -69,9 +69,9 @@ def reserved(worker: str, task: object) -> Exclusion:
     return Exclusion(worker, Scope.NEW_TASKS, f"reserved for {task}, which ran out of memory and runs alone")
 
 
-def calmest(workers: Iterable[Worker], places: Places) -> str:
+def calmest(workers: Iterable[Worker], slots: DeviceSlots) -> str:
     """Return the first worker with the fewest open tasks; "" without workers."""
-    return min((worker.name for worker in workers), key=places.load, default="")
+    return min((worker.name for worker in workers), key=slots.load, default="")
 
 
 def waiting(

@@ -98,7 +98,7 @@ class Admission:
             return None
         overviews = self.experiments.overviews()
         runs = {RunRef(name, run.id): run for name, each in overviews.items() for run in each.runs}
-        devices = {place for each in overviews.values() for place in each.to_train}
+        devices = {slot for each in overviews.values() for slot in each.to_train}
         found = self.sharing.attended(self._admitted, runs, len(devices), self._waiting, self._published)
         return found.model_copy(update={"most_workers": self.settings.most_workers})
 

@@ -207,7 +207,7 @@ class Controller:
         """Return the present workers, and update the metrics."""
         snapshot = self._membership.snapshot(self._reading.now())
         if self._metrics.is_due():
-            held = {place for each in overviews for place in each.held}
+            held = {slot for each in overviews for slot in each.held}
             self._metrics.update(held, max((each.gap for each in overviews), default=0.0), snapshot)
         return snapshot
 

@@ -16,7 +16,7 @@ from controller.decisions.core import Core
 from controller.scaling import cluster_decision
 from controller.scaling.cluster_snapshot import WorkerView
 from controller.sharing import claims
-from controller.sharing.arbiter import Place, RunRef
+from controller.sharing.arbiter import DeviceSlot, RunRef
 
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 """Seconds of the pause after a fault: the first, and the maximum after many."""
@@ -41,9 +41,9 @@ class Overview:
     """
 
     runs: tuple[Run, ...]
-    held: frozenset[Place]
-    used: frozenset[Place]
-    to_train: frozenset[Place]
+    held: frozenset[DeviceSlot]
+    used: frozenset[DeviceSlot]
+    to_train: frozenset[DeviceSlot]
     ending: frozenset[cluster_decision.Life]
     busy: frozenset[str]
     ended: Mapping[str, Collection[Ended]]
@@ -57,7 +57,7 @@ class Overview:
             runs=tuple(runs),
             held=frozenset().union(*(claims.held(state, run) for run in runs)),
             used=frozenset().union(*(claims.used(state, run) for run in runs)),
-            to_train=claims.places_to_train(state),
+            to_train=claims.training_slots(state),
             ending=frozenset(cluster_decision.ending(state)),
             busy=frozenset(cluster_decision.busy(state)),
             ended=ended(state),
@@ -84,7 +84,7 @@ def _gap(run: Run) -> float:
 
 def is_busy(overviews: Iterable[Overview]) -> bool:
     """True if every slot where open runs can work has a task; False without slots."""
-    used, held = set[Place](), set[Place]()
+    used, held = set[DeviceSlot](), set[DeviceSlot]()
     for each in overviews:
         used |= each.used
         held |= each.held
@@ -123,7 +123,7 @@ class _Fault:
 
     until: float
     delay_s: float
-    held: frozenset[Place]
+    held: frozenset[DeviceSlot]
     known: float
     runs: tuple[str, ...]
 
@@ -228,13 +228,13 @@ class Experiments:
         """Return active experiments that decide nothing now: unread or paused."""
         return set(self.attended()) - set(self.ready())
 
-    def taken(self, workers: Mapping[str, WorkerView], now: float) -> frozenset[Place]:
+    def taken(self, workers: Mapping[str, WorkerView], now: float) -> frozenset[DeviceSlot]:
         """Return slots where these experiments may have tasks.
 
         Their last known slots, while the workers report their tasks there. For an unread log, all slots of
         such a worker that these tasks may take.
         """
-        found: set[Place] = set()
+        found: set[DeviceSlot] = set()
         for name in self.unready():
             held, known = self._last_held(name, now)
             if now - known < _REPORTED_S:
@@ -244,7 +244,7 @@ class Experiments:
                 found |= said & held or said
         return frozenset(found)
 
-    def _last_held(self, name: str, now: float) -> tuple[frozenset[Place], float]:
+    def _last_held(self, name: str, now: float) -> tuple[frozenset[DeviceSlot], float]:
         """Return the experiment's last known slots, and their latest possible time."""
         each, fault = self.opened.get(name), self._faults.get(name)
         if each is not None and each.overview is not None:
@@ -258,13 +258,13 @@ class Experiments:
         return fault is None or now >= fault.until
 
 
-def _said_to_run(experiment: str, worker: str, view: WorkerView) -> set[Place]:
+def _said_to_run(experiment: str, worker: str, view: WorkerView) -> set[DeviceSlot]:
     """Return slots that an experiment's tasks may take on a worker, by the worker's report."""
-    found: set[Place] = set()
+    found: set[DeviceSlot] = set()
     for name, _, key in (task.partition("/") for task in view.tasks):
         if name == experiment:
             # The text comes from a worker of possibly another version.
             takes_none = key.split("/")[1:2] in (["etl"], ["search"], ["fitting"])
-            lanes = (NO_DEVICE,) if takes_none else range(view.devices)
-            found.update(Place(worker, lane) for lane in lanes)
+            slots = (NO_DEVICE,) if takes_none else range(view.devices)
+            found.update(DeviceSlot(worker, slot) for slot in slots)
     return found

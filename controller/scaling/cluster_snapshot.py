@@ -16,7 +16,7 @@ from cerebro.contract.tasks.failures import FailureKind
 from cerebro.contract.trials import DeviceKind
 from cerebro.state.exclusions import Exclusion, Scope, excluded_workers
 from controller.scaling.orchestrator import Exit, Fleet
-from controller.sharing.arbiter import Place
+from controller.sharing.arbiter import DeviceSlot
 
 SILENT = Exit(reason="it has not reported for longer than its lease", kind=FailureKind.CRASH)
 _DEFAULT_WEIGHT = 1.0
@@ -105,7 +105,7 @@ class ClusterSnapshot:
     """Exclusions of workers from the tasks of all runs."""
     now: float = 0.0
     """Time of a new event in seconds. It may be wrong; it revokes and fails only tasks that a user stopped."""
-    excluded_slots: frozenset[Place] = frozenset()
+    excluded_slots: frozenset[DeviceSlot] = frozenset()
     """Device slots that the deciding run may not fill: other runs have or get them."""
     depth: int = QUEUE_DEPTH
     """Maximum open tasks of a slot after this decision."""

@@ -50,7 +50,7 @@ class RunRef(NamedTuple):
     run: str
 
 
-class Place(NamedTuple):
+class DeviceSlot(NamedTuple):
     """A device slot: a device of a worker, or its slot for tasks without a device."""
 
     worker: str
@@ -76,8 +76,8 @@ class Claim:
     ref: RunRef
     project: str = ""
     weight: float = 1.0
-    holds: frozenset[Place] = frozenset()
-    wants: frozenset[Place] = frozenset()
+    holds: frozenset[DeviceSlot] = frozenset()
+    wants: frozenset[DeviceSlot] = frozenset()
     most: int = 0
     sub_epoch_s: float = 60.0
     ahead_s: float = 0.0
@@ -95,7 +95,7 @@ class Turn:
     """A run that may decide now, and the slots it may fill."""
 
     ref: RunRef
-    places: frozenset[Place]
+    slots: frozenset[DeviceSlot]
 
 
 @dataclass(kw_only=True)
@@ -143,14 +143,14 @@ class _Alike(NamedTuple):
         stayers: runs of that experiment that want the slots.
         is_short: True within the minimum hold time.
         is_open: True if a short run may start here early.
-        places: slots in descending order.
+        slots: in descending order.
     """
 
     resident: str
     stayers: tuple[Claim, ...]
     is_short: bool
     is_open: bool
-    places: list[Place]
+    slots: list[DeviceSlot]
 
 
 @dataclass(kw_only=True)
@@ -161,19 +161,19 @@ class _Offer:
         stayers: runs of another experiment whose child process is there, and that want the slots.
         is_short: True within their minimum hold time.
         is_open: True if the run may start early.
-        places: slots, the next one last.
+        slots: the next one last.
     """
 
     stayers: tuple[Claim, ...]
     is_short: bool
     is_open: bool
-    places: list[Place] = field(default_factory=list)
+    slots: list[DeviceSlot] = field(default_factory=list)
 
-    def has_any(self, unserved: set[Place]) -> bool:
+    def has_any(self, unserved: set[DeviceSlot]) -> bool:
         """True if a slot is still unserved."""
-        while self.places and self.places[-1] not in unserved:
-            self.places.pop()
-        return bool(self.places)
+        while self.slots and self.slots[-1] not in unserved:
+            self.slots.pop()
+        return bool(self.slots)
 
     def is_kept(self, claim: Claim, left: Mapping[RunRef, int], tags: _Tags) -> bool:
         """True if the slots stay with their present experiment."""
@@ -202,8 +202,8 @@ class Arbiter:
     _runs: dict[RunRef, float] = field(default_factory=dict)
     _claims: dict[RunRef, Claim] = field(default_factory=dict)
     """Claims of the last `see`."""
-    _holds: dict[Place, _Hold] = field(default_factory=dict)
-    _let_in: dict[Place, RunRef] = field(default_factory=dict)
+    _holds: dict[DeviceSlot, _Hold] = field(default_factory=dict)
+    _let_in: dict[DeviceSlot, RunRef] = field(default_factory=dict)
     """Slots of early starts of the newest `turns`."""
 
     def see(self, now: float, claims: Iterable[Claim]) -> None:
@@ -218,10 +218,10 @@ class Arbiter:
         self._level(known)
         self._runs = {ref: service for ref, service in self._runs.items() if ref in self._claims}
         for claim in self._claims.values():
-            for place in claim.holds:
-                hold = self._holds.get(place)
+            for slot in claim.holds:
+                hold = self._holds.get(slot)
                 if hold is None or hold.experiment != claim.ref.experiment:
-                    self._holds[place] = self._begun(place, claim, hold)
+                    self._holds[slot] = self._begun(slot, claim, hold)
 
     def order(self) -> list[Claim]:
         """Return the current claims, the next to be served first."""
@@ -232,10 +232,10 @@ class Arbiter:
 
         0 means that it may get one as soon as one is free.
         """
-        found = [self._kept_s(place, claim) for place in claim.wants - claim.holds]
+        found = [self._kept_s(slot, claim) for slot in claim.wants - claim.holds]
         return min(found, default=0.0)
 
-    def turns(self, free: Iterable[Place], ending: Iterable[Place] = ()) -> tuple[Turn, ...]:
+    def turns(self, free: Iterable[DeviceSlot], ending: Iterable[DeviceSlot] = ()) -> tuple[Turn, ...]:
         """Distribute slots among the current claims, in order of service.
 
         Args:
@@ -246,7 +246,7 @@ class Arbiter:
         ending = set(ending)
         tags, claims, unserved = self._tags(), self.order(), {*free, *ending}
         remaining_tasks = {claim.ref: claim.most for claim in claims}
-        assigned_places: dict[RunRef, set[Place]] = {claim.ref: set() for claim in claims}
+        assigned_slots: dict[RunRef, set[DeviceSlot]] = {claim.ref: set() for claim in claims}
         alike = self._alike(unserved, claims)
         offers = {claim.ref: self._offers(claim, alike) for claim in claims}
         self._let_in = {}
@@ -254,7 +254,7 @@ class Arbiter:
             contenders = sorted((claim for claim in claims if remaining_tasks[claim.ref] > 0), key=tags.of)
             found = next(
                 (
-                    (claim, offer.places[-1], is_kept)
+                    (claim, offer.slots[-1], is_kept)
                     for claim in contenders
                     for offer in offers[claim.ref]
                     if offer.has_any(unserved)
@@ -265,15 +265,15 @@ class Arbiter:
                 None,
             )
             if found is None:
-                return tuple(Turn(ref=c.ref, places=frozenset(assigned_places[c.ref])) for c in claims)
-            claim, place, is_early = found
+                return tuple(Turn(ref=c.ref, slots=frozenset(assigned_slots[c.ref])) for c in claims)
+            claim, slot, is_early = found
             if is_early:
-                self._let_in[place] = claim.ref
-            unserved.remove(place)
+                self._let_in[slot] = claim.ref
+            unserved.remove(slot)
             remaining_tasks[claim.ref] -= 1
             tags.add(claim, claim.sub_epoch_s)
-            if place not in ending or place in claim.holds:
-                assigned_places[claim.ref].add(place)
+            if slot not in ending or slot in claim.holds:
+                assigned_slots[claim.ref].add(slot)
 
     # --- mechanism -------------------------------------------------------------------------------
 
@@ -312,23 +312,23 @@ class Arbiter:
             tags.add(claim, claim.ahead_s)
         return tags
 
-    def _alike(self, unserved: set[Place], claims: list[Claim]) -> list[_Alike]:
+    def _alike(self, unserved: set[DeviceSlot], claims: list[Claim]) -> list[_Alike]:
         """Group equal slots, so that each run is compared with groups."""
         by_experiment: dict[str, list[Claim]] = {}
         for claim in claims:
             by_experiment.setdefault(claim.ref.experiment, []).append(claim)
         found: dict[tuple[str, bool, bool, tuple[RunRef, ...]], _Alike] = {}
-        for place in sorted(unserved, reverse=True):
-            hold = self._holds.get(place)
+        for slot in sorted(unserved, reverse=True):
+            hold = self._holds.get(slot)
             there = by_experiment.get(hold.experiment, []) if hold is not None else []
-            stayers = tuple(claim for claim in there if place in claim.wants)
+            stayers = tuple(claim for claim in there if slot in claim.wants)
             is_short = hold is not None and any(self._is_short(hold, each) for each in stayers)
             resident = hold.experiment if hold is not None and there else ""
             is_open = hold is not None and not (is_short and (hold.longer_s or hold.owed_s))
             key = resident, is_short, is_open, tuple(each.ref for each in stayers)
             if key not in found:
                 found[key] = _Alike(resident, stayers, is_short, is_open, [])
-            found[key].places.append(place)
+            found[key].slots.append(slot)
         return list(found.values())
 
     def _offers(self, claim: Claim, alike: list[_Alike]) -> list[_Offer]:
@@ -336,8 +336,8 @@ class Arbiter:
         found: dict[tuple[int, bool, bool, tuple[RunRef, ...]], _Offer] = {}
         has_little = self._has_little(claim)
         for each in alike:
-            places = [place for place in each.places if place in claim.wants]
-            if not places:
+            slots = [slot for slot in each.slots if slot in claim.wants]
+            if not slots:
                 continue
             is_own = each.resident == claim.ref.experiment
             stayers = () if is_own else each.stayers
@@ -346,7 +346,7 @@ class Arbiter:
             rank = 0 if is_own else 2 if stayers else 1
             key = rank, is_short, not is_open, tuple(stayer.ref for stayer in stayers)
             offer = found.setdefault(key, _Offer(stayers=stayers, is_short=is_short, is_open=is_open))
-            offer.places = sorted([*offer.places, *places], reverse=True) if offer.places else places
+            offer.slots = sorted([*offer.slots, *slots], reverse=True) if offer.slots else slots
         return [found[key] for key in sorted(found)]
 
     def _has_little(self, claim: Claim) -> bool:
@@ -355,24 +355,24 @@ class Arbiter:
     def _is_short(self, hold: _Hold, stayer: Claim) -> bool:
         return self._now - hold.since < self._length_s(stayer) + hold.longer_s
 
-    def _kept_s(self, place: Place, claim: Claim) -> float:
-        hold = self._holds.get(place)
+    def _kept_s(self, slot: DeviceSlot, claim: Claim) -> float:
+        hold = self._holds.get(slot)
         if hold is None or hold.experiment == claim.ref.experiment:
             return 0.0
         if self._has_little(claim) and not hold.longer_s and not hold.owed_s:
             return 0.0
         there = [each for each in self._claims.values() if each.ref.experiment == hold.experiment]
-        until = (self._length_s(each) + hold.longer_s for each in there if place in each.wants)
+        until = (self._length_s(each) + hold.longer_s for each in there if slot in each.wants)
         return max(0.0, hold.since + max(until, default=0.0) - self._now)
 
     def _length_s(self, claim: Claim) -> float:
         """Return the minimum hold time of a slot."""
         return max(self.stay_s, self.stay_starts * claim.start_s)
 
-    def _begun(self, place: Place, claim: Claim, previous: _Hold | None) -> _Hold:
+    def _begun(self, slot: DeviceSlot, claim: Claim, previous: _Hold | None) -> _Hold:
         """Return a new hold. It inherits the extra time owed if the previous hold ended early."""
         hold = _Hold(experiment=claim.ref.experiment, since=self._now)
-        if self._let_in.get(place) == claim.ref:
+        if self._let_in.get(slot) == claim.ref:
             hold.owed_s = self._length_s(claim)
         elif previous is not None and self._now - previous.since < self._length_s(claim) + previous.longer_s:
             hold.longer_s = previous.longer_s or previous.owed_s

@@ -18,11 +18,11 @@ from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import EvaluatePlan, FitPlan
 from cerebro.contract.tasks.bodies import MEASURING
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
-from cerebro.state.reports.sharing import lanes_held, task_lanes
+from cerebro.state.reports.sharing import held_slots, task_slots
 from cerebro.state.workers import NO_DEVICE
 from controller.decisions.device_ends import due_s
 from controller.decisions.fit_dispatch import FitDispatch
-from controller.sharing.arbiter import Claim, Place, RunRef
+from controller.sharing.arbiter import Claim, DeviceSlot, RunRef
 from controller.sources.ready_tasks import ready
 from controller.sources.replication import remaking
 
@@ -32,28 +32,28 @@ _NEWEST = 8
 """Number of process starts that are averaged."""
 
 
-def places_of(state: ExperimentState) -> frozenset[Place]:
+def all_slots(state: ExperimentState) -> frozenset[DeviceSlot]:
     """Return all device slots of the alive workers."""
     alive = (worker for worker in state.workers.values() if worker.is_alive)
-    return frozenset(place for worker in alive for place in places_at(worker))
+    return frozenset(slot for worker in alive for slot in worker_slots(worker))
 
 
-def places_at(worker: Worker) -> tuple[Place, ...]:
+def worker_slots(worker: Worker) -> tuple[DeviceSlot, ...]:
     """Return all slots of one worker."""
-    return (*_devices(worker), _lane(worker))
+    return (*_devices(worker), _deviceless_slot(worker))
 
 
-def places_to_train(state: ExperimentState) -> frozenset[Place]:
+def training_slots(state: ExperimentState) -> frozenset[DeviceSlot]:
     """Return the devices of alive workers that train."""
     workers = (worker for worker in state.workers.values() if worker.is_alive and worker.trains)
-    return frozenset(place for worker in workers for place in _devices(worker))
+    return frozenset(slot for worker in workers for slot in _devices(worker))
 
 
-def used(state: ExperimentState, run: Run) -> frozenset[Place]:
+def used(state: ExperimentState, run: Run) -> frozenset[DeviceSlot]:
     """Return the slots that can run a run's tasks."""
     if run.kind != "etl":
-        return places_to_train(state)
-    return frozenset(_lane(w) for w in state.workers.values() if w.is_alive and "etl" in w.kinds)
+        return training_slots(state)
+    return frozenset(_deviceless_slot(w) for w in state.workers.values() if w.is_alive and "etl" in w.kinds)
 
 
 def claim(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> Claim:
@@ -91,54 +91,54 @@ def resting(state: ExperimentState, run: Run) -> Claim:
     return Claim(ref=ref, project=run.project, weight=weight(run.priority), holds=held(state, run))
 
 
-def held(state: ExperimentState, run: Run) -> frozenset[Place]:
+def held(state: ExperimentState, run: Run) -> frozenset[DeviceSlot]:
     """Return the slots with a run's open tasks; a task that must run alone holds its whole worker."""
-    return frozenset(Place(*lane) for lane in lanes_held(state, run))
+    return frozenset(DeviceSlot(*slot) for slot in held_slots(state, run))
 
 
-def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> set[Place]:
+def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> set[DeviceSlot]:
     """Return slots whose only task may be followed by a queued one now, so that its model loads."""
     counts = Counter(
-        Place(*lane) for key, task in run.tasks.open.items() for lane in task_lanes(state, key, task)
+        DeviceSlot(*slot) for key, task in run.tasks.open.items() for slot in task_slots(state, key, task)
     )
-    found = {place for place, count in counts.items() if count == 1}
+    found = {slot for slot, count in counts.items() if count == 1}
     if fit is None:
         return found
     workers = state.workers
     return {p for p in found if p.device == NO_DEVICE or not due_s(fit, workers[p.worker], p.device, now)}
 
 
-def giving_way(state: ExperimentState, run: Run, fit: FitDispatch | None) -> set[Place]:
+def giving_way(state: ExperimentState, run: Run, fit: FitDispatch | None) -> set[DeviceSlot]:
     """Return full slots with a queued sub-epoch that a model of higher priority may replace."""
     if fit is None or not fit.dispatch_state.has_priorities:
         return set()
     counts = Counter(
-        Place(*lane) for key, task in run.tasks.open.items() for lane in task_lanes(state, key, task)
+        DeviceSlot(*slot) for key, task in run.tasks.open.items() for slot in task_slots(state, key, task)
     )
     queued = (task for task in _queued(state, run) if task.key.kind == "train")
-    found = {Place(*lane) for task in queued for lane in task_lanes(state, str(task.key), task)}
-    return {place for place in found if counts[place] >= QUEUE_DEPTH}
+    found = {DeviceSlot(*slot) for task in queued for slot in task_slots(state, str(task.key), task)}
+    return {slot for slot in found if counts[slot] >= QUEUE_DEPTH}
 
 
 # --- mechanism -----------------------------------------------------------------------------------
 
 
-def _devices(worker: Worker) -> tuple[Place, ...]:
-    return tuple(Place(worker.name, device) for device in range(worker.devices))
+def _devices(worker: Worker) -> tuple[DeviceSlot, ...]:
+    return tuple(DeviceSlot(worker.name, device) for device in range(worker.devices))
 
 
-def _lane(worker: Worker) -> Place:
-    return Place(worker.name, NO_DEVICE)
+def _deviceless_slot(worker: Worker) -> DeviceSlot:
+    return DeviceSlot(worker.name, NO_DEVICE)
 
 
-def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[frozenset[Place], int]:
+def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[frozenset[DeviceSlot], int]:
     """Return the wanted slots, and the maximum number of tasks for them."""
     if run.state is not RunState.RUNNING:
         return frozenset(), 0
     alive = [worker for worker in state.workers.values() if worker.is_alive]
     waiting = list(itertools.islice(ready(run), sum(worker.devices for worker in alive)))
     if run.kind == "etl":
-        return frozenset(_lane(worker) for worker in alive if "etl" in worker.kinds), len(waiting)
+        return frozenset(_deviceless_slot(worker) for worker in alive if "etl" in worker.kinds), len(waiting)
     queued = [task.key for task in _queued(state, run)]
     waiting += [key for key in queued if key.kind not in ("train", "etl", "search", *MEASURING)]
     kinds = {key.kind for key in waiting}
@@ -160,8 +160,8 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
             else sum(fit.parallel_plans.size(model) for model in remaining_masks)
         )
     makers, lost = remaking(state, run, fit)
-    wants = {place for w in alive if w.name in able for place in _devices(w)}
-    return frozenset(wants.union(_lane(worker) for worker in makers)), count + lost
+    wants = {slot for w in alive if w.name in able for slot in _devices(w)}
+    return frozenset(wants.union(_deviceless_slot(worker) for worker in makers)), count + lost
 
 
 def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:

@@ -21,7 +21,7 @@ from controller.decisions.fit_dispatch import FitDispatch
 from controller.exclusions import memory_retries
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.sharing import claims
-from controller.sharing.arbiter import Arbiter, Claim, Place, RunRef
+from controller.sharing.arbiter import Arbiter, Claim, DeviceSlot, RunRef
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -41,7 +41,7 @@ class RunOffer(NamedTuple):
 
     core: Core
     run: Run
-    excluded_slots: frozenset[Place] = frozenset()
+    excluded_slots: frozenset[DeviceSlot] = frozenset()
     depth: int = QUEUE_DEPTH
     is_alone: bool = False
 
@@ -64,7 +64,7 @@ class _Wait:
     since: float
     worker: str = ""
     size: int = 0
-    places: frozenset[Place] = frozenset()
+    slots: frozenset[DeviceSlot] = frozenset()
 
 
 class Sharing:
@@ -115,7 +115,7 @@ class Sharing:
         cores: Mapping[str, Core],
         now: float,
         *,
-        taken: frozenset[Place] = frozenset(),
+        taken: frozenset[DeviceSlot] = frozenset(),
         has_others: bool = False,
     ) -> Iterator[RunOffer]:
         """Offer slots to each open run in the arbiter's order, and again if other runs left slots free.
@@ -141,19 +141,19 @@ class Sharing:
         self._arbiter.see(now, view.claims())
         named = {RunRef(core.state.name, run.id): (core, run) for core, run in runs}
         previous = {ref: frozenset(run.tasks.open) for ref, (_, run) in named.items()}
-        every = view.places()
+        every = view.slots()
         reserved = self._reserve(view, now)
-        unoffered = frozenset[Place]().union(*reserved.values())
+        unoffered = frozenset[DeviceSlot]().union(*reserved.values())
         for turn in self._arbiter.turns(every - taken - view.held() - unoffered):
-            if turn.places and turn.ref.experiment not in self._skipped:
-                yield RunOffer(*named[turn.ref], every - turn.places, depth=1)
+            if turn.slots and turn.ref.experiment not in self._skipped:
+                yield RunOffer(*named[turn.ref], every - turn.slots, depth=1)
         self._arbiter.see(now, view.claims())
         for claim in self._arbiter.order():
             # Slots still free are open to all runs: their first run could not use them.
             free = every - taken - view.held()
-            reserved_places = reserved.get(claim.ref, frozenset[Place]())
+            reserved_slots = reserved.get(claim.ref, frozenset[DeviceSlot]())
             offered = (free - unoffered) | (
-                reserved_places if reserved_places <= free else frozenset[Place]()
+                reserved_slots if reserved_slots <= free else frozenset[DeviceSlot]()
             )
             if claim.ref.experiment not in self._skipped:
                 yield RunOffer(*named[claim.ref], every - offered, depth=1)
@@ -162,18 +162,18 @@ class Sharing:
         self._arbiter.see(now, view.claims())
         have_revoked = {ref for ref, (_, run) in named.items() if _has_revoked(run, previous[ref])}
         ending = [_guard(core, _ending, core, run, now) for core, run in view.still()]
-        followed = {place for places in ending for place in places} - unoffered - taken
+        followed = {slot for slots in ending for slot in slots} - unoffered - taken
         for turn in self._arbiter.turns((), followed):
             if turn.ref.experiment in self._skipped or turn.ref in have_revoked:
                 continue
             core, run = named[turn.ref]
             # Add full slots with a replaceable queued sub-epoch: this costs no other run its turn.
-            offered = turn.places | _guard(core, claims.giving_way, core.state, run, core.fit_of(run))
+            offered = turn.slots | _guard(core, claims.giving_way, core.state, run, core.fit_of(run))
             if offered:
                 yield RunOffer(core, run, every - offered)
         self._arbiter.see(now, view.claims())
 
-    def _reserve(self, view: _RoundView, now: float) -> dict[RunRef, frozenset[Place]]:
+    def _reserve(self, view: _RoundView, now: float) -> dict[RunRef, frozenset[DeviceSlot]]:
         """Reserve slots for each run that has waited too long for a whole worker or several devices.
 
         Other runs use these slots alternately, so they would never be free together.
@@ -184,7 +184,7 @@ class Sharing:
         if not waiting:
             return {}
         held = view.held()
-        busy = Counter(place.worker for place in held)
+        busy = Counter(slot.worker for slot in held)
         reserved = {}
         for ref, (able, size) in waiting.items():
             wait, taken = self._waits[ref], {each.worker for each in self._waits.values()}
@@ -194,11 +194,11 @@ class Sharing:
                 unreserved_workers = (name for name in by_name if name not in taken)
                 wait.worker, wait.size = min(unreserved_workers, key=busy.__getitem__, default=""), size
                 if wait.worker:
-                    places = sorted(claims.places_at(by_name[wait.worker]), key=lambda place: place in held)
-                    devices = [place for place in places if place.device != NO_DEVICE]
-                    wait.places = frozenset(devices[:size] if size else places)
+                    slots = sorted(claims.worker_slots(by_name[wait.worker]), key=lambda slot: slot in held)
+                    devices = [slot for slot in slots if slot.device != NO_DEVICE]
+                    wait.slots = frozenset(devices[:size] if size else slots)
             if wait.worker in by_name:
-                reserved[ref] = wait.places
+                reserved[ref] = wait.slots
         return reserved
 
     def _rest(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
@@ -248,17 +248,19 @@ class _RoundView:
         """Return the claims of these runs."""
         return [self._claim(core, run) for core, run in self.still()]
 
-    def places(self) -> frozenset[Place]:
+    def slots(self) -> frozenset[DeviceSlot]:
         """Return all slots of the workers."""
         cores = {core.state.name: core for core, _ in self._runs}
-        found = (_guard(core, claims.places_of, core.state) for core in cores.values())
-        return frozenset[Place]().union(*found)
+        found = (_guard(core, claims.all_slots, core.state) for core in cores.values())
+        return frozenset[DeviceSlot]().union(*found)
 
-    def held(self) -> frozenset[Place]:
+    def held(self) -> frozenset[DeviceSlot]:
         """Return the slots with tasks of any run."""
         self.claims()
         is_open = {RunRef(core.state.name, run.id): run.is_open for core, run in self._runs}
-        return frozenset[Place]().union(*(c.holds for ref, (_, c) in self._claims.items() if is_open[ref]))
+        return frozenset[DeviceSlot]().union(
+            *(c.holds for ref, (_, c) in self._claims.items() if is_open[ref])
+        )
 
     def _claim(self, core: Core, run: Run) -> Claim:
         ref, seq = RunRef(core.state.name, run.id), core.state.seq
@@ -283,13 +285,13 @@ _KEPT_S = 5.0
 
 
 def _attended_run(claim: Claim, run: Run, kept_s: float) -> api.AttendedRun:
-    workers_without_device = {place.worker for place in claim.holds if place.device == NO_DEVICE}
+    workers_without_device = {slot.worker for slot in claim.holds if slot.device == NO_DEVICE}
     return api.AttendedRun(
         experiment=claim.ref.experiment,
         run=claim.ref.run,
         priority=run.priority,
         project=run.project,
-        devices=sum(place.device != NO_DEVICE for place in claim.holds),
+        devices=sum(slot.device != NO_DEVICE for slot in claim.holds),
         without_device=len(workers_without_device),
         could_use_more=claim.could_use_more,
         kept_s=_KEPT_S * math.ceil(kept_s / _KEPT_S) if claim.could_use_more else 0.0,
@@ -348,5 +350,5 @@ def _has_revoked(run: Run, previous: Set[str]) -> bool:
     return any(run.find(key).state is TaskState.PENDING for key in previous - run.tasks.open.keys())
 
 
-def _ending(core: Core, run: Run, now: float) -> set[Place]:
+def _ending(core: Core, run: Run, now: float) -> set[DeviceSlot]:
     return claims.ending(core.state, run, core.fit_of(run), now)

@@ -19,7 +19,7 @@ from cerebro.state import Run
 from cerebro.state.reports.timeline import busy
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
-from controller.sharing.arbiter import Place, RunRef
+from controller.sharing.arbiter import DeviceSlot, RunRef
 
 EVERY_S = 60.0
 """Seconds between two notes, plus one for each device above 60, to limit their share of a large log."""
@@ -115,7 +115,7 @@ class TakenTime:
         if now < self._next.setdefault(ref, _since(run) + _FIRST_S):
             return False
         # More often at first: a minute is a large part of a short run.
-        every_s = min(max(EVERY_S, len(_places(core, run))), max(_FIRST_S, (_since(run) - run.zero) / 4))
+        every_s = min(max(EVERY_S, len(_slots(core, run))), max(_FIRST_S, (_since(run) - run.zero) / 4))
         is_due = now >= _since(run) + every_s
         self._next[ref] = (now if is_due else _since(run)) + every_s
         return is_due
@@ -136,41 +136,41 @@ def _since(run: Run) -> float:
 
 
 def _note(core: Core, run: Run, other_runs: Iterable[Run], now: float) -> Step | None:
-    spans = taken(run, other_runs, _places(core, run), _since(run), now)
+    spans = taken(run, other_runs, _slots(core, run), _since(run), now)
     return api.Note(event=DevicesTaken(run=run.id, until=now, spans=tuple(spans))) if spans else None
 
 
 def taken(
-    run: Run, other_runs: Iterable[Run], places: frozenset[Place], since: float, until: float
+    run: Run, other_runs: Iterable[Run], slots: frozenset[DeviceSlot], since: float, until: float
 ) -> list[TakenSpan]:
     """Return other runs' use of these devices between two times, sorted by end."""
-    own_spans, theirs = _busy([run], places, since, until), _busy(other_runs, places, since, until)
+    own_spans, theirs = _busy([run], slots, since, until), _busy(other_runs, slots, since, until)
     found = [
-        TakenSpan(place.worker, place.device, *span)
-        for place, spans in theirs.items()
-        for span in _without(_merged(spans), sorted(own_spans.get(place, ())))
+        TakenSpan(slot.worker, slot.device, *span)
+        for slot, spans in theirs.items()
+        for span in _without(_merged(spans), sorted(own_spans.get(slot, ())))
     ]
     return sorted(found, key=lambda span: (span.until, span.worker, span.device))
 
 
-def _places(core: Core, run: Run) -> frozenset[Place]:
+def _slots(core: Core, run: Run) -> frozenset[DeviceSlot]:
     """Return the devices that could train the run."""
     assert isinstance(run.plan, FitPlan)
     held = {(run.plan.dataset, partition) for partition in run.plan.partitions}
     workers = (w for w in core.state.workers.values() if w.trains and not held.isdisjoint(w.replicas))
-    return frozenset(Place(w.name, device) for w in workers for device in range(w.most_devices))
+    return frozenset(DeviceSlot(w.name, device) for w in workers for device in range(w.most_devices))
 
 
 def _busy(
-    runs: Iterable[Run], places: frozenset[Place], since: float, until: float
-) -> dict[Place, list[_Span]]:
-    found: dict[Place, list[_Span]] = {}
+    runs: Iterable[Run], slots: frozenset[DeviceSlot], since: float, until: float
+) -> dict[DeviceSlot, list[_Span]]:
+    found: dict[DeviceSlot, list[_Span]] = {}
     for run in runs:
         for each in busy(run, until, since=since):
             begin, end = max(each.started, since), min(each.ended, until)
             for device in each.devices:
-                if begin < end and Place(each.worker, device) in places:
-                    found.setdefault(Place(each.worker, device), []).append((begin, end))
+                if begin < end and DeviceSlot(each.worker, device) in slots:
+                    found.setdefault(DeviceSlot(each.worker, device), []).append((begin, end))
     return found
 
 

@@ -52,8 +52,8 @@ class EtlAndEvaluation:
             if not task.failed_at:
                 return next(suitable, None)
             return min(suitable, key=lambda w: w.name in task.failed_at, default=None)
-        name = calmest(suitable, view.places)
-        if name and view.places.load(name):
+        name = calmest(suitable, view.slots)
+        if name and view.slots.load(name):
             view.exclusions.add(reserved(name, key))
             return None
         return next((w for w in free if w.name == name), None)
@@ -62,10 +62,10 @@ class EtlAndEvaluation:
         if view.exclusions.stops_all(worker.name):
             return False
         if self._run.kind == "etl":
-            return view.places.num_deviceless(worker.name) < offer.depth
-        return view.places.num_free(worker.name, offer.depth, offer.devices(worker.name)) > 0
+            return view.slots.num_deviceless(worker.name) < offer.depth
+        return view.slots.num_free(worker.name, offer.depth, offer.devices(worker.name)) > 0
 
     def _devices(self, view: AssignmentDraft, worker: Worker, offer: Offer) -> tuple[int, ...]:
         if self._run.kind == "etl":
             return ()
-        return (view.places.free(worker.name, offer.depth, offer.devices(worker.name)),)
+        return (view.slots.free(worker.name, offer.depth, offer.devices(worker.name)),)

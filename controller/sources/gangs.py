@@ -168,7 +168,7 @@ def _gang(
         Member(
             worker=(name := fit.names.workers[worker]),
             partition=fit.names.partitions[partition],
-            devices=tuple(sorted(draft.places.reachable(name, 1)[: parallel_plan.size])),
+            devices=tuple(sorted(draft.slots.reachable(name, 1)[: parallel_plan.size])),
         )
         for partition, worker in places
     )
@@ -177,4 +177,4 @@ def _gang(
 
 def _is_idle(fit: FitDispatch, draft: AssignmentDraft, worker: int, size: int) -> bool:
     """True if `size` devices of the worker are idle."""
-    return len(draft.places.reachable(fit.names.workers[worker], 1)) >= size
+    return len(draft.slots.reachable(fit.names.workers[worker], 1)) >= size

@@ -121,8 +121,8 @@ class _Maker(NamedTuple):
 
     def inspection(self) -> Iterator[Proposal]:
         """Propose the inspection to a worker without such a task, preferably one with data, to see the row layout."""
-        run, request, places = self.run, self.run.fit_request, self.draft.places
-        able = [w for w in self.workers if "inspect" in w.kinds and places.num_deviceless(w.name) == 0]
+        run, request, slots = self.run, self.run.fit_request, self.draft.slots
+        able = [w for w in self.workers if "inspect" in w.kinds and slots.num_deviceless(w.name) == 0]
         worker = min(able, key=lambda w: (not _held(run, w), w.name), default=None)
         kinds = _kinds(self.workers)
         if worker is None or not kinds:
@@ -152,9 +152,9 @@ class _Maker(NamedTuple):
         ]
         if not able:
             return
-        places = self.draft.places
+        slots = self.draft.slots
         worker, devices = min(
-            able, key=lambda pair: (sum(places.count(pair[0].name, d) for d in pair[1]), pair[0].name)
+            able, key=lambda pair: (sum(slots.count(pair[0].name, d) for d in pair[1]), pair[0].name)
         )
         key = TaskKey(run=run.id, kind="trial", group=wanted.group.id, parallel_plan=wanted.known.id)
         body = TrialTask(
@@ -184,12 +184,12 @@ class _Maker(NamedTuple):
             or not _held(self.run, worker)
         ):
             return ()
-        places = self.draft.places
-        found = places.reachable(worker.name, QUEUE_DEPTH)
-        if len(found) < size or places.count(worker.name, found[0]) > 0:
+        slots = self.draft.slots
+        found = slots.reachable(worker.name, QUEUE_DEPTH)
+        if len(found) < size or slots.count(worker.name, found[0]) > 0:
             return ()
         ends = {each: end_of(self.fit, worker, each) or 0.0 for each in found}
-        found.sort(key=lambda each: (places.count(worker.name, each), ends[each]))
+        found.sort(key=lambda each: (slots.count(worker.name, each), ends[each]))
         return tuple(sorted(found[:size]))
 
     def _common(self, key: TaskKey) -> dict[str, Any]:

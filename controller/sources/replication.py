@@ -33,8 +33,8 @@ from cerebro.contract.tasks.failures import Failure
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.exclusions import Scope
 from cerebro.state.reports.wait_reasons import KIND, needed_partitions
+from controller.decisions.device_slots import DeviceSlots
 from controller.decisions.fit_dispatch import FitDispatch
-from controller.decisions.places import Places
 from controller.exclusions.collection import Exclusions
 from controller.exclusions.memory_retries import reserved
 from controller.sources.relief import relief
@@ -62,7 +62,7 @@ class Replicas:
             self._state,
             self._run,
             self._fit,
-            view.places,
+            view.slots,
             view.exclusions,
             is_filling=view.snapshot.is_filling,
         )
@@ -82,7 +82,7 @@ def making(
     state: ExperimentState,
     run: Run,
     fit: FitDispatch | None,
-    places: Places,
+    slots: DeviceSlots,
     exclusions: Exclusions,
     *,
     is_filling: bool = False,
@@ -92,14 +92,14 @@ def making(
     Args:
         run: any run; an ETL run makes its own partitions and gets none here.
         fit: dispatch state of a fit run.
-        places: device slots of the alive workers; unchanged.
+        slots: device slots of the alive workers; unchanged.
         exclusions: workers that get no tasks. Workers reserved for a task that ran out of memory are added.
         is_filling: True if workers are starting (`ClusterSnapshot.is_filling`); lost partitions then wait for
             them.
     """
     if run.kind == "etl" or run.plan is None:
         return []
-    replicas = _Replicas(state, run, places, exclusions)
+    replicas = _Replicas(state, run, slots, exclusions)
     lost, newcomers = _lost(state, run, fit), replicas.newcomers(fit)
     relieving = replicas.relieving(fit, newcomers) if fit is not None else None
     leaving = exclusions.workers(Scope.REPLICAS)  # they will be released
@@ -190,12 +190,12 @@ class _Replicas:
         self,
         state: ExperimentState,
         run: Run,
-        places: Places,
+        slots: DeviceSlots,
         exclusions: Exclusions,
     ) -> None:
         assert run.plan is not None
         self._state, self._run, self._exclusions = state, run, exclusions
-        self._places = places
+        self._slots = slots
         self._dataset = run.plan.dataset
         self._alive = [worker for worker in state.workers.values() if worker.is_alive]
         self._coming = {
@@ -208,7 +208,7 @@ class _Replicas:
 
     def begin(self) -> None:
         """Copy the device slots before assigning: the caller counts its own."""
-        self._places = self._places.copy()
+        self._slots = self._slots.copy()
 
     def newcomers(self, fit: FitDispatch | None) -> list[Worker]:
         """Return workers that train but hold nothing of the data set, or joined after its preprocessing."""
@@ -239,21 +239,21 @@ class _Replicas:
             if not makers:
                 continue
             maker = min(
-                makers, key=lambda w: (w.name in failed_at, self._places.load(w.name), self._held(w), w.name)
+                makers, key=lambda w: (w.name in failed_at, self._slots.load(w.name), self._held(w), w.name)
             )
             if self._run.task(key).exhausted:
-                maker = min(makers, key=lambda w: (self._places.load(w.name), w.name in failed_at, w.name))
+                maker = min(makers, key=lambda w: (self._slots.load(w.name), w.name in failed_at, w.name))
                 self._exclusions.add(reserved(maker.name, key))
-                if self._places.load(maker.name):
+                if self._slots.load(maker.name):
                     continue
             yield self._give(maker, key, partition)
 
     def make_parting(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
         """Assign partitions of leaving workers, only to makers without another task: they still exist."""
         for partition in partitions:
-            makers = [w for w in self._makers(is_idle=False) if not self._places.num_deviceless(w.name)]
+            makers = [w for w in self._makers(is_idle=False) if not self._slots.num_deviceless(w.name)]
             if makers and self._is_makable(partition):
-                maker = min(makers, key=lambda w: (self._held(w), self._places.load(w.name), w.name))
+                maker = min(makers, key=lambda w: (self._held(w), self._slots.load(w.name), w.name))
                 yield self._give(maker, _key(self._run, partition), partition)
 
     def make_copies(
@@ -276,7 +276,7 @@ class _Replicas:
         """
         if fit.gang_size > 1 or any(w.volume in self._coming.values() for w in newcomers):
             return None  # wait for the new worker's copy first
-        making = {w.volume for w in self._alive if "etl" in w.kinds and self._places.num_deviceless(w.name)}
+        making = {w.volume for w in self._alive if "etl" in w.kinds and self._slots.num_deviceless(w.name)}
         full = (self._state.workers[name].volume for name in self._exclusions.workers(Scope.COPIES))
         able = {w.volume for w in self._able()} - making.union(self._coming.values(), full)
         helpers = {fit.names.worker(w.name): w for w in self._alive if w.trains and w.volume in able}
@@ -313,8 +313,8 @@ class _Replicas:
     def _makers(self, *, is_idle: bool) -> list[Worker]:
         able = self._able()
         if is_idle:
-            return [w for w in able if not self._places.load(w.name)]
-        return [w for w in able if self._places.num_deviceless(w.name) < QUEUE_DEPTH]
+            return [w for w in able if not self._slots.load(w.name)]
+        return [w for w in able if self._slots.num_deviceless(w.name) < QUEUE_DEPTH]
 
     def _able(self) -> Iterator[Worker]:
         leaving = self._exclusions.workers(Scope.REPLICAS)
@@ -342,7 +342,7 @@ class _Replicas:
         return coming + sum(dataset == self._dataset for dataset, _ in worker.replicas)
 
     def _give(self, maker: Worker, key: TaskKey, partition: int) -> tuple[str, TaskKey]:
-        self._places.take(maker.name, ())
+        self._slots.take(maker.name, ())
         self._coming[partition] = maker.volume
         return maker.name, key
 

@@ -88,7 +88,7 @@ def _answering(draft: AssignmentDraft, depth: int) -> str | None:
         for worker in draft.alive
         if answers_searches(worker)
         and not draft.exclusions.stops_all(worker.name)
-        and draft.places.num_deviceless(worker.name) < depth
+        and draft.slots.num_deviceless(worker.name) < depth
     ]
-    found = min(able, key=lambda w: (draft.places.num_deviceless(w.name), w.trains, w.name), default=None)
+    found = min(able, key=lambda w: (draft.slots.num_deviceless(w.name), w.trains, w.name), default=None)
     return None if found is None else found.name

@@ -58,7 +58,7 @@ class TaskSource(Protocol):
     def propose(self, view: AssignmentDraft, offer: Offer) -> Iterable[Proposal]:
         """Yield tasks for the offered slots.
 
-        The caller assigns each proposal before it requests the next one, so `view.places` counts it.
+        The caller assigns each proposal before it requests the next one, so `view.slots` counts it.
         """
         ...
 

@@ -46,13 +46,13 @@ class Training:
         """Yield sub-epochs for the offered devices."""
         choose = self._chooser()
         depth, offered_devices = offer.depth, offer.offered_devices
-        dispatch_state, places = self._fit.dispatch_state, self._draft.places
+        dispatch_state, slots = self._fit.dispatch_state, self._draft.slots
         room = {
             self._fit.names.worker(w.name): count
             for w in self._draft.alive
             if w.trains
             and not self._draft.exclusions.stops_all(w.name)
-            and (count := places.num_free(w.name, depth, offer.devices(w.name)))
+            and (count := slots.num_free(w.name, depth, offer.devices(w.name)))
         }
         workers = sorted(room)
         # Queued sub-epochs count as running, so their device slots are free for the next ones.
@@ -80,7 +80,7 @@ class Training:
             yield Proposal(key, name, devices, as_sent(parallel_plan))
             if choice.model in self._fit.retries.out_of_memory:
                 self._draft.exclusions.add(runs_alone(name, key))
-            room[choice.worker] = places.num_free(
+            room[choice.worker] = slots.num_free(
                 name, depth, offered_devices[name] if offered_devices else None
             )
             dispatch_state.free[choice.worker] = max(1, self._reach(choice.worker, room[choice.worker]))
@@ -91,7 +91,7 @@ class Training:
         """Return the number of devices that one sub-epoch could take on a worker with `room` free slots."""
         if self._fit.parallel_plans.is_plain or not room:
             return room
-        return max(room, len(self._draft.places.reachable(self._fit.names.workers[worker], self._depth)))
+        return max(room, len(self._draft.slots.reachable(self._fit.names.workers[worker], self._depth)))
 
     def _devices(
         self, choice: Placement, depth: int, allowed_devices: Sequence[int] | None
@@ -100,14 +100,14 @@ class Training:
 
         Free devices come first, then the first to finish.
         """
-        name, places = self._fit.names.workers[choice.worker], self._draft.places
+        name, slots = self._fit.names.workers[choice.worker], self._draft.slots
         size = self._fit.dispatch_state.work.need[choice.model][choice.worker]
         if size == 1:
-            return (places.free(name, depth, allowed_devices),)
-        reachable = places.reachable(name, self._depth)
+            return (slots.free(name, depth, allowed_devices),)
+        reachable = slots.reachable(name, self._depth)
         worker = self._draft.worker(name)
         ends = {device: end_of(self._fit, worker, device) or 0.0 for device in reachable}
-        reachable.sort(key=lambda device: (places.count(name, device), ends[device]))
+        reachable.sort(key=lambda device: (slots.count(name, device), ends[device]))
         return tuple(sorted(reachable[:size])) if len(reachable) >= size else None
 
     def _waits_needlessly(self, choice: Placement, room: Mapping[int, int]) -> bool:
@@ -129,8 +129,8 @@ class Training:
 
         Otherwise reserves the least loaded suitable worker for it, and keeps the model off busy workers.
         """
-        dispatch_state, places = self._fit.dispatch_state, self._draft.places
-        if not places.load(self._fit.names.workers[choice.worker]):
+        dispatch_state, slots = self._fit.dispatch_state, self._draft.slots
+        if not slots.load(self._fit.names.workers[choice.worker]):
             return True
         if depth > 1:
             return False
@@ -143,7 +143,7 @@ class Training:
             and needed & dispatch_state.holders.held[self._fit.names.worker(w.name)]
             and times[self._fit.names.worker(w.name)] != NEVER
         ]
-        loads = {worker: places.load(self._fit.names.workers[worker]) for worker in able}
+        loads = {worker: slots.load(self._fit.names.workers[worker]) for worker in able}
         calmest = min(able, key=lambda worker: (loads[worker], worker))
         if loads[calmest]:
             self._draft.exclusions.add(reserved(self._fit.names.workers[calmest], self._fit.key(choice)))

@@ -62,7 +62,7 @@ class Reexecutions:
             worker = _worker_for(run, verification, view, offer)
             if worker is not None:
                 body = tasks.verification(self._record, self._state, run, verification, worker)
-                device = view.places.free(worker.name, offer.depth, offer.devices(worker.name))
+                device = view.slots.free(worker.name, offer.depth, offer.devices(worker.name))
                 yield Proposal(verification.next_key, worker.name, (device,), body=body)
 
     def is_still_needed(self, task: Task) -> bool:
@@ -106,7 +106,7 @@ def _worker_for(
         and not draft.exclusions.stops_all(worker.name)
         and (offer.offered_devices is None or worker.name in offer.offered_devices)
         and not _is_verifying(worker, draft)
-        and draft.places.num_free(worker.name, offer.depth, offer.devices(worker.name))
+        and draft.slots.num_free(worker.name, offer.depth, offer.devices(worker.name))
     ]
     return min(able, key=lambda w: (w.name in failed_at, not is_exact(verification, w), w.name), default=None)
 

@@ -23,7 +23,7 @@ from cerebro.state import (
     waiting_for,
 )
 from cerebro.state.reports import state_words
-from cerebro.state.reports.sharing import lanes_held
+from cerebro.state.reports.sharing import held_slots
 from cerebro.state.reports.throughput import TimeLeft
 from cerebro.state.reports.timeline import busy
 from cerebro.state.workers import WorkerChange
@@ -73,7 +73,7 @@ class Summary:
     Attributes:
         runs: open runs by id.
         workers: workers by name.
-        held: device slots of each open run (`lanes_held`).
+        held: device slots of each open run (`held_slots`).
         started: start of each open task, by key.
         devices: devices of each open task, by key.
         busy: worker -> time spans with a task on a device.
@@ -118,7 +118,7 @@ def summary(
             for name, worker in state.workers.items()
             if not worker.is_removed
         },
-        held={run.id: lanes_held(state, run) for run in open_runs},
+        held={run.id: held_slots(state, run) for run in open_runs},
         started={key: task.attempts[-1].started for run in open_runs for key, task in run.tasks.open.items()},
         devices={key: task.attempts[-1].devices for run in open_runs for key, task in run.tasks.open.items()},
         busy=_busy(state, begin, now),
@@ -194,8 +194,8 @@ def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterabl
     for position, each in enumerate(queue_positions(queued), start=1):
         known = summaries.get(each.experiment)
         run = known.runs.get(each.run, RunSummary()) if known else RunSummary()
-        lanes = known.held.get(each.run) if known else None
-        queue_position = each if lanes is None else each.with_devices(lanes)
+        slots = known.held.get(each.run) if known else None
+        queue_position = each if slots is None else each.with_devices(slots)
         yield QueueRow(
             position=position,
             experiment=queue_position.experiment,

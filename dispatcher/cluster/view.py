@@ -427,8 +427,8 @@ def _devices_held(worker: str, summaries: Mapping[str, Summary]) -> dict[int, st
     return {
         device: experiment
         for experiment, known in summaries.items()
-        for lanes in known.held.values()
-        for name, device in lanes
+        for slots in known.held.values()
+        for name, device in slots
         if name == worker and device != NO_DEVICE
     }
 

@@ -36,7 +36,7 @@ from cerebro.contract.tasks.inbox import InboxItem
 from cerebro.contract.tasks.results import TaskResult, Timings, VerificationOutcome
 from cerebro.search import user_procedure
 from cerebro.search.suggestions import values_for
-from cerebro.state.workers import lanes_of
+from cerebro.state.workers import slots_of
 from controller.scaling.orchestrator import Exit, Fleet, Memory, Pod
 from controller.sources.search import EVERYWHERE
 from research.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
@@ -483,12 +483,12 @@ class VirtualWorkers:
 
 def _startable(worker: _Worker) -> InboxItem | None:
     """Return the oldest queued task whose devices are idle and not awaited by an older task."""
-    taken = {lane for item in worker.running for lane in lanes_of(item.devices)}
+    taken = {slot for item in worker.running for slot in slots_of(item.devices)}
     for item in worker.queue:
-        lanes = lanes_of(item.devices)
-        if taken.isdisjoint(lanes) and not item.member:
+        slots = slots_of(item.devices)
+        if taken.isdisjoint(slots) and not item.member:
             return item
-        taken.update(lanes)
+        taken.update(slots)
     return None
 
 

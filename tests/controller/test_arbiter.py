@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.state.reports.sharing import due_shares
-from controller.sharing.arbiter import HALF_LIFE_S, Arbiter, Claim, Place, RunRef
+from controller.sharing.arbiter import HALF_LIFE_S, Arbiter, Claim, DeviceSlot, RunRef
 
 
 def _due(runs: list[Claim]) -> dict[RunRef, float]:
@@ -34,17 +34,17 @@ class Floor:
         taken: Times when an experiment lost a slot that it still wanted.
     """
 
-    places: list[Place]
+    slots: list[DeviceSlot]
     runs: dict[RunRef, Claim]
     arbiter: Arbiter = field(default_factory=Arbiter)
     now: float = 0.0
-    at: dict[Place, tuple[RunRef, float]] = field(default_factory=dict)
+    at: dict[DeviceSlot, tuple[RunRef, float]] = field(default_factory=dict)
     served: defaultdict[RunRef, float] = field(default_factory=lambda: defaultdict(float))
-    changes: list[tuple[float, Place, str]] = field(default_factory=list)
-    taken: defaultdict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
+    changes: list[tuple[float, DeviceSlot, str]] = field(default_factory=list)
+    taken: defaultdict[DeviceSlot, list[float]] = field(default_factory=lambda: defaultdict(list))
     begun: dict[RunRef, float] = field(default_factory=dict)
-    _last: dict[Place, str] = field(default_factory=dict)
-    _ends: list[tuple[float, Place]] = field(default_factory=list)
+    _last: dict[DeviceSlot, str] = field(default_factory=dict)
+    _ends: list[tuple[float, DeviceSlot]] = field(default_factory=list)
 
     def claims(self) -> list[Claim]:
         return [self._claim(claim) for claim in self.runs.values()]
@@ -53,15 +53,15 @@ class Floor:
         held = {p: since for p, (owner, since) in self.at.items() if owner == claim.ref}
         most = claim.most - len(held)
         ahead_s = sum(max(0.0, claim.sub_epoch_s - (self.now - since)) for since in held.values())
-        wants = frozenset(self.places) if most > 0 else frozenset[Place]()
+        wants = frozenset(self.slots) if most > 0 else frozenset[DeviceSlot]()
         return replace(claim, holds=frozenset(held), wants=wants, most=most, ahead_s=ahead_s)
 
     def until(self, end: float) -> None:
         """Simulate until `end`."""
         self._decide()
         while self._ends and self._ends[0][0] <= end:
-            self.now, place = heapq.heappop(self._ends)
-            owner, since = self.at.pop(place)
+            self.now, slot = heapq.heappop(self._ends)
+            owner, since = self.at.pop(slot)
             self.served[owner] += self.now - since
             self._advance(owner)
             self._decide()
@@ -85,40 +85,40 @@ class Floor:
     def _decide(self) -> None:
         self.arbiter.see(self.now, self.claims())
         wanting = {claim.ref.experiment for claim in self.claims() if claim.most > 0}
-        for turn in self.arbiter.turns(set(self.places) - self.at.keys()):
-            for place in turn.places:
-                last = self._last.get(place, turn.ref.experiment)
+        for turn in self.arbiter.turns(set(self.slots) - self.at.keys()):
+            for slot in turn.slots:
+                last = self._last.get(slot, turn.ref.experiment)
                 if last != turn.ref.experiment and last in wanting:
-                    self.taken[place].append(self.now)
+                    self.taken[slot].append(self.now)
                 self.begun.setdefault(turn.ref, self.now)
-                self.at[place] = turn.ref, self.now
-                heapq.heappush(self._ends, (self.now + self.runs[turn.ref].sub_epoch_s, place))
-                if self._last.get(place) != turn.ref.experiment:
-                    self._last[place] = turn.ref.experiment
-                    self.changes.append((self.now, place, turn.ref.experiment))
+                self.at[slot] = turn.ref, self.now
+                heapq.heappush(self._ends, (self.now + self.runs[turn.ref].sub_epoch_s, slot))
+                if self._last.get(slot) != turn.ref.experiment:
+                    self._last[slot] = turn.ref.experiment
+                    self.changes.append((self.now, slot, turn.ref.experiment))
         self.arbiter.see(self.now, self.claims())
 
 
-def floor(places: int, *claims: Claim) -> Floor:
+def floor(slots: int, *claims: Claim) -> Floor:
     """Return a floor whose runs all start at once."""
     return Floor(
-        places=[Place(f"w-{n}", 0) for n in range(places)],
+        slots=[DeviceSlot(f"w-{n}", 0) for n in range(slots)],
         runs={claim.ref: replace(claim, most=claim.most or 10_000) for claim in claims},
     )
 
 
-PLACES = [Place(f"w-{n}", 0) for n in range(5)]
+SLOTS = [DeviceSlot(f"w-{n}", 0) for n in range(5)]
 NAMES = ("a", "b", "c")
 
-some_places = st.frozensets(st.sampled_from(PLACES))
+some_slots = st.frozensets(st.sampled_from(SLOTS))
 
 
 @st.composite
 def any_claims(draw: st.DrawFn) -> list[Claim]:
     """Generate claims of up to three runs; one run at most holds each slot."""
-    free, found = set(PLACES), []
+    free, found = set(SLOTS), []
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)):
-        holds = draw(some_places) & free
+        holds = draw(some_slots) & free
         free -= holds
         found.append(
             Claim(
@@ -126,7 +126,7 @@ def any_claims(draw: st.DrawFn) -> list[Claim]:
                 project=draw(st.sampled_from(["", "p"])),
                 weight=draw(st.sampled_from([0.25, 1.0, 4.0])),
                 holds=holds,
-                wants=draw(some_places),
+                wants=draw(some_slots),
                 most=draw(st.integers(0, 6)),
                 sub_epoch_s=draw(st.floats(0.1, 1000)),
                 ahead_s=draw(st.floats(0, 1000)),
@@ -145,13 +145,13 @@ def test_no_usable_device_slot_stays_free(history: list[tuple[float, list[Claim]
     for passed, claims in history:
         now += passed
         arbiter.see(now, claims)
-        held = {place for claim in claims for place in claim.holds}
-        free = set(PLACES) - held
+        held = {slot for claim in claims for slot in claim.holds}
+        free = set(SLOTS) - held
         turns = arbiter.turns(free)
         assert sorted(turn.ref for turn in turns) == sorted(claim.ref for claim in claims)
-        given_to = {turn.ref: turn.places for turn in turns}
-        everything = [place for places in given_to.values() for place in places]
-        assert len(everything) == len(set(everything)), "a place for two"
+        given_to = {turn.ref: turn.slots for turn in turns}
+        everything = [slot for slots in given_to.values() for slot in slots]
+        assert len(everything) == len(set(everything)), "a slot for two runs"
         for claim in claims:
             assert given_to[claim.ref] <= claim.wants & free
             assert len(given_to[claim.ref]) <= claim.most
@@ -165,14 +165,14 @@ def test_only_the_holder_gets_a_slot_before_it_is_free(claims: list[Claim], data
     """A slot for another run is withheld from its holder and assigned when free."""
     arbiter = Arbiter()
     arbiter.see(0.0, claims)
-    held = {place: claim.ref for claim in claims for place in claim.holds}
-    ending = data.draw(st.frozensets(st.sampled_from(sorted(held)))) if held else frozenset[Place]()
-    for turn in arbiter.turns(set(PLACES) - held.keys(), ending):
-        assert all(held[place] == turn.ref for place in turn.places & ending)
+    held = {slot: claim.ref for claim in claims for slot in claim.holds}
+    ending = data.draw(st.frozensets(st.sampled_from(sorted(held)))) if held else frozenset[DeviceSlot]()
+    for turn in arbiter.turns(set(SLOTS) - held.keys(), ending):
+        assert all(held[slot] == turn.ref for slot in turn.slots & ending)
     if len(claims) == 1:
-        (turn,) = arbiter.turns(set(PLACES) - held.keys(), ending)
-        wanted = claims[0].wants & (set(PLACES) - held.keys() | ending)
-        assert len(turn.places) == min(claims[0].most, len(wanted)), "alone, it has all that it wants"
+        (turn,) = arbiter.turns(set(SLOTS) - held.keys(), ending)
+        wanted = claims[0].wants & (set(SLOTS) - held.keys() | ending)
+        assert len(turn.slots) == min(claims[0].most, len(wanted)), "alone, it has all that it wants"
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 1.0), (4.0, 1.0), (0.25, 1.0, 4.0)])
@@ -211,16 +211,16 @@ def test_projects_share_before_their_runs_do() -> None:
 @given(
     weights=st.lists(st.sampled_from([0.25, 1.0, 4.0]), min_size=2, max_size=4),
     sub_epochs=st.lists(st.floats(50, 500), min_size=4, max_size=4),
-    places=st.integers(1, 4),
+    slots=st.integers(1, 4),
 )
-def test_no_run_starves(weights: list[float], sub_epochs: list[float], places: int) -> None:
+def test_no_run_starves(weights: list[float], sub_epochs: list[float], slots: int) -> None:
     """Each run that wants slots gets one soon, with any other runs."""
     names = "abcd"
     runs = [
         Claim(ref=ref(name), weight=weight, sub_epoch_s=sub_epoch_s)
         for name, weight, sub_epoch_s in zip(names, weights, sub_epochs, strict=False)
     ]
-    made = floor(places, *runs)
+    made = floor(slots, *runs)
     longest = 2 * (60 + max(sub_epochs)) * sum(weights) / min(weights)
     made.until(longest)
     first = dict(made.served)
@@ -247,11 +247,11 @@ def test_a_project_pays_for_its_past_with_a_half_life() -> None:
         made.until(3600)
         del made.runs[heavy.ref]
         made.arbiter.see(3600, [])
-        made.runs = {c.ref: replace(c, most=100, wants=frozenset(made.places)) for c in (heavy, other)}
+        made.runs = {c.ref: replace(c, most=100, wants=frozenset(made.slots)) for c in (heavy, other)}
         made.at.clear()
         made.arbiter.see(3600 + passed, made.runs.values())
-        places = {turn.ref: len(turn.places) for turn in made.arbiter.turns(made.places)}
-        assert (places[heavy.ref] == 0) == is_behind
+        slots = {turn.ref: len(turn.slots) for turn in made.arbiter.turns(made.slots)}
+        assert (slots[heavy.ref] == 0) == is_behind
 
 
 @pytest.mark.parametrize("start_s", [0.0, 10.0])
@@ -260,10 +260,10 @@ def test_a_run_keeps_a_slot_for_the_minimum_hold_time(start_s: float) -> None:
     runs = [Claim(ref=ref(name), sub_epoch_s=5.0, start_s=start_s) for name in NAMES]
     made = floor(4, *runs)
     made.until(2000.0)
-    latest: dict[Place, float] = {}
-    for time, place, _ in made.changes:
-        assert time - latest.get(place, -1000.0) >= max(60.0, 20 * start_s)
-        latest[place] = time
+    latest: dict[DeviceSlot, float] = {}
+    for time, slot, _ in made.changes:
+        assert time - latest.get(slot, -1000.0) >= max(60.0, 20 * start_s)
+        latest[slot] = time
     assert {experiment for _, _, experiment in made.changes} == set(NAMES)
 
 
@@ -283,18 +283,18 @@ def test_a_short_run_does_not_wait_for_the_end_of_a_hold() -> None:
 
 def test_a_run_knows_how_long_its_slots_are_withheld() -> None:
     """The earliest of its usable slots counts; without a hold nothing is withheld."""
-    places = [Place("w-0", 0), Place("w-1", 0)]
-    waits = Claim(ref=ref("b"), wants=frozenset(places), most=2)
+    slots = [DeviceSlot("w-0", 0), DeviceSlot("w-1", 0)]
+    waits = Claim(ref=ref("b"), wants=frozenset(slots), most=2)
     stays = [
-        Claim(ref=ref(name), holds=frozenset({place}), wants=frozenset(places), most=9, start_s=start_s)
-        for name, place, start_s in (("a", places[0], 0.0), ("c", places[1], 6.0))
+        Claim(ref=ref(name), holds=frozenset({slot}), wants=frozenset(slots), most=9, start_s=start_s)
+        for name, slot, start_s in (("a", slots[0], 0.0), ("c", slots[1], 6.0))
     ]
     arbiter = Arbiter()
     assert arbiter.kept_s(waits) == 0.0
     arbiter.see(0.0, [waits, *stays])
     arbiter.see(20.0, [waits, *stays])
     assert arbiter.kept_s(waits) == 40.0
-    assert arbiter.kept_s(replace(waits, wants=frozenset(places[1:]))) == 100.0
+    assert arbiter.kept_s(replace(waits, wants=frozenset(slots[1:]))) == 100.0
     arbiter.see(30.0, [waits, replace(stays[0], wants=frozenset()), stays[1]])
     assert arbiter.kept_s(waits) == 0.0
 
@@ -303,15 +303,15 @@ def test_a_run_knows_how_long_its_slots_are_withheld() -> None:
 @given(
     asked=st.lists(st.tuples(st.floats(0, 40), st.floats(1, 30), st.integers(1, 4)), max_size=12),
     sub_epochs=st.lists(st.floats(4, 40), min_size=1, max_size=3),
-    places=st.integers(1, 2),
+    slots=st.integers(1, 2),
     start_s=st.sampled_from([0.0, 5.0]),
 )
 def test_a_slot_changes_hands_at_most_once_per_hold_time(
-    asked: list[tuple[float, float, int]], sub_epochs: list[float], places: int, start_s: float
+    asked: list[tuple[float, float, int]], sub_epochs: list[float], slots: int, start_s: float
 ) -> None:
     """Small runs can take a wanted slot once per hold time, plus once. No run starves."""
     made = floor(
-        places,
+        slots,
         *(
             Claim(ref=ref(name), sub_epoch_s=u, start_s=start_s)
             for name, u in zip(NAMES, sub_epochs, strict=False)

@@ -29,7 +29,7 @@ from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks.task import MAX_LOSSES
-from cerebro.state.workers import lanes_of
+from cerebro.state.workers import slots_of
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage
 
@@ -106,17 +106,17 @@ def assert_exclusive(simulation: Simulation) -> None:
         if isinstance(event, TaskAssigned):
             devices[event.task, event.attempt] = event.devices
         elif isinstance(event, TaskStarted):
-            for lane in lanes_of(devices[event.task, event.attempt]):
-                assert (event.worker, lane) not in at_device
-                at_device[event.worker, lane] = event.task
+            for slot in slots_of(devices[event.task, event.attempt]):
+                assert (event.worker, slot) not in at_device
+                at_device[event.worker, slot] = event.task
             if TaskKey.parse(event.task).kind == "train":
                 model = TaskKey.parse(event.task).model or ""
                 assert model not in of_model
                 of_model[model] = event.task
         elif isinstance(event, TaskCommitted | TaskFailed | TaskRevoked):
-            for lane in lanes_of(devices[event.task, event.attempt]):
-                if at_device.get((event.worker, lane)) == event.task:
-                    del at_device[event.worker, lane]
+            for slot in slots_of(devices[event.task, event.attempt]):
+                if at_device.get((event.worker, slot)) == event.task:
+                    del at_device[event.worker, slot]
             model = TaskKey.parse(event.task).model or ""
             if of_model.get(model) == event.task:
                 del of_model[model]

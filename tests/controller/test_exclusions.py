@@ -23,7 +23,7 @@ from controller.exclusions.memory_retries import reserved, runs_alone
 from controller.exclusions.model_exclusions import feasible_workers
 from controller.scaling.autoscaler.autoscaler import released
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
-from controller.sharing.arbiter import Place
+from controller.sharing.arbiter import DeviceSlot
 from tests.state.stories import Story, joined, sub_epoch, validation
 
 NOW = 1000.0
@@ -190,8 +190,8 @@ def test_an_exclusion_stops_the_tasks_of_its_scope(case: Case) -> None:
 
 
 def test_a_device_slot_of_another_run_is_excluded_alone() -> None:
-    exclusions = Exclusions(slots={Place("worker-0", 1)})
-    assert exclusions.feasible(TRAIN, "worker-0", (1,)) == of_slot(Place("worker-0", 1))
+    exclusions = Exclusions(slots={DeviceSlot("worker-0", 1)})
+    assert exclusions.feasible(TRAIN, "worker-0", (1,)) == of_slot(DeviceSlot("worker-0", 1))
     assert exclusions.feasible(TRAIN, "worker-0", (0,)) is None
     assert exclusions.feasible(ETL, "worker-0", ()) is None
 

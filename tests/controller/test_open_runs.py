@@ -266,7 +266,7 @@ def test_the_report_lists_runs_waiting_for_their_own_experiment(
     ("owner", "where"),
     [
         *((Core, name) for name in ("decide", "wake_s", "fit_of", "open_runs", "waiting")),
-        *((claims, name) for name in ("claim", "held", "used", "ending", "places_of", "places_to_train")),
+        *((claims, name) for name in ("claim", "held", "used", "ending", "all_slots", "training_slots")),
         *((cluster_decision, name) for name in ("ending", "busy")),
         (PlanMaker, "steps"),
     ],

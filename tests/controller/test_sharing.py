@@ -23,8 +23,8 @@ from cerebro.contract.tasks.results import TaskResult
 from cerebro.state import RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.workers import NO_DEVICE
-from controller.sharing.arbiter import Place
-from controller.sharing.claims import places_of
+from controller.sharing.arbiter import DeviceSlot
+from controller.sharing.claims import all_slots
 from controller.sharing.rounds import Sharing
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Scenario
@@ -145,17 +145,17 @@ def test_a_commit_within_a_round_does_not_prevent_queueing(*, is_revoked: bool) 
         story.start(key, number, ())
     other.fit()
     cores = {"one": core_of(story), "two": core_of(other, "two")}
-    ended, queueing = False, frozenset[Place]()
+    ended, queueing = False, frozenset[DeviceSlot]()
     for each in Sharing().round(cores, story.time):
         if each.core is cores["one"] and each.depth == QUEUE_DEPTH:
-            queueing = frozenset(places_of(story.state) - each.excluded_slots)
+            queueing = frozenset(all_slots(story.state) - each.excluded_slots)
         if not ended:
             ended = True
             if is_revoked:
                 story.tell(TaskRevoked(task=str(tasks[1]), attempt=1, worker="worker-1", reason="-"))
             else:
                 story.commit(tasks[1], 1, TaskResult(rows=4))
-    assert queueing == (frozenset() if is_revoked else {Place("worker-0", NO_DEVICE)})
+    assert queueing == (frozenset() if is_revoked else {DeviceSlot("worker-0", NO_DEVICE)})
 
 
 def test_a_changed_priority_changes_the_shares() -> None:

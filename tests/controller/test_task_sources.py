@@ -83,7 +83,7 @@ def test_a_source_proposes_only_assignable_tasks(
             if not isinstance(
                 source, Measurements | Training
             ):  # these sources also take the next devices to become free
-                assert all(view.places.count(worker, device) < offer.depth for device in devices)
+                assert all(view.slots.count(worker, device) < offer.depth for device in devices)
             yield proposal
 
     def checking_accept(self: AssignmentDraft, source: TaskSource, offer: Offer = Offer()) -> None:  # noqa: B008

@@ -24,7 +24,7 @@ from cerebro.contract.tasks.bodies import EtlTask, TaskBody
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
-from controller.decisions.places import Places
+from controller.decisions.device_slots import DeviceSlots
 from controller.exclusions.collection import Exclusions
 from controller.sources.replication import making
 from research.simulation.cluster import Simulation
@@ -172,11 +172,11 @@ def test_a_test_on_training_data_rebuilds_a_lost_partition() -> None:
         request = EvaluateRequest(kind="test", fit="fit-1", split=split)
         story.tell(RunRequested(run=run, request=request))
         story.tell(RunStarted(run=run, plan=plan_evaluation(story.state, request)))
-        places = Places(story.state.workers.values())
+        slots = DeviceSlots(story.state.workers.values())
         made = story.state.runs[run]
-        asked[split] = [str(key) for _, key in making(story.state, made, None, places, Exclusions())]
+        asked[split] = [str(key) for _, key in making(story.state, made, None, slots, Exclusions())]
         # A starting worker may bring it.
-        assert making(story.state, made, None, places, Exclusions(), is_filling=True) == []
+        assert making(story.state, made, None, slots, Exclusions(), is_filling=True) == []
         story.tell(RunFinished(run=run, outcome="stopped"))
     assert asked == {"train": ["test-1/etl/train/p1"], "test": []}
 

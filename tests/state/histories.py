@@ -156,7 +156,7 @@ class History(Story):
     def _free(self, number: int) -> list[tuple[int, ...]]:
         """Return the free device slots of a worker, sometimes as a pair."""
         worker = self.state.workers[f"worker-{number}"]
-        free = [d for d in range(worker.devices) if worker.is_alive and len(worker.in_lane(d)) < QUEUE_DEPTH]
+        free = [d for d in range(worker.devices) if worker.is_alive and len(worker.tasks_in(d)) < QUEUE_DEPTH]
         pairs = [(free[0], free[1])] if len(free) > 1 else []
         return [*((device,) for device in free), *pairs]
 

@@ -20,14 +20,14 @@ def assert_sound(state: ExperimentState) -> None:
     given = {(key, *place) for key, task in open_tasks.items() for place in task.attempts[-1].places}
     assert at_workers == given, "an open task is at all workers of its attempt, and at no other"
     for worker in state.workers.values():
-        for lane in worker.lanes:
-            keys = worker.in_lane(lane)
+        for slot in worker.slots:
+            keys = worker.tasks_in(slot)
             assert len(keys) <= QUEUE_DEPTH
             running = [key for key in keys if open_tasks[key].state is TaskState.RUNNING]
             assert running == keys[: len(running)], "the running task is the oldest"
             assert len(running) <= 1, "a device runs one task at a time"
         for devices in worker.open_tasks.values():
-            assert set(devices) <= set(worker.lanes)
+            assert set(devices) <= set(worker.slots)
     for run in state.runs.values():
         assert_counted(run)
         for model in run.models.values():

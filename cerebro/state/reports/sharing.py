@@ -2,7 +2,7 @@
 
 Only the controller knows all attended runs and their devices (`cerebro.contract.rest.api.Attended`); page, notebook and
 command line show its report. The report may be two seconds old. A reader of the run's log takes the devices from the
-log (`QueuePosition.as_logged`, as the controller does with `lanes_held`), so numbers match the tasks on display.
+log (`QueuePosition.as_logged`, as the controller does with `held_slots`), so numbers match the tasks on display.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cerebro.contract.priority import shown
 from cerebro.contract.priority import weight as weight_of
 from cerebro.contract.rest.api import AttendedRun, QueueAnswer, QueueEntry
-from cerebro.state.workers import NO_DEVICE, lanes_of
+from cerebro.state.workers import NO_DEVICE, slots_of
 
 if TYPE_CHECKING:
     from cerebro.state.experiment import ExperimentState
@@ -44,23 +44,23 @@ def due_shares(runs: Mapping[_Key, tuple[str, float]]) -> dict[_Key, float]:
     }
 
 
-def lanes_held(state: ExperimentState, run: Run) -> frozenset[tuple[str, int]]:
+def held_slots(state: ExperimentState, run: Run) -> frozenset[tuple[str, int]]:
     """Return (worker, device) of the run's open tasks; `NO_DEVICE` for tasks without one.
 
     A task that runs alone after an out-of-memory failure holds its whole worker."""
-    found = {lane for key, task in run.tasks.open.items() for lane in task_lanes(state, key, task)}
+    found = {slot for key, task in run.tasks.open.items() for slot in task_slots(state, key, task)}
     if run.tasks.exhausted:
         alone = {task.attempts[-1].worker for task in run.tasks.open.values() if task.exhausted}
         for name in alone:
-            found.update((name, lane) for lane in (NO_DEVICE, *range(state.workers[name].devices)))
+            found.update((name, slot) for slot in (NO_DEVICE, *range(state.workers[name].devices)))
     return frozenset(found)
 
 
-def task_lanes(state: ExperimentState, key: str, task: Task) -> Iterator[tuple[str, int]]:
+def task_slots(state: ExperimentState, key: str, task: Task) -> Iterator[tuple[str, int]]:
     """Yield (worker, device slot) of an open task."""
     for name, devices in task.attempts[-1].places:
-        for lane in lanes_of(devices):
-            yield name, lane
+        for slot in slots_of(devices):
+            yield name, slot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +115,14 @@ class QueuePosition:
     def as_logged(self, state: ExperimentState) -> QueuePosition:
         """Return the position with devices from the experiment's log, which is newer than the report."""
         run = state.runs.get(self.run)
-        return self if run is None or not run.is_open else self.with_devices(lanes_held(state, run))
+        return self if run is None or not run.is_open else self.with_devices(held_slots(state, run))
 
-    def with_devices(self, lanes: Collection[tuple[str, int]]) -> QueuePosition:
-        """Return the position with these devices (see `lanes_held`)."""
+    def with_devices(self, slots: Collection[tuple[str, int]]) -> QueuePosition:
+        """Return the position with these devices (see `held_slots`)."""
         if not self.is_attended:
             return self
-        without_device = sum(lane == NO_DEVICE for _, lane in lanes)
-        return replace(self, devices=len(lanes) - without_device, without_device=without_device)
+        without_device = sum(slot == NO_DEVICE for _, slot in slots)
+        return replace(self, devices=len(slots) - without_device, without_device=without_device)
 
     @property
     def position(self) -> str:

@@ -17,7 +17,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.state.models.model import Model
 from cerebro.state.runs.run import Dataset, Run, RunState
 from cerebro.state.tasks.keys import TaskKey
-from cerebro.state.workers import Worker, lanes_of
+from cerebro.state.workers import Worker, slots_of
 
 Members = Sequence[tuple[Worker, tuple[int, ...]]]
 """The workers of an attempt with their devices; for a gang in the order of its partitions."""
@@ -83,8 +83,8 @@ def _check_place(event: TaskAssigned, worker: Worker, devices: tuple[int, ...]) 
         raise IllegalEventError(
             f"{event.task} assigned to device {max(devices)} of {worker.name}, which has {worker.devices}"
         )
-    for lane in lanes_of(devices):
-        if len(found := worker.in_lane(lane)) >= QUEUE_DEPTH:
+    for slot in slots_of(devices):
+        if len(found := worker.tasks_in(slot)) >= QUEUE_DEPTH:
             raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {found} there")
 
 

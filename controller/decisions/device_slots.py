@@ -11,7 +11,7 @@ from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.state.workers import NO_DEVICE, Worker
 
 
-class Places:
+class DeviceSlots:
     """Device slots of workers, with their numbers of open tasks.
 
     A slot is a device, or the slot of tasks without a device. Every decision queries every worker, so the
@@ -26,19 +26,19 @@ class Places:
             for devices in worker.open_tasks.values():
                 self.take(worker.name, devices)
 
-    def copy(self) -> Places:
+    def copy(self) -> DeviceSlots:
         """Return an independent copy."""
-        duplicate = Places(())
+        duplicate = DeviceSlots(())
         duplicate._devices = {worker: [*counts] for worker, counts in self._devices.items()}
         duplicate._deviceless = dict(self._deviceless)
         return duplicate
 
-    def close(self, worker: str, lane: int) -> None:
+    def close(self, worker: str, slot: int) -> None:
         """Accept no more tasks in this slot."""
-        if lane == NO_DEVICE and worker in self._deviceless:
+        if slot == NO_DEVICE and worker in self._deviceless:
             self._deviceless[worker] = QUEUE_DEPTH
-        elif 0 <= lane < len(self._devices.get(worker, ())):
-            self._devices[worker][lane] = QUEUE_DEPTH
+        elif 0 <= slot < len(self._devices.get(worker, ())):
+            self._devices[worker][slot] = QUEUE_DEPTH
 
     def take(self, worker: str, devices: tuple[int, ...]) -> None:
         """Count a task that takes these devices."""
