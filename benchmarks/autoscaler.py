@@ -29,7 +29,7 @@ from controller.planning.answering import answer
 from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, SizeHistory
 from controller.scaling.autoscaler.forecast import LIMIT_S
 from research.simulation.cluster import Simulation
-from research.simulation.inline import InlineHelper
+from research.simulation.inline import InlinePlanner
 from research.simulation.scenario import DATASET, Scenario, WorkerOutage
 
 SCENARIOS, SIGMA = 40, 0.3
@@ -145,7 +145,7 @@ def simulated(
         absent=frozenset(names[workers:]),
         history=history,
     )
-    autoscaler = Autoscaler(_Helper(), Rules(mode=mode, most=MOST, can_act=True, join_s=JOIN_S))
+    autoscaler = Autoscaler(_Planner(), Rules(mode=mode, most=MOST, can_act=True, join_s=JOIN_S))
     simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan), autoscaler=autoscaler)
     outcome = Outcome(ended_s=0.0, hours=0.0)
 
@@ -162,7 +162,7 @@ def simulated(
     return outcome
 
 
-class _Helper(InlineHelper):
+class _Planner(InlinePlanner):
     """Planner with real answers.
 
     The first, measured one gets the time of a live run; hundreds of later ones get a tenth.

@@ -42,7 +42,7 @@ from cerebro.scheduling.policies import is_by_priority_score
 from cerebro.state import Run, TaskKey
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
-from controller.planning import ChildHelper, PlannerProcess
+from controller.planning import PlannerProcess, SpawnedProcess
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import DATASET, Scenario
@@ -332,7 +332,7 @@ def _simulated(parallel_plans: tuple[ParallelPlan, ...], decisions: int, schedul
             update={"plan": started.plan.model_copy(update={"parallel_plans": parallel_plans})}
         )
     simulation = Simulation(scenario, request, started)
-    simulation.planner_process = TimedPlannerProcess(ChildHelper())
+    simulation.planner_process = TimedPlannerProcess(SpawnedProcess())
     simulation.core = core = TimedCore(simulation.core.record)
     core.enough = decisions
     gc.collect()

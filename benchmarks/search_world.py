@@ -192,14 +192,14 @@ class World:
         name, number = f"m{len(self._models):05}", action.hyperparams["number"]
         assert isinstance(number, int)
         model = Model(number, action.epochs, action.priority, set(range(self._workers)))
-        if action.origin is not None:
-            model.trained = self._models[action.origin].trained
+        if action.parent is not None:
+            model.trained = self._models[action.parent].trained
         self._models[name] = model
         self._last_new = self._now
         return Added(
             model=name,
             hyperparams=action.hyperparams,
-            is_warm=action.origin is not None,
+            is_warm=action.parent is not None,
             epochs=action.epochs,
             trained=model.trained,
         )

@@ -17,7 +17,7 @@ from controller.loop.log_keeper import LogKeeper
 from controller.loop.loop import Controller
 from controller.loop.snapshot_process import SnapshotQuestion, make_snapshot
 from controller.metrics import Metrics
-from controller.planning import ChildHelper
+from controller.planning import SpawnedProcess
 from controller.projections.tensorboard import TensorBoardFiles
 from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules
 from controller.scaling.orchestrator import Orchestrator
@@ -57,7 +57,7 @@ def main() -> None:
     metrics = Metrics()
     metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})
     rules = Rules(mode=settings.autoscaler, most=settings.most_workers, can_act=orchestrator is not None)
-    autoscaler = Autoscaler(ChildHelper(), rules)
+    autoscaler = Autoscaler(SpawnedProcess(), rules)
     keeper = LogKeeper(
         kvs=kvs,
         make=make_snapshot,
@@ -72,7 +72,7 @@ def main() -> None:
         leading,
         settings,
         projection,
-        ChildHelper(),
+        SpawnedProcess(),
         orchestrator,
         autoscaler=autoscaler,
         metrics=metrics,

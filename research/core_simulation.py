@@ -17,7 +17,7 @@ from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Placement, Schedule
 from cerebro.state import ExperimentState
 from research.simulation.cluster import Simulation
-from research.simulation.inline import InlineHelper
+from research.simulation.inline import InlinePlanner
 from research.simulation.scenario import DATASET, Scenario, WorkerOutage
 from research.solve import PLANNER
 
@@ -87,7 +87,10 @@ def run(
     )
     started = RunStarted(run="fit-1", plan=plan)
     simulation = Simulation(
-        scenario, request, started, InlineHelper(plan_s=_PLAN_S, solve_s=_PLAN_S) if request.planner else None
+        scenario,
+        request,
+        started,
+        InlinePlanner(plan_s=_PLAN_S, solve_s=_PLAN_S) if request.planner else None,
     )
     return _schedule(simulation.run_whole(), models, workers)
 

@@ -60,7 +60,7 @@ class Command:
         epochs: for `EXTEND_MODEL` and new models: total number of epochs. `None`: as the run, or the cloned model.
         procedure: for `RESUME_RUN`: replacement of a search's own procedure. `None` keeps it.
         at, warm: for `CLONE_MODEL`: whether the clone starts from a checkpoint of its parent, and which one; see
-            `Origin`.
+            `ParentCheckpoint`.
     """
 
     kind: CommandKind

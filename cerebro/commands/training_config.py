@@ -26,7 +26,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.priority import parse, shown
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.runs import NewModel, ParentCheckpoint
 from cerebro.contract.values import carried
 from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState
@@ -157,7 +157,9 @@ def _clone(command: Command, model: Model) -> NewModel:
     return NewModel(
         hyperparams={**model.hyperparams, **_plain(command.hyperparams)},
         epochs=command.epochs or model.epochs,
-        origin=Origin.model_validate({"model": model.id, "at": command.at}) if command.warm else None,
+        checkpoint=ParentCheckpoint.model_validate({"model": model.id, "at": command.at})
+        if command.warm
+        else None,
         parent="" if command.warm else model.id,
         priority=model.priority,
     )
@@ -180,7 +182,7 @@ def _problems_of_clone(command: Command, run: Run, model: Model) -> list[Problem
         return wrong
     new = _clone(command, model)
     wrong = _problems_of_size("hyperparams", run, new.hyperparams)
-    if problem := added_models.origin_refusal(run, new):
+    if problem := added_models.parent_refusal(run, new):
         wrong.append(_refused(command.kind, problem, part="at"))
     elif problem := added_models.epochs_refusal(run, new):
         wrong.append(_refused(command.kind, problem, part="epochs"))

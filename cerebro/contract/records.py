@@ -318,7 +318,7 @@ class Troubles(Contract):
     """Pod -> reason why it does not run."""
     note: str = Field("", exclude_if=lambda text: not text)
     """Message about the number of workers: missing workers, or that the cluster is scaled to zero."""
-    before_rest: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
+    size_before_zero: int = Field(0, ge=0, exclude_if=lambda number: number == 0)
     """Workers before scale to zero, for a controller that takes over. Absent otherwise."""
     emptied_at: float | None = Field(None, exclude_if=lambda time: time is None)
     """When a person scaled the cluster to zero, in seconds since the epoch. Absent otherwise."""

@@ -103,7 +103,7 @@ class FitRequest(Contract):
         return self
 
 
-class Origin(Contract):
+class ParentCheckpoint(Contract):
     """Checkpoint of another model that a new model starts from."""
 
     model: str
@@ -117,7 +117,7 @@ class NewModel(Contract):
     hyperparams: Hyperparameters
     epochs: int = Field(ge=1)
     """Number of epochs in all."""
-    origin: Origin | None = None
+    checkpoint: ParentCheckpoint | None = None
     """Parent checkpoint and sub-epochs that it starts from. Absent: new weights."""
     parent: str = ""
     """Model that its hyperparameters were derived from, if any."""

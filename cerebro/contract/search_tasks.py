@@ -31,7 +31,7 @@ class AddAction(Contract):
     kind: Literal["add"] = "add"
     hyperparams: Hyperparameters
     epochs: int = Field(ge=1, strict=True)
-    origin: str | None = Field(None, exclude_if=lambda value: value is None)
+    parent: str | None = Field(None, exclude_if=lambda value: value is None)
     priority: int = Field(0, strict=True, exclude_if=lambda value: not value)
 
 

@@ -179,13 +179,13 @@ class Add:
     """Add a model with a resource of `epochs`.
 
     Attributes:
-        origin: parent model; training starts from its newest checkpoint, at that epoch. `None`: new weights.
+        parent: parent model; training starts from its newest checkpoint, at that epoch. `None`: new weights.
         priority: models with a higher priority train first.
     """
 
     hyperparams: Hyperparameters
     epochs: int
-    origin: str | None = None
+    parent: str | None = None
     priority: int = 0
 
 

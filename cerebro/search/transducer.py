@@ -124,7 +124,7 @@ class Search:
 
     def history(self) -> tuple[Past, ...]:
         """Return the sampler's input: models with new weights and models requested but not added yet."""
-        requested = (Past(hyperparams=add.hyperparams) for add in self._adds if add.origin is None)
+        requested = (Past(hyperparams=add.hyperparams) for add in self._adds if add.parent is None)
         return (*(self._past(model) for model in self.models if not model.is_apart), *requested)
 
     def _past(self, model: SearchedModel) -> Past:
@@ -256,8 +256,8 @@ class Search:
                         self._requested += count
                         yield Suggest(count=count)
                 case Add():
-                    if action.origin is not None:
-                        self._known(action.origin)
+                    if action.parent is not None:
+                        self._known(action.parent)
                     self._adds.append(action)
                     yield action
                 case Extend():

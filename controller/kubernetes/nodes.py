@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.kubernetes.making import time_of
+from controller.kubernetes.pod_creation import time_of
 from controller.scaling.orchestrator import Pod
 
 _CLAIMS = ("nodeclaim/", "machine/")

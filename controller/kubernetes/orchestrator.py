@@ -26,8 +26,8 @@ from kubernetes.utils.retry import retry_on_conflict
 from urllib3.exceptions import HTTPError
 
 from controller.kubernetes.access import resize_refused, translated
-from controller.kubernetes.making import Making, read_making, unmade
 from controller.kubernetes.nodes import NodeNews, expected, read_news
+from controller.kubernetes.pod_creation import PodCreation, creation_failures, read_creation
 from controller.kubernetes.reading import read_pod
 from controller.kubernetes.watching import TIMEOUT_S, Mirror, Object
 from controller.scaling.orchestrator import Fleet, Memory, Pod
@@ -118,11 +118,11 @@ class KubernetesOrchestrator:
         )
         events = core(kind="Event", name="events")
         of_set = f"involvedObject.kind=StatefulSet,involvedObject.name={name}"
-        self._events: Mirror[Making] = Mirror(
+        self._events: Mirror[PodCreation] = Mirror(
             what=f"events of StatefulSet {name}",
             resource=events,
             selected={"namespace": namespace, "field_selector": of_set},
-            read=read_making,
+            read=read_creation,
             clock=clock,
             changed=changed,
             without="nothing tells why pods are not made",
@@ -176,7 +176,7 @@ class KubernetesOrchestrator:
             size=size,
             set_uid=uid,
             annotated_size=annotated_size,
-            unmade=unmade(missing, (self._events.items() or {}).values()),
+            not_created=creation_failures(missing, (self._events.items() or {}).values()),
             expected=expected(pods, (self._nodes.items() or {}).values()),
         )
 

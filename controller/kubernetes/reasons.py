@@ -1,6 +1,6 @@
 """Kubernetes' reasons and messages -> their effect on tasks, and remedies for users: tables only.
 
-`reading` and `making` look them up. `{}` in a text is Kubernetes' message. Remedies name keys of the chart's values.
+`reading` and `pod_creation` look them up. `{}` in a text is Kubernetes' message. Remedies name chart values.
 Kinds: `PREEMPTED` if the task cannot be the cause; `CRASH`, a lost worker, if it may be: these are counted, so a
 sub-epoch that ends one pod after another fails eventually.
 """

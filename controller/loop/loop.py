@@ -28,12 +28,12 @@ from controller.loop.run_decisions import RunDecisions
 from controller.loop.scaling import Scaling
 from controller.loop.step_writer import StepWriter
 from controller.metrics import Metrics
-from controller.planning import Helper, PlannerProcess
+from controller.planning import BackgroundProcess, PlannerProcess
 from controller.preparation.plan_maker import PlanMaker
 from controller.projections.history import RunHistory
 from controller.projections.projection import Projection, Projections
 from controller.scaling.autoscaler.autoscaler import Autoscaler
-from controller.scaling.autoscaler.rest import RestRules
+from controller.scaling.autoscaler.scale_to_zero import ScaleToZeroRules
 from controller.scaling.cluster_log import ClusterLog
 from controller.scaling.cluster_snapshot import ClusterSnapshot
 from controller.scaling.membership import Membership
@@ -66,7 +66,7 @@ class Controller:
         kvs: KvsClient,
         settings: Settings,
         tensorboard: Projection,
-        helper: Helper,
+        process: BackgroundProcess,
         orchestrator: Orchestrator | None = None,
         *,
         autoscaler: Autoscaler | None = None,
@@ -101,7 +101,7 @@ class Controller:
             tick_s=settings.tick_s,
             most_memory=settings.most_memory,
             installed=settings.installed_workers,
-            rest=RestRules(
+            scale_to_zero=ScaleToZeroRules(
                 is_on=settings.autoscaler == "act" and orchestrator is not None,
                 idle_s=settings.idle_s,
                 least=settings.least_workers,
@@ -134,7 +134,7 @@ class Controller:
             pruned=self._pruned,
             history=self._history,
             trials=TrialCache(kvs),
-            planner=PlannerProcess(helper),
+            planner=PlannerProcess(process),
         )
         writing = (keeper, self.projections, self._pruned)
 

@@ -3,7 +3,7 @@
 `planner_process` runs in the controller; `process` starts the child, `child` and `answering` run in it.
 """
 
-from controller.planning.planner_process import Helper, PlannerProcess, without_plan
-from controller.planning.process import ChildHelper
+from controller.planning.planner_process import BackgroundProcess, PlannerProcess, without_plan
+from controller.planning.process import SpawnedProcess
 
-__all__ = ["ChildHelper", "Helper", "PlannerProcess", "without_plan"]
+__all__ = ["BackgroundProcess", "PlannerProcess", "SpawnedProcess", "without_plan"]

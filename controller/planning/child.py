@@ -1,4 +1,4 @@
-"""The planner's child process: ``python -m controller.planning.child``, started by `ChildHelper`.
+"""The planner's child process: ``python -m controller.planning.child``, started by `SpawnedProcess`.
 
 Each line of input is a request, each line of output its answer, as JSON; it keeps no state between them. A separate
 process, because planning in Python would block the controller, and a solver's memory is freed at its exit. It has a

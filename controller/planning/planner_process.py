@@ -39,7 +39,7 @@ ParallelPlans = dict[str, dict[str, ParallelPlan]]
 """Model -> worker -> parallel plan of its sub-epochs there."""
 
 
-class Helper(Protocol):
+class BackgroundProcess(Protocol):
     """Answers one request at a time in the background. Used by one thread; no method waits."""
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ class Helper(Protocol):
         """Return the answer to the newest request, once; `None` until it arrives."""
         ...
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Free resources, because no request follows for a while."""
         ...
 
@@ -117,8 +117,8 @@ class _Occasion:
 class PlannerProcess:
     """Plans one run, with one request open at a time. No state outlives the controller: the log has the plans."""
 
-    def __init__(self, helper: Helper) -> None:
-        self._helper = helper
+    def __init__(self, process: BackgroundProcess) -> None:
+        self._process = process
         self._stage = Stage.NONE
         self._round: _Occasion | None = None
         """Facts at the start of the latest round."""
@@ -147,7 +147,7 @@ class PlannerProcess:
                 self._round, self._found = occasion, None
                 self._send_query(Stage.PLAN, fit, run)
             return None
-        answer = self._helper.answer() if self._stage is not Stage.NONE else None
+        answer = self._process.answer() if self._stage is not Stage.NONE else None
         return self._handle_answer(fit, run, answer) if answer is not None else None
 
     def _send_query(self, stage: Stage, fit: FitDispatch, run: Run) -> None:
@@ -167,11 +167,11 @@ class PlannerProcess:
             message["order"] = query.order(self._found.order, since=self._found.requested_at)
             message["parallel_plans"] = query.table(self._found.parallel_plans)
         self._stage, self._query = stage, query
-        self._helper.send(message)
+        self._process.send(message)
 
     def _finish(self) -> None:
         self._stage, self._query, self._found = Stage.NONE, None, None
-        self._helper.rest()
+        self._process.stop()
 
     def _handle_answer(self, fit: FitDispatch, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
         if "error" in answer:

@@ -1,7 +1,7 @@
 """A child process that answers JSON requests, for the planner, the autoscaler and search suggestions.
 
-Its owner calls from one thread; a daemon thread does the blocking I/O. One child per `ChildHelper`, started by the
-first request, with background priority, killed by `rest` and at the latest when the controller dies.
+Its owner calls from one thread; a daemon thread does the blocking I/O. One child per `SpawnedProcess`, started by the
+first request, with background priority, killed by `stop` and at the latest when the controller dies.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class _Child:
                     self.answers.put({"error": f"process {self.process.pid} that answers has ended"})
 
 
-class ChildHelper:
-    """A `controller.planning.planner_process.Helper` in a separate process.
+class SpawnedProcess:
+    """A `controller.planning.planner_process.BackgroundProcess` in a separate process.
 
-    A request starts it, `rest` ends it.
+    A request starts it, `stop` ends it.
 
     Args:
         program: the module that answers each line with a line.
@@ -58,7 +58,7 @@ class ChildHelper:
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a request. A busy child is ended: an exact solver cannot be interrupted."""
         if self._is_busy or (self._child is not None and self._child.process.poll() is not None):
-            self.rest()
+            self.stop()
         if self._child is None:
             self._child = _started(self._program)
         self._is_busy = True
@@ -83,7 +83,7 @@ class ChildHelper:
         self._is_busy = False
         return found
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """End the process."""
         child, self._child, self._is_busy = self._child, None, False
         if child is not None:

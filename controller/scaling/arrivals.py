@@ -3,7 +3,7 @@
 `controller.scaling.membership` updates it and copies the answers into the snapshot; `worker_set_size` owns it.
 
 - After a change of size or the loss of a pod, its partitions are not rebuilt for a minute.
-- After scaling up from zero (`controller.scaling.autoscaler.rest`), for ten minutes: the pods' volumes hold
+- After scaling up from zero (`controller.scaling.autoscaler.scale_to_zero`), for ten minutes: the pods' volumes hold
 all data, and nodes may have to start first. Runs use the workers already present.
 - After the size was raised, ETL plans wait for ten minutes, because they divide the data among the present
 workers.
@@ -38,7 +38,7 @@ class Arrivals:
         """Requested pods, and the time since at least one is missing."""
         self._size: int | None = None
         self._raised_at = -math.inf
-        self._is_waking = False
+        self._is_scaling_up = False
         self._pending: dict[str, float] = {}
         """Pods without a node, or not created -> since when."""
         self._fleet: Fleet | None = None
@@ -46,19 +46,24 @@ class Arrivals:
         self._now = 0.0
 
     def see(
-        self, statuses: Iterable[WorkerStatus], fleet: Fleet | None, now: float, *, is_waking: bool = False
+        self,
+        statuses: Iterable[WorkerStatus],
+        fleet: Fleet | None,
+        now: float,
+        *,
+        is_scaling_up: bool = False,
     ) -> None:
         """Update the registered workers and the pods; `None` while the cluster manager is unreachable.
 
         Args:
-            is_waking: True while the cluster scales up from zero.
+            is_scaling_up: True while the cluster scales up from zero.
         """
-        self._now, self._fleet, self._is_waking = now, fleet, is_waking
+        self._now, self._fleet, self._is_scaling_up = now, fleet, is_scaling_up
         if fleet is None:
             self._filling = None
             return
         statuses = tuple(statuses)
-        if fleet.size > (self._size if self._size is not None else 0 if is_waking else fleet.size):
+        if fleet.size > (self._size if self._size is not None else 0 if is_scaling_up else fleet.size):
             self._raised_at = now
         self._size = fleet.size
         self._num_present = _num_present(statuses, fleet)
@@ -76,7 +81,7 @@ class Arrivals:
     def is_filling(self) -> bool:
         """True if starting pods may bring missing partitions."""
         is_new = self._filling is not None and self._now - self._filling[1] < FILLING_S
-        return is_new or (self._is_waking and self.is_awaited)
+        return is_new or (self._is_scaling_up and self.is_awaited)
 
     @property
     def is_awaited(self) -> bool:
@@ -126,8 +131,8 @@ def _num_present(statuses: Iterable[WorkerStatus], fleet: Fleet) -> int:
 
 def _pod_name(fleet: Fleet, ordinal: int) -> str:
     """Return the pod with this ordinal, existing or not created, or ""."""
-    return next((n for n in (*fleet.pods, *fleet.unmade) if n.rpartition("-")[2] == str(ordinal)), "")
+    return next((n for n in (*fleet.pods, *fleet.not_created) if n.rpartition("-")[2] == str(ordinal)), "")
 
 
 def _has_no_node(name: str, fleet: Fleet) -> bool:
-    return name in fleet.unmade or fleet.pods[name].is_pending
+    return name in fleet.not_created or fleet.pods[name].is_pending

@@ -148,7 +148,7 @@ def are_coming(statuses: Iterable[WorkerStatus], fleet: Fleet) -> bool:
     registered = {status.record.pod.uid for status in statuses if status.record.pod}
     pods = (pod for name, pod in fleet.pods.items() if fleet.is_wanted(name))
     accounted = sum(pod.uid in registered or bool(pod.trouble) for pod in pods)
-    return accounted + len(fleet.unmade) < fleet.size
+    return accounted + len(fleet.not_created) < fleet.size
 
 
 def trained_on(statuses: Iterable[WorkerStatus]) -> dict[str, int]:
@@ -244,7 +244,7 @@ def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:
     pod = fleet.pods.get(ref.name)
     if pod is None:
         reason = f"its pod {ref.name} is no longer there"
-        if why := fleet.unmade.get(ref.name):
+        if why := fleet.not_created.get(ref.name):
             reason += f". {why}"
         return Absence(how=Liveness.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
     if pod.uid != ref.uid:

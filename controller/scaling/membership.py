@@ -12,7 +12,7 @@ import time
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state.exclusions import excluded_workers
 from controller.exclusions.memory_limits import MemoryLimits
-from controller.scaling.autoscaler.rest import RestRules
+from controller.scaling.autoscaler.scale_to_zero import ScaleToZeroRules
 from controller.scaling.cluster_snapshot import ClusterSnapshot, trained_on, worker_view
 from controller.scaling.orchestrator import Orchestrator
 from controller.scaling.registrations import Registrations
@@ -27,7 +27,7 @@ class Membership:
         lease_s: seconds of silence after which a worker is lost.
         tick_s: maximum seconds between two reads of the registrations.
         most_memory: maximum bytes for a worker's memory; 0 leaves it unchanged.
-        rest: settings of scale to zero.
+        scale_to_zero: settings of scale to zero.
         installed: number of workers in the chart's values; 0 if unknown.
 
     Attributes:
@@ -44,12 +44,16 @@ class Membership:
         lease_s: float,
         tick_s: float,
         most_memory: int = 0,
-        rest: RestRules | None = None,
+        scale_to_zero: ScaleToZeroRules | None = None,
         installed: int = 0,
     ) -> None:
         self.registrations = Registrations(kvs, tick_s)
         self.size = WorkerSetSize(
-            kvs, orchestrator, self.registrations, rules=rest or RestRules(), installed=installed
+            kvs,
+            orchestrator,
+            self.registrations,
+            rules=scale_to_zero or ScaleToZeroRules(),
+            installed=installed,
         )
         self.limits = MemoryLimits(orchestrator, most_memory)
         self._lease_s, self._tick_s = lease_s, tick_s
@@ -79,7 +83,7 @@ class Membership:
         self.registrations.refresh()
         fleet = self.size.refresh(now)
         workers, arrivals = self.registrations.workers, self.size.arrivals
-        arrivals.see(workers, fleet, time.monotonic(), is_waking=self.size.is_waking(fleet))
+        arrivals.see(workers, fleet, time.monotonic(), is_scaling_up=self.size.is_scaling_up(fleet))
         devices, exclusions = trained_on(workers), self.registrations.exclusions(now)
         views = {
             status.record.worker: worker_view(

@@ -71,8 +71,8 @@ class Fleet:
     """All pods of the worker set by name, and the requested number. Unlisted pods do not exist.
 
     `size` counts from ordinal 0: a pod ``NAME-K`` with K >= size will not return. `set_uid`: UID of the
-    worker set. `annotated_size`: number in the annotation of charts before 0.3; `None` without it. `unmade`: requested
-    pods that do not exist -> reason, if known. `expected`: pods without a node for which one is starting, if
+    worker set. `annotated_size`: number in the annotation of charts before 0.3; `None` without it. `not_created`:
+    requested pods that do not exist -> reason, if known. `expected`: pods without a node for which one is starting, if
     known.
     """
 
@@ -80,7 +80,7 @@ class Fleet:
     size: int
     set_uid: str = ""
     annotated_size: int | None = None
-    unmade: Mapping[str, str] = field(default_factory=dict)
+    not_created: Mapping[str, str] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
 
     def is_wanted(self, pod: str) -> bool:
@@ -95,7 +95,7 @@ class Fleet:
             name: f"a node is being made for it; until then {troubles[name]}"
             for name in self.expected & troubles.keys()
         }
-        return troubles | coming | dict(self.unmade)
+        return troubles | coming | dict(self.not_created)
 
 
 class Orchestrator(Protocol):

@@ -16,7 +16,7 @@ from cerebro.runtime.kvs.client import KvsClient
 from cerebro.state.exclusions import excluded_workers
 from controller.scaling.arrivals import Arrivals
 from controller.scaling.autoscaler.autoscaler import SizeHistory
-from controller.scaling.autoscaler.rest import DesiredSize, Rest, RestRules
+from controller.scaling.autoscaler.scale_to_zero import DesiredSize, ScaleToZero, ScaleToZeroRules
 from controller.scaling.autoscaler.use import Use
 from controller.scaling.cluster_snapshot import are_coming
 from controller.scaling.orchestrator import Fleet, Orchestrator
@@ -57,12 +57,12 @@ class WorkerSetSize:
         orchestrator: Orchestrator | None,
         registrations: Registrations,
         *,
-        rules: RestRules,
+        rules: ScaleToZeroRules,
         installed: int = 0,
     ) -> None:
         self._kvs, self._orchestrator, self._registrations = kvs, orchestrator, registrations
         self._rules, self._installed = rules, installed
-        self.record, self.arrivals, self._rest = SizeRecord(), Arrivals(), Rest(rules)
+        self.record, self.arrivals, self._scale_to_zero = SizeRecord(), Arrivals(), ScaleToZero(rules)
         self.is_pausing = False
         self._is_recalled = False
         """True after the previous controller's record has been loaded."""
@@ -98,9 +98,9 @@ class WorkerSetSize:
             self.record.observe(fleet.size, now)
         return fleet
 
-    def is_waking(self, fleet: Fleet | None) -> bool:
+    def is_scaling_up(self, fleet: Fleet | None) -> bool:
         """True while the cluster scales up from zero."""
-        return fleet is not None and self._rest.is_waking(fleet.size)
+        return fleet is not None and self._scale_to_zero.is_scaling_up(fleet.size)
 
     def history(self) -> SizeHistory:
         """Return the history of the number of workers, for forecasts."""
@@ -134,7 +134,7 @@ class WorkerSetSize:
         if fleet is None:
             return
         stalled = self.arrivals.stalled()
-        desired = self._rest.update(
+        desired = self._scale_to_zero.update(
             self._now,
             size=fleet.size,
             use=use,
@@ -185,11 +185,11 @@ class WorkerSetSize:
 
     def publish(self, fleet: Fleet) -> None:
         """Store problems of the pods, a message for people, and the record for the next leader."""
-        note = self.arrivals.progress_text or self._rest.status_text(fleet.size)
+        note = self.arrivals.progress_text or self._scale_to_zero.status_text(fleet.size)
         troubles = Troubles(
             pods=fleet.troubles(),
             note=note or self.record.capacity_text(fleet.size),
-            before_rest=self._rest.previous_size,
+            size_before_zero=self._scale_to_zero.previous_size,
             **self.record.to_store(fleet.size),
         )
         self._publish(troubles)
@@ -202,7 +202,7 @@ class WorkerSetSize:
     def _recall(self) -> None:
         if not self._is_recalled:
             stored = self._kvs.troubles()
-            self._rest = Rest(self._rules, previous_size=stored.before_rest)
+            self._scale_to_zero = ScaleToZero(self._rules, previous_size=stored.size_before_zero)
             self.record.recall(stored)
             self._is_recalled = True
 

@@ -85,7 +85,7 @@ def claim(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float)
     )
 
 
-def resting(state: ExperimentState, run: Run) -> Claim:
+def idle_claim(state: ExperimentState, run: Run) -> Claim:
     """Return a claim with the held slots only."""
     ref = RunRef(state.name, run.id)
     return Claim(ref=ref, project=run.project, weight=weight(run.priority), holds=held(state, run))

@@ -75,7 +75,7 @@ class Sharing:
         self._skipped: set[str] = set()
         self._waits: dict[RunRef, _Wait] = {}
         self._rested: tuple[ExperimentState, int, str, Claim] | None = None
-        """State, event number and run of the newest resting claim, and the claim."""
+        """State, event number and run of the newest idle claim, and the claim."""
 
     def attended(
         self,
@@ -133,9 +133,9 @@ class Sharing:
         runs = [(core, run) for core in cores.values() for run in _guard(core, core.open_runs)]
         if len(runs) < 2 and not has_others and not taken:
             self._waits.clear()
-            self._rest(runs, now)
+            self._observe_idle(runs, now)
             yield from (RunOffer(core, run, is_alone=True) for core, run in runs)
-            self._rest(runs, now)
+            self._observe_idle(runs, now)
             return
         view = _RoundView(runs, now, self._skipped)
         self._arbiter.see(now, view.claims())
@@ -201,16 +201,16 @@ class Sharing:
                 reserved[ref] = wait.slots
         return reserved
 
-    def _rest(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
+    def _observe_idle(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
         """Update the account of a run that is alone and gets all it wants."""
         still = ((core, run) for core, run in runs if run.is_open)
-        self._arbiter.see(now, [_guard(core, self._resting, core, run) for core, run in still])
+        self._arbiter.see(now, [_guard(core, self._idle_claim, core, run) for core, run in still])
 
-    def _resting(self, core: Core, run: Run) -> Claim:
+    def _idle_claim(self, core: Core, run: Run) -> Claim:
         state, known = core.state, self._rested
         if known is not None and known[0] is state and known[1:3] == (state.seq, run.id):
             return known[3]
-        claim = claims.resting(state, run)
+        claim = claims.idle_claim(state, run)
         self._rested = state, state.seq, run.id, claim
         return claim
 

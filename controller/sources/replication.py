@@ -58,7 +58,7 @@ class Replicas:
 
     def propose(self, view: AssignmentDraft, offer: Offer) -> Iterator[Proposal]:
         """Yield tasks for the slots without a device."""
-        found = making(
+        found = replica_tasks(
             self._state,
             self._run,
             self._fit,
@@ -78,7 +78,7 @@ class Replicas:
         return needed_partitions(self._state, self._run)
 
 
-def making(
+def replica_tasks(
     state: ExperimentState,
     run: Run,
     fit: FitDispatch | None,
@@ -121,7 +121,7 @@ def making(
 
 def unmakable(state: ExperimentState, run: Run) -> str:
     """Return why a partition that the run needs cannot be made again, or ""."""
-    for partition, failure in _unmade(state, run):
+    for partition, failure in _failed_partitions(state, run):
         if not failure.is_of_volume:
             return (
                 f"training partition {partition} is no longer on any worker, and could not be preprocessed again: "
@@ -132,10 +132,10 @@ def unmakable(state: ExperimentState, run: Run) -> str:
 
 def volume_failure(state: ExperimentState, run: Run) -> Failure | None:
     """Return the failure of a volume that blocks a partition the run needs, if any."""
-    return next((failure for _, failure in _unmade(state, run) if failure.is_of_volume), None)
+    return next((failure for _, failure in _failed_partitions(state, run) if failure.is_of_volume), None)
 
 
-def _unmade(state: ExperimentState, run: Run) -> Iterator[tuple[int, Failure]]:
+def _failed_partitions(state: ExperimentState, run: Run) -> Iterator[tuple[int, Failure]]:
     """Yield each partition that the run needs, that no worker holds, and whose task failed, with the failure."""
     if run.kind == "etl" or run.plan is None:
         return

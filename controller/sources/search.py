@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 
 from cerebro.contract.events import ControllerEvent, Extension, RunPaused, SearchDecided, ValuesSuggested
-from cerebro.contract.runs import FitRequest, NewModel, Origin
+from cerebro.contract.runs import FitRequest, NewModel, ParentCheckpoint
 from cerebro.contract.search import OwnProcedure
 from cerebro.contract.search_tasks import ActionsRequest, SuggestionsRequest
 from cerebro.errors import CerebroError
@@ -259,12 +259,12 @@ def _event(run: str, number: int, report: int, actions: list[Action]) -> SearchD
             case Suggest():
                 suggest += action.count
             case Add():
-                origin = Origin(model=action.origin) if action.origin is not None else None
+                checkpoint = ParentCheckpoint(model=action.parent) if action.parent is not None else None
                 add.append(
                     NewModel(
                         hyperparams=action.hyperparams,
                         epochs=action.epochs,
-                        origin=origin,
+                        checkpoint=checkpoint,
                         priority=action.priority,
                     )
                 )

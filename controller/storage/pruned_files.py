@@ -65,7 +65,9 @@ class Leftovers:
             if verification.sub_epoch.model == model.id
             for file in verification.files
         )
-        own_files.update(sub_epoch.file for sub_epoch in run.checkpoints.origins_of(model, run.models))
+        own_files.update(
+            sub_epoch.file for sub_epoch in run.checkpoints.parent_checkpoints_of(model, run.models)
+        )
         kept_files = run.kept_checkpoints(model) & own_files
         is_trained_on = model.state is ModelState.ACTIVE or model.busy is not None
         named = _names(set() if is_trained_on else own_files - kept_files)

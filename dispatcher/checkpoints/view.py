@@ -116,7 +116,7 @@ def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
     model = run.models.get(parts[2]) if run else None
     if run is None or model is None:
         return None
-    sub_epochs = chain(model.known_sub_epochs, run.checkpoints.origins_of(model, run.models))
+    sub_epochs = chain(model.known_sub_epochs, run.checkpoints.parent_checkpoints_of(model, run.models))
     return next((sub_epoch.checkpoint for sub_epoch in sub_epochs if sub_epoch.file == name), None)
 
 

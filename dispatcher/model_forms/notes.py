@@ -12,7 +12,7 @@ from cerebro.commands.command import Command
 from cerebro.commands.rules import CommandKind
 from cerebro.contract.priority import NORMAL, shown
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.runs import Origin
+from cerebro.contract.runs import ParentCheckpoint
 from cerebro.state import Model, Run
 from cerebro.state.models import added_models
 from cerebro.state.models.configs import is_same
@@ -67,7 +67,7 @@ def _clone_notes(run: Run, model: Model, command: Command) -> Iterator[str]:
             yield f"All values are equal to {model.id}."
     else:
         sub_epochs = added_models.sub_epochs_at(
-            run, model, Origin.model_validate({"model": model.id, "at": command.at})
+            run, model, ParentCheckpoint.model_validate({"model": model.id, "at": command.at})
         )
         remaining = epochs - model.partitions_until(sub_epochs) // len(model.partitions)
         yield (

@@ -17,7 +17,7 @@ from cerebro.commands.selection import chosen_fit, find_model
 from cerebro.commands.training_config import Problem
 from cerebro.commands.values import text_of
 from cerebro.contract.priority import parse, shown
-from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.runs import NewModel, ParentCheckpoint
 from cerebro.errors import BadRequestError
 from cerebro.state import ExperimentState, Model, Run
 from cerebro.state.models import added_models
@@ -208,11 +208,11 @@ def _possible_starts(run: Run, model: Model) -> Iterator[Start]:
     ]
     listed = set()
     for at in ("last", "best", *ends):
-        origin = Origin.model_validate({"model": model.id, "at": at})
-        new = NewModel(hyperparams=model.hyperparams, epochs=model.epochs, origin=origin)
-        if added_models.origin_refusal(run, new):
+        checkpoint = ParentCheckpoint.model_validate({"model": model.id, "at": at})
+        new = NewModel(hyperparams=model.hyperparams, epochs=model.epochs, checkpoint=checkpoint)
+        if added_models.parent_refusal(run, new):
             continue
-        sub_epochs = added_models.sub_epochs_at(run, model, origin)
+        sub_epochs = added_models.sub_epochs_at(run, model, checkpoint)
         if at not in ("last", "best") and sub_epochs in listed:
             continue
         listed.add(sub_epochs)

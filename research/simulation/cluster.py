@@ -34,12 +34,12 @@ from controller.exclusions.health import evidence
 from controller.exclusions.machines import Machines
 from controller.exclusions.memory_limits import MemoryLimits
 from controller.loop.open_runs import Experiments, Opened, ended
-from controller.planning.planner_process import Helper, PlannerProcess, without_plan
+from controller.planning.planner_process import BackgroundProcess, PlannerProcess, without_plan
 from controller.projections.history import priors
 from controller.scaling import cluster_decision
 from controller.scaling.arrivals import Arrivals
 from controller.scaling.autoscaler.autoscaler import Autoscaler, SizeHistory
-from controller.scaling.autoscaler.rest import Rest
+from controller.scaling.autoscaler.scale_to_zero import ScaleToZero
 from controller.scaling.autoscaler.use import use_of
 from controller.scaling.cluster_log import ClusterLog
 from controller.scaling.cluster_snapshot import ClusterSnapshot, worker_view
@@ -65,7 +65,7 @@ class Simulation:
     `run` returns the final state.
 
     Args:
-        helper: planner used in addition to dispatch, if the request wants one; otherwise dispatch alone.
+        process: planner used in addition to dispatch, if the request wants one; otherwise dispatch alone.
         autoscaler: forecasts the run; its size requests go to `asked_for`.
         neighbours: runs of other experiments on the same workers, and further runs of the first experiment.
         most_open: maximum number of attended runs; others wait in the queue.
@@ -76,7 +76,7 @@ class Simulation:
         scenario: Scenario,
         request: FitRequest,
         plan: RunStarted,
-        helper: Helper | None = None,
+        process: BackgroundProcess | None = None,
         *,
         autoscaler: Autoscaler | None = None,
         neighbours: Sequence[Neighbour] = (),
@@ -109,7 +109,7 @@ class Simulation:
         self._to_come = 0
         for each in asked:
             self._request(each)
-        self._helper = helper
+        self._process = process
         self._start_controller()
         self._term = self.store.lead(_HOLDER, _LEASE_S).term
 
@@ -201,10 +201,12 @@ class Simulation:
         self.machines = Machines(self.store)
         self.sharing, self.taken = Sharing(), TakenTime()
         self.arrivals = Arrivals()
-        self.rest = Rest(self._scenario.rest, previous_size=self.store.troubles().before_rest)
+        self.scale_to_zero = ScaleToZero(
+            self._scenario.scale_to_zero, previous_size=self.store.troubles().size_before_zero
+        )
         most = self._scenario.most_memory
         self.limits = MemoryLimits(_Resizes(self._workers), most, clock=lambda: self.now)
-        self.planner_process = PlannerProcess(self._helper) if self._helper else None
+        self.planner_process = PlannerProcess(self._process) if self._process else None
         self._suggestions = SuggestionRequests(InlineSampler())
 
     def _open(self) -> dict[str, Core]:
@@ -266,8 +268,8 @@ class Simulation:
         open_runs = [run for core in cores.values() for run in core.open_runs()]
         use = use_of((core.state for core in cores.values()), open_runs, len(self.store.queue()))
         size = self._workers.fleet().size
-        wish = self.rest.update(self.now, size=size, use=use, is_awaited=snapshot.is_awaited)
-        self.store.set_troubles(Troubles(before_rest=self.rest.previous_size))
+        wish = self.scale_to_zero.update(self.now, size=size, use=use, is_awaited=snapshot.is_awaited)
+        self.store.set_troubles(Troubles(size_before_zero=self.scale_to_zero.previous_size))
         if wish is None:
             return False
         self.sizes.append((self.now, wish.workers))
@@ -396,8 +398,8 @@ class Simulation:
         """Return the controller's present view of the workers."""
         fleet = self._workers.fleet() if self._scenario.has_pods else None
         statuses, health = self.store.workers(), self.store.workers_health()
-        is_waking = fleet is not None and self.rest.is_waking(fleet.size)
-        self.arrivals.see(statuses, fleet, self.now, is_waking=is_waking)
+        is_scaling_up = fleet is not None and self.scale_to_zero.is_scaling_up(fleet.size)
+        self.arrivals.see(statuses, fleet, self.now, is_scaling_up=is_scaling_up)
         exclusions = machine_exclusions(statuses, health, self.now)
         excluded = excluded_workers(exclusions)
         views = {

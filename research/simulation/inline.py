@@ -10,8 +10,8 @@ from controller.planning.answering import PLAN_S, SOLVE_S, answer
 from controller.sources.suggestions.child import reply
 
 
-class InlineHelper:
-    """A planner in this process that answers at once (`controller.planning.planner_process.Helper`).
+class InlinePlanner:
+    """A planner in this process that answers at once (`BackgroundProcess`).
 
     Requests and answers pass through JSON, as between processes.
     """
@@ -32,13 +32,13 @@ class InlineHelper:
         found, self._answer = self._answer, None
         return found
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Forget the request."""
         self._answer = None
 
 
 class InlineSampler:
-    """A sampler in this process that answers searches at once (`controller.planning.planner_process.Helper`)."""
+    """A sampler in this process that answers searches at once (`BackgroundProcess`)."""
 
     def __init__(self) -> None:
         self._answer: dict[str, Any] | None = None
@@ -52,6 +52,6 @@ class InlineSampler:
         found, self._answer = self._answer, None
         return found
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Forget the request."""
         self._answer = None

@@ -15,7 +15,7 @@ from cerebro.contract.tasks.failures import Failure
 from cerebro.contract.tasks.results import Curve
 from cerebro.contract.trials import Inspection, TrialOutcome
 from cerebro.search.procedure import Procedure
-from controller.scaling.autoscaler.rest import RestRules
+from controller.scaling.autoscaler.scale_to_zero import ScaleToZeroRules
 from controller.sources.search import EVERYWHERE
 
 EXPERIMENT = "simulated"
@@ -75,7 +75,7 @@ class Scenario:
         has_pods: True if each worker is a pod with two containers on one volume: one for training, and ``NAME-etl``. An
             ETL run builds the partitions, and a cluster manager reports the pods. Otherwise a worker is a process: it
             has its partitions, does no ETL, and is lost when it is silent.
-        rest: settings of scale to zero, for times without an open run.
+        scale_to_zero: settings of scale to zero, for times without an open run.
         join_s: pod -> seconds from the request until the pod is ready.
         lease_s: maximum seconds of silence; then a worker is lost.
         crash_before: numbers of writes. The controller dies just before each, and is rebuilt from the log.
@@ -124,7 +124,7 @@ class Scenario:
     """Seconds until a worker answers a search request."""
     installed_samplers: frozenset[str] = EVERYWHERE
     """Kinds of samplers that the controller runs itself; workers run the others."""
-    rest: RestRules = field(default_factory=RestRules)
+    scale_to_zero: ScaleToZeroRules = field(default_factory=ScaleToZeroRules)
     join_s: Callable[[str], float] = lambda pod: 0.0
     history: Mapping[str, SubEpochHistory] | None = None
     """History of earlier runs (`research.simulation.history`), if any."""

@@ -139,13 +139,16 @@ def test_the_status_shows_why_workers_were_lost() -> None:
         pod=PodRef(name="cerebro-worker-0", uid="1", container="worker"),
     )
     silent = WorkerStatus(record=record, silent_s=SILENT_S + 1)
-    troubles = {"cerebro-worker-0": "no node fits", "cerebro-worker-7": "Kubernetes does not make it: quota"}
+    troubles = {
+        "cerebro-worker-0": "no node fits",
+        "cerebro-worker-7": "Kubernetes does not create it: quota",
+    }
     lines = opened(story.log, story.zero, [silent], troubles).status().splitlines()
     assert lines[-4:] == [
         "  worker-0: lost (cerebro-worker-0 does not start: no node fits)",
         "  worker-1: idle",
         "  cerebro-worker-0 does not start: no node fits",
-        "  cerebro-worker-7 does not start: Kubernetes does not make it: quota",
+        "  cerebro-worker-7 does not start: Kubernetes does not create it: quota",
     ]
     lines = opened(story.log, story.zero, [silent]).status().splitlines()
     assert "  worker-0: lost (it does not report)" in lines

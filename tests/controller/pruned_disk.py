@@ -131,7 +131,7 @@ class PrunedDisk:
                 assert name in self.files, f"{name} is said to be there"
 
     def _is_back_at_its_origin(self, model: Model) -> bool:
-        """True for a clone with a damaged newest file, pruned other files, and a released origin.
+        """True for a clone with a damaged newest file, pruned other files, and a released parent checkpoint.
 
         Its next sub-epoch finds no file and fails the model with advice to clone it again.
         """

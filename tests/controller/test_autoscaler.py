@@ -16,7 +16,7 @@ from cerebro.state.experiment import fold
 from cerebro.state.runs.goals import forecast_lines, worker_hours
 from controller.scaling.autoscaler.autoscaler import Autoscaler, Rules, SizeHistory
 from research.simulation.cluster import Simulation
-from research.simulation.inline import InlineHelper
+from research.simulation.inline import InlinePlanner
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_exclusive, own_partition, plan, request
 from tests.controller.test_workers_change import at_speed, remade
@@ -32,7 +32,7 @@ def simulated(
     goal: Goal = Goal(),  # noqa: B008 - it is immutable
     *,
     rules: Rules = Rules(),  # noqa: B008
-    helper: InlineHelper | None = None,
+    process: InlinePlanner | None = None,
     workers: int = 4,
     steps: int | None = None,
     **scenario: Any,
@@ -45,7 +45,7 @@ def simulated(
         lease_s=30.0,
         **scenario,
     )
-    autoscaler = Autoscaler(helper or InlineHelper(), rules)
+    autoscaler = Autoscaler(process or InlinePlanner(), rules)
     simulation = Simulation(scene, asked(goal), plan(8, workers), autoscaler=autoscaler)
     if steps is None:
         simulation.run()
@@ -85,16 +85,16 @@ def test_forecasts_of_the_end_are_reported_and_accurate(finished: Simulation) ->
 def test_a_late_forecast_is_not_reported() -> None:
     """The answer arrives after half of the run, when the question is too old."""
 
-    class Late(InlineHelper):
+    class Late(InlinePlanner):
         looks = 0
 
         def answer(self) -> dict[str, Any] | None:
             self.looks += 1
             return super().answer() if self.looks % 300 == 0 else None
 
-    helper = Late()
-    assert forecasts(simulated(helper=helper)) == []
-    assert len(helper.asked) > 1
+    process = Late()
+    assert forecasts(simulated(process=process)) == []
+    assert len(process.asked) > 1
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ class Answering:
         was_asked, self._is_asked = self._is_asked, False
         return {"ends": [[n, s, 1.05 * s] for n, s in self.ends.items()]} if was_asked else None
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         self._is_asked = False
 
 

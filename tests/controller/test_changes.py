@@ -24,7 +24,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
-from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.runs import NewModel, ParentCheckpoint
 from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.scheduling.policies import POLICIES
@@ -178,7 +178,9 @@ def test_each_sub_epoch_has_the_hyperparameters_of_the_log(data: st.DataObject) 
     for _ in range(data.draw(st.integers(1, 6))):
         name = f"m{data.draw(st.integers(0, 5)):02}"
         lr, epochs = float(data.draw(st.integers(10, 12))), data.draw(st.integers(1, 5))
-        new = NewModel(hyperparams={"lr": lr, "batch_size": 1}, epochs=epochs, origin=Origin(model=name))
+        new = NewModel(
+            hyperparams={"lr": lr, "batch_size": 1}, epochs=epochs, checkpoint=ParentCheckpoint(model=name)
+        )
         events: list[ClientEvent] = [
             changed(name, lr),
             ModelExtended(run="fit-1", model=name, epochs=epochs, by="ada"),

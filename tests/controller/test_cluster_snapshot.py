@@ -119,7 +119,7 @@ def test_the_exit_of_the_previous_process_has_a_reason(given: Fleet | None, expe
 
 def test_a_pod_that_cannot_be_created_is_not_starting() -> None:
     """No run waits for it, and its worker is lost for that reason."""
-    without = Fleet(pods={}, size=1, unmade={"w-0": "Kubernetes does not make it: exceeded quota"})
+    without = Fleet(pods={}, size=1, not_created={"w-0": "Kubernetes does not create it: exceeded quota"})
     assert not are_coming([status(pod=REF)], without)
     absence = worker_view(status(pod=REF), without, silent_s=0.0, lease_s=LEASE_S).absence
     assert absence is not None

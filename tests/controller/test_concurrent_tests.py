@@ -33,7 +33,7 @@ from controller.loop.open_runs import Experiments, Opened
 from controller.scaling.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.sharing.arbiter import RunRef
 from research.simulation.cluster import Simulation
-from research.simulation.inline import InlineHelper
+from research.simulation.inline import InlinePlanner
 from research.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.side_by_side import assert_apart
@@ -209,9 +209,9 @@ def test_a_plan_is_followed_until_another_run_begins() -> None:
     scenario = Scenario(replicas=own_partition(size), sub_epoch_time=sub_epoch_time)
     started = plan(size, size).model_copy(update={"run": "fit-2"})
     fit = Neighbour(name=EXPERIMENT, request=request(size, 2), plan=started, at=1.0)
-    helper = InlineHelper(plan_s=1.0, solve_s=1.0)
+    process = InlinePlanner(plan_s=1.0, solve_s=1.0)
     simulation = Simulation(
-        scenario, request(1, 1), plan(1, size), helper, neighbours=[fit, prediction(1, [0], 1, at=90.0)]
+        scenario, request(1, 1), plan(1, size), process, neighbours=[fit, prediction(1, [0], 1, at=90.0)]
     )
     simulation.run()
     run = simulation.core.state.runs["predict-1"]

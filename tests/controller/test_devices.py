@@ -20,7 +20,7 @@ from cerebro.state.reports.makespan_bound import lower_bound
 from controller.decisions.core import Core
 from controller.planning.planner_query import from_json, planner_query, to_json
 from research.simulation.cluster import Simulation
-from research.simulation.inline import InlineHelper
+from research.simulation.inline import InlinePlanner
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import (
     assert_complete,
@@ -152,8 +152,8 @@ def test_planner_and_validator_know_the_devices(shape, counts, times) -> None:  
     scenario = Scenario(
         replicas=own_partition(workers), devices=several_devices(*counts), sub_epoch_time=sub_epoch_time
     )
-    helper = InlineHelper(plan_s=0.02, solve_s=0.02)
-    simulation = Simulation(scenario, request(models, epochs), plan(models, workers), helper)
+    process = InlinePlanner(plan_s=0.02, solve_s=0.02)
+    simulation = Simulation(scenario, request(models, epochs), plan(models, workers), process)
     simulation.run()
     state = fold(EXPERIMENT, simulation.log)
     run = state.runs["fit-1"]

@@ -19,7 +19,7 @@ from cerebro.state.experiment import fold
 from controller.decisions.core import Core
 from controller.planning.planner_query import from_json, planner_query, to_json
 from research.simulation.cluster import Simulation
-from research.simulation.inline import InlineHelper
+from research.simulation.inline import InlinePlanner
 from research.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import (
     assert_complete,
@@ -60,7 +60,7 @@ def simulate(
         scenario,
         request(models, epochs),
         plan(models, 2, parallel_plans=parallel_plans),
-        InlineHelper(plan_s=0.1, solve_s=0.1),
+        InlinePlanner(plan_s=0.1, solve_s=0.1),
     )
     simulation.run()
     return simulation

@@ -17,7 +17,7 @@ from cerebro.runtime.volumes import Volumes
 from controller.loop import admission, leadership, log_follower, loop
 from controller.loop.fold_cache import FoldCache
 from controller.loop.leadership import LEASE_S
-from controller.planning import ChildHelper
+from controller.planning import SpawnedProcess
 from controller.settings import Settings
 from tests.clocks import set_monotonic
 from tests.controller.test_loop import Nobody, Store
@@ -87,7 +87,7 @@ def controller(store: Store, tmp_path: Path) -> loop.Controller:
         tick_s=0.01,
         volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
     )
-    made = loop.Controller(cast(KvsClient, store), settings, Nobody(), ChildHelper())
+    made = loop.Controller(cast(KvsClient, store), settings, Nobody(), SpawnedProcess())
     store.on_idle = made.stop.set
     return made
 

@@ -21,7 +21,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
 from controller.decisions.core import Core
 from controller.loop import loop
-from controller.planning import ChildHelper
+from controller.planning import SpawnedProcess
 from controller.preparation import plan_maker, preparation
 from controller.scaling.orchestrator import Fleet, Memory
 from controller.settings import Settings
@@ -95,7 +95,7 @@ def test_a_long_preparation_blocks_no_other_work(tmp_path: Path, monkeypatch: py
         tick_s=0.01,
         volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
     )
-    controller = loop.Controller(cast(KvsClient, store), settings, Nobody(), ChildHelper(), manager)
+    controller = loop.Controller(cast(KvsClient, store), settings, Nobody(), SpawnedProcess(), manager)
     go_on = threading.Event()
 
     def types(name: str) -> list[str]:
@@ -138,7 +138,7 @@ class Asked:
             tick_s=0.01,
             volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(folder / "volumes")}),
         )
-        self.controller = loop.Controller(cast(KvsClient, self.store), settings, Nobody(), ChildHelper())
+        self.controller = loop.Controller(cast(KvsClient, self.store), settings, Nobody(), SpawnedProcess())
         self.ended, self._go_on = list[list[str]](), threading.Event()
         """For each cancelled preparation, the other started ones."""
         monkeypatch.setattr(plan_maker, "Preparation", prepared_by(self._prepare, self._end))
@@ -242,7 +242,7 @@ def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
         tick_s=0.01,
         volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}),
     )
-    made = loop.Controller(cast(KvsClient, Store()), settings, Nobody(), ChildHelper())
+    made = loop.Controller(cast(KvsClient, Store()), settings, Nobody(), SpawnedProcess())
     story = Story()
     story.etl()
     story.fit()

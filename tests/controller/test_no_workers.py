@@ -13,7 +13,7 @@ from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
 from cerebro.runtime.kvs.client import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller.loop import loop
-from controller.planning import ChildHelper
+from controller.planning import SpawnedProcess
 from controller.scaling.orchestrator import Fleet, Pod
 from controller.settings import Settings
 from tests.controller.test_loop import Nobody, Store
@@ -41,7 +41,7 @@ def run_until(
         volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(folder / "volumes")}),
         **settings,  # type: ignore[arg-type]
     )
-    controller = loop.Controller(cast(KvsClient, store), told, Nobody(), ChildHelper(), manager)
+    controller = loop.Controller(cast(KvsClient, store), told, Nobody(), SpawnedProcess(), manager)
     deadline = threading.Timer(20, controller.stop.set)
     deadline.start()
 
@@ -83,7 +83,7 @@ def test_a_run_scales_the_cluster_up(tmp_path: Path) -> None:
     """If the controller may act, it requests the former number of workers."""
     store, manager = store_with(), Obeying()
     manager.scale(0)
-    store.set_troubles(Troubles(before_rest=3))
+    store.set_troubles(Troubles(size_before_zero=3))
     store.append("one", RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
     run_until(lambda: manager.sizes == [0, 3], store, manager, tmp_path, autoscaler="act", least_workers=0)
 

@@ -40,7 +40,7 @@ from controller.loop import leadership, log_follower, loop
 from controller.loop.log_follower import LogFollower
 from controller.loop.open_runs import Opened
 from controller.loop.run_decisions import RunDecisions
-from controller.planning import ChildHelper
+from controller.planning import SpawnedProcess
 from controller.preparation import plan_maker
 from controller.preparation.plan_maker import PlanMaker
 from controller.scaling import cluster_decision
@@ -158,7 +158,7 @@ def controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             open_runs=open_runs,
             volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
         )
-        made = loop.Controller(cast(KvsClient, store), settings, Nobody(), ChildHelper())
+        made = loop.Controller(cast(KvsClient, store), settings, Nobody(), SpawnedProcess())
         left = [turns]
 
         def told() -> None:

@@ -18,10 +18,10 @@ from cerebro.scheduling.validator import validate
 from cerebro.state import schedule_of
 from cerebro.state.experiment import fold
 from controller.decisions.core import Core
-from controller.planning import ChildHelper
+from controller.planning import SpawnedProcess
 from controller.planning.planner_query import planner_query, to_json
 from research.simulation.cluster import Simulation
-from research.simulation.inline import InlineHelper
+from research.simulation.inline import InlinePlanner
 from research.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 
@@ -51,7 +51,7 @@ def simulated(
     size: int,
     *,
     epochs: int,
-    helper: Any,
+    process: Any,
     outages: tuple[WorkerOutage, ...] = (),
     crash_before: frozenset[int] = frozenset(),
     **options: Any,
@@ -69,7 +69,7 @@ def simulated(
         crash_before=crash_before,
     )
     asked: FitRequest = request(size, epochs).model_copy(update=options)
-    simulation = Simulation(scenario, asked, plan(size, size), helper)
+    simulation = Simulation(scenario, asked, plan(size, size), process)
     simulation.run()
     return simulation
 
@@ -81,8 +81,8 @@ def plans(log: tuple[Event, ...]) -> list[SchedulePlanned]:
 def test_a_better_plan_is_followed() -> None:
     """With as many models as workers, the run with a planner finishes earlier and keeps all invariants."""
     times, size, epochs = narrow(5), 5, 3
-    alone = simulated(times, size, epochs=epochs, helper=None)
-    helped = simulated(times, size, epochs=epochs, helper=InlineHelper(plan_s=0.1, solve_s=0.2))
+    alone = simulated(times, size, epochs=epochs, process=None)
+    helped = simulated(times, size, epochs=epochs, process=InlinePlanner(plan_s=0.1, solve_s=0.2))
     assert plans(helped.log)
     assert all(event.makespan_s < event.dispatch_s for event in plans(helped.log) if event.order)
     assert helped.now < alone.now
@@ -95,28 +95,28 @@ def test_a_better_plan_is_followed() -> None:
 
 def test_no_plan_is_requested_while_priorities_differ() -> None:
     """Different priorities override plans. A withdrawn priority, or one of a finished model, has no effect."""
-    size, helper = 3, InlineHelper(plan_s=0.1, solve_s=0.3)
+    size, process = 3, InlinePlanner(plan_s=0.1, solve_s=0.3)
     scenario = Scenario(replicas=own_partition(size), sub_epoch_time=lambda body, worker: 10.0)
-    simulation = Simulation(scenario, request(size, 4), plan(size, size), helper)
+    simulation = Simulation(scenario, request(size, 4), plan(size, size), process)
     asked: list[int] = []
     for at, priority in ((0.5, 1), (45.0, 0)):
 
         def change(priority: int = priority) -> None:
-            asked.append(len(helper.asked))
+            asked.append(len(process.asked))
             event = PriorityChanged(run="fit-1", model="m00", priority=priority)
             simulation.store.append(EXPERIMENT, event)
 
         simulation._at(at, change)
     simulation.run()
     assert asked == [0, 0], "while they differ nobody is asked"
-    assert helper.asked
+    assert process.asked
 
 
 def test_a_plan_is_void_when_a_worker_is_lost() -> None:
     """The old plan is discarded, dispatch takes over, and a new plan is requested."""
-    helper = InlineHelper(plan_s=0.1, solve_s=0.1)
+    process = InlinePlanner(plan_s=0.1, solve_s=0.1)
     outage = WorkerOutage(worker="worker-2", start=80.0, length=60.0)
-    simulation = simulated(narrow(5), 5, epochs=4, helper=helper, outages=(outage,))
+    simulation = simulated(narrow(5), 5, epochs=4, process=process, outages=(outage,))
     core = Core(simulation.store.experiment(EXPERIMENT))
     voided = False
     for event in simulation.log:
@@ -129,7 +129,7 @@ def test_a_plan_is_void_when_a_worker_is_lost() -> None:
 
 def test_a_controller_restarted_from_the_log_decides_the_same() -> None:
     """A controller that starts from the log during a planned run makes the same decisions."""
-    simulation = simulated(narrow(6), 6, epochs=2, helper=InlineHelper(plan_s=0.1, solve_s=0.3))
+    simulation = simulated(narrow(6), 6, epochs=2, process=InlinePlanner(plan_s=0.1, solve_s=0.3))
     assert any(event.order for event in plans(simulation.log))
     kept = Core(simulation.store.experiment(EXPERIMENT))
     for number, event in enumerate(simulation.log):
@@ -146,8 +146,8 @@ def test_a_controller_restarted_from_the_log_decides_the_same() -> None:
 def test_a_planned_run_survives_its_controller(crash_before: frozenset[int]) -> None:
     """A crash before or after any write still gives a complete run without violations."""
     times, size, epochs = narrow(5, seed=4), 5, 2
-    helper = InlineHelper(plan_s=0.1, solve_s=0.1)
-    simulation = simulated(times, size, epochs=epochs, helper=helper, crash_before=crash_before)
+    process = InlinePlanner(plan_s=0.1, solve_s=0.1)
+    simulation = simulated(times, size, epochs=epochs, process=process, crash_before=crash_before)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=epochs, partitions=size)
     assert_exclusive(simulation)
 
@@ -190,7 +190,7 @@ def test_a_planner_query_near_the_end_of_an_epoch_includes_the_next(
 @pytest.mark.processes
 def test_a_planner_process_answers_and_ends() -> None:
     """A real planner process: a question and its answer, a replaced question, and no process afterwards."""
-    simulation = simulated(narrow(3), 3, epochs=2, helper=None)
+    simulation = simulated(narrow(3), 3, epochs=2, process=None)
     core = Core(simulation.store.experiment(EXPERIMENT))
     asked = None
     for event in simulation.log:
@@ -198,13 +198,13 @@ def test_a_planner_process_answers_and_ends() -> None:
         if asked is None and core.fit is not None:
             asked = planner_query(core.fit)
     assert asked is not None
-    helper = ChildHelper()
+    process = SpawnedProcess()
     message = {"request": "plan", "problem": to_json(asked.problem), "present": asked.present, "sigma": 0.0}
-    helper.send(message)
-    helper.send(message)  # replaces the first question
-    answer = helper.wait(300.0)
+    process.send(message)
+    process.send(message)  # replaces the first question
+    answer = process.wait(300.0)
     assert answer["planned_s"] <= answer["dispatch_s"] * (1 + 1e-9)
-    helper.send({"request": "plan", "problem": {}, "sigma": 0.0})
-    assert "error" in helper.wait(300.0)
-    helper.rest()
-    assert helper.answer() is None
+    process.send({"request": "plan", "problem": {}, "sigma": 0.0})
+    assert "error" in process.wait(300.0)
+    process.stop()
+    assert process.answer() is None

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import ModelExtended, ModelsAdded, SchedulerChanged, TaskCommitted
-from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.runs import NewModel, ParentCheckpoint
 from cerebro.contract.search import ASHA, PBT, ProcedureChoice
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.failures import FailureKind
@@ -136,8 +136,8 @@ def test_added_and_extended_models_get_a_score_at_once() -> None:
         train(story, f"m0{model}", 0, 7.0, 7.0 - model)
     assert len(known.of(story.state, story.run, POLICIES["promising"])) == 4
     cold, clone = (
-        NewModel(hyperparams={"batch_size": 1}, epochs=2, origin=origin)
-        for origin in (None, Origin(model="m03"))
+        NewModel(hyperparams={"batch_size": 1}, epochs=2, checkpoint=checkpoint)
+        for checkpoint in (None, ParentCheckpoint(model="m03"))
     )
     story.tell(ModelsAdded(run="fit-1", models=(cold, clone), by="ada"))
     added = known.of(story.state, story.run, POLICIES["promising"])

@@ -22,7 +22,7 @@ from cerebro.state.models.compaction import compact
 from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.models.progress import Lineage
 from controller.loop.loop import Controller
-from controller.planning import ChildHelper
+from controller.planning import SpawnedProcess
 from controller.settings import Settings
 from controller.storage import pruned_files
 from controller.storage.pruned_files import Leftovers, PrunedFiles
@@ -251,7 +251,7 @@ def test_the_loop_forgets_runs_that_have_ended(tmp_path: Path) -> None:
     """Otherwise the loop would check all past runs at each turn."""
     disk = Disk(tmp_path)
     settings = Settings(server="-", token="-", holder="me", tick_s=0, volumes=disk.volumes)
-    controller = Controller(cast(KvsClient, VirtualStore(lambda: 0.0)), settings, Nobody(), ChildHelper())
+    controller = Controller(cast(KvsClient, VirtualStore(lambda: 0.0)), settings, Nobody(), SpawnedProcess())
     MADE.append(controller._pruned)
     controller._admit()  # start to lead
     disk.tend(controller._pruned)

@@ -25,7 +25,7 @@ from cerebro.contract.events import (
     TaskCommitted,
     TaskStarted,
 )
-from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, ParentCheckpoint
 from cerebro.contract.search import ASHA
 from cerebro.contract.tasks.results import TaskResult
 from cerebro.errors import ConflictError, IllegalEventError, NotFoundError
@@ -90,7 +90,9 @@ def test_commands_after_the_removal_are_late() -> None:
     """The user saw an older state."""
     state = fold(EXPERIMENT, log())
     stopped, finished = pruned(state, is_stopped=True), pruned(state, is_stopped=False)
-    new = NewModel(hyperparams={"lr": 0.1, "batch_size": 1}, epochs=9, origin=Origin(model=finished.id))
+    new = NewModel(
+        hyperparams={"lr": 0.1, "batch_size": 1}, epochs=9, checkpoint=ParentCheckpoint(model=finished.id)
+    )
     tell(
         state,
         ModelResumed(run="fit-1", model=stopped.id, by="ada", can_reopen=True),

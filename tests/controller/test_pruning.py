@@ -25,13 +25,13 @@ from cerebro.contract.events import (
     SearchStopRequested,
 )
 from cerebro.contract.rest import api
-from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, Origin
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, NewModel, ParentCheckpoint
 from cerebro.contract.search import ASHA
 from cerebro.contract.tasks.bodies import TaskBody, TrainTask
 from cerebro.contract.tasks.failures import Failure, FailureKind
 from cerebro.state import ModelState, Run, RunState
 from cerebro.state.runs import pruning
-from cerebro.state.runs.parts.retention import owner_of_origin
+from cerebro.state.runs.parts.retention import parent_checkpoint_owner
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
 from controller.scaling.cluster_snapshot import ClusterSnapshot
@@ -99,7 +99,7 @@ def _may_have_files(disk: PrunedDisk) -> set[str]:
         if model.state is ModelState.ACTIVE or pruning.may_go_on(run, model):
             found.add(model.id)
             if model.id in run.checkpoints.young:
-                found.add(owner_of_origin(model, run.models).id)
+                found.add(parent_checkpoint_owner(model, run.models).id)
     return found
 
 
@@ -135,7 +135,7 @@ def _clone(model: str, *, priority: int = 0) -> ModelsAdded:
     new = NewModel(
         hyperparams={"lr": 0.01, "batch_size": 1},
         epochs=5,
-        origin=Origin(model=model),
+        checkpoint=ParentCheckpoint(model=model),
         priority=priority,
     )
     return ModelsAdded(run="fit-1", models=(new,), by="ada", can_reopen=True)
@@ -174,8 +174,10 @@ def test_a_parent_checkpoint_stays_while_a_clone_of_a_clone_needs_it() -> None:
 
 def _draw_command(data: st.DataObject, number: int) -> ClientEvent:
     name = f"m{data.draw(st.integers(0, 8)):02}"
-    warm = Origin.model_validate({"model": name, "at": data.draw(st.sampled_from(["last", "best", 1]))})
-    new = NewModel(hyperparams={"lr": 0.01, "batch_size": 1}, epochs=5, origin=warm)
+    warm = ParentCheckpoint.model_validate(
+        {"model": name, "at": data.draw(st.sampled_from(["last", "best", 1]))}
+    )
+    new = NewModel(hyperparams={"lr": 0.01, "batch_size": 1}, epochs=5, checkpoint=warm)
     kinds: Sequence[ClientEvent] = [
         ModelStopRequested(run="fit-1", model=name, by="ada"),
         ModelResumed(run="fit-1", model=name, by="ada", can_reopen=True),

@@ -34,7 +34,7 @@ class Listening:
         times = {"planned_s": 10.0, "dispatch_s": 10.0, "followed_s": None, "lower_bound": 1.0}
         return {**times, "is_last": True, "order": [], "parallel_plans": [], "source": "", "seconds": 0.0}
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Hold nothing."""
 
 
@@ -44,8 +44,8 @@ class Watched:
     def __init__(self, *, models: int = 2, parallel_plans: tuple[ParallelPlan, ...] = ()) -> None:
         self.story = Story(workers=0)
         self.core, self.told = Core(RECORD), 0
-        self.helper = Listening()
-        self.planner_process = PlannerProcess(self.helper)
+        self.process = Listening()
+        self.planner_process = PlannerProcess(self.process)
         self.tell(joined(0, partitions=(0, 1), devices=2), joined(1, partitions=(0, 1), devices=2))
         self.story.fit(models=models, partitions=2, epochs=9, parallel_plans=parallel_plans)
         self.advise()
@@ -53,7 +53,7 @@ class Watched:
     @property
     def plans(self) -> int:
         """Return the number of requested plans."""
-        return self.helper.asked.count("plan")
+        return self.process.asked.count("plan")
 
     def tell(self, *events: Event) -> None:
         self.story.tell(*events)
@@ -107,7 +107,7 @@ def test_no_plan_is_requested_without_events() -> None:
 def test_a_lost_worker_replaces_an_open_planner_query() -> None:
     """The open question assumes the lost worker, so it is replaced."""
     watched = begun()
-    watched.helper.is_mute = True
+    watched.process.is_mute = True
     watched.tell(lost(1))
     assert watched.plans == 2
     watched.tell(joined(1, partitions=(0, 1), devices=2, incarnation="b"))

@@ -28,7 +28,7 @@ from cerebro.state.experiment import fold
 from controller.scaling import membership
 from controller.scaling.arrivals import FILLING_S, STALLED_S, WAITED_S, Arrivals
 from controller.scaling.autoscaler.policy import HOLD_S
-from controller.scaling.autoscaler.rest import DesiredSize, Rest, RestRules
+from controller.scaling.autoscaler.scale_to_zero import DesiredSize, ScaleToZero, ScaleToZeroRules
 from controller.scaling.autoscaler.use import Use, use_of
 from controller.scaling.membership import Membership
 from controller.scaling.orchestrator import Fleet, Pod
@@ -58,7 +58,7 @@ def rested(
             replicas=own_partition(workers),
             has_pods=True,
             crash_before=crash_before,
-            rest=RestRules(is_on=True, idle_s=IDLE_S, least=least),
+            scale_to_zero=ScaleToZeroRules(is_on=True, idle_s=IDLE_S, least=least),
             join_s=lambda pod: join_s[int(pod.rpartition("-")[2])],
             lease_s=40.0,
         ),
@@ -121,12 +121,14 @@ def test_scaling_to_zero_and_back_rebuilds_nothing(
 # --- Idle time ---
 
 
-def rest(*, least: int = 0, most: int = 0, previous_size: int = 0) -> Rest:
-    return Rest(RestRules(is_on=True, idle_s=IDLE_S, least=least, most=most), previous_size=previous_size)
+def scale_to_zero(*, least: int = 0, most: int = 0, previous_size: int = 0) -> ScaleToZero:
+    return ScaleToZero(
+        ScaleToZeroRules(is_on=True, idle_s=IDLE_S, least=least, most=most), previous_size=previous_size
+    )
 
 
 def look(
-    it: Rest,
+    it: ScaleToZero,
     now: float,
     size: int,
     *,
@@ -140,14 +142,14 @@ def look(
 
 def test_workers_are_released_after_idle_time() -> None:
     """Not earlier, not during a run, not below the minimum, and not within an hour of a user's choice."""
-    it = rest(least=1)
+    it = scale_to_zero(least=1)
     assert look(it, 0.0, 4, is_used=True) is None
     assert look(it, 10.0, 4, is_used=False) is None
     assert look(it, 69.0, 4, is_used=False) is None
     assert look(it, 71.0, 4, is_used=False, chosen_at=71.0 - HOLD_S / 2) is None
     assert look(it, 72.0, 4, is_used=False) == DesiredSize(1, "no run for 1 min")
-    assert look(rest(least=1), 1e9, 1, is_used=False) is None
-    assert look(Rest(RestRules()), 1e9, 4, is_used=False) is None
+    assert look(scale_to_zero(least=1), 1e9, 1, is_used=False) is None
+    assert look(ScaleToZero(ScaleToZeroRules()), 1e9, 4, is_used=False) is None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_a_run_scales_the_cluster_to_its_former_size(
     bounds: tuple[int, int] | None, most: int, expected: int
 ) -> None:
     """The number respects the run's and the cluster's limits, also after a change of leader."""
-    it = rest(previous_size=4, most=most)
+    it = scale_to_zero(previous_size=4, most=most)
     assert look(it, 0.0, 0, is_used=True, bounds=bounds) == DesiredSize(expected, "a run is requested")
 
 
@@ -188,14 +190,14 @@ def test_a_run_behind_a_paused_run_needs_no_workers() -> None:
 @pytest.mark.parametrize("least", [0, 1])
 def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
     """That worker reports when space is available; then all workers return."""
-    it = rest(least=least)
+    it = scale_to_zero(least=least)
     full = Use(is_used=False, is_full=True)
     for now in (0.0, 2 * IDLE_S, 2 * IDLE_S + 1):
         found = it.update(now, size=4, use=full)
     assert found == DesiredSize(1, "no run for 2 min")
     for now in (200.0, 1e6):
         assert it.update(now, size=1, use=full) is None
-    assert it.status_text(1) == "the cluster rests with 1 of 4 workers; a run wakes it"
+    assert it.status_text(1) == "the cluster is scaled down to 1 of 4 workers; a run scales it up"
     assert look(it, 1e6, 1, is_used=True) == DesiredSize(4, "a run is requested")
     assert look(it, 1e6 + 1, 4, is_used=True) is None
     assert (it.previous_size, it.status_text(4)) == (0, "")
@@ -203,7 +205,7 @@ def test_a_run_that_waits_for_space_keeps_one_worker(least: int) -> None:
 
 def test_a_run_that_waits_for_space_restores_one_worker() -> None:
     """An idle cluster gets one worker, unless a user requested zero later."""
-    it = rest(previous_size=4)
+    it = scale_to_zero(previous_size=4)
     full = Use(is_used=False, is_full=True, wished_at=5.0)
     assert it.update(0.0, size=0, use=full, emptied_at=6.0) is None
     assert it.update(0.0, size=0, use=full) == DesiredSize(1, "a run waits for free space")
@@ -259,21 +261,21 @@ def test_data_is_partitioned_for_all_requested_workers() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize(("is_waking", "patience_s"), [(True, WAITED_S), (False, FILLING_S)])
+@pytest.mark.parametrize(("is_scaling_up", "patience_s"), [(True, WAITED_S), (False, FILLING_S)])
 def test_missing_partitions_are_not_rebuilt_while_a_cluster_scales_up(
-    is_waking: bool, patience_s: float, is_known: bool
+    is_scaling_up: bool, patience_s: float, is_known: bool
 ) -> None:
     """The grace period is ten minutes, also for new nodes and new leaders; otherwise one minute, for
     scheduled pods only."""
     it = Arrivals()
     if is_known:
         it.see(statuses(0), fleet(0, size=1), 0.0)
-    pods = fleet(0, 1, size=3, pending=(2,)) if is_waking else fleet(0, 1, size=3)
-    it.see(statuses(0), pods, 1.0, is_waking=is_waking)
+    pods = fleet(0, 1, size=3, pending=(2,)) if is_scaling_up else fleet(0, 1, size=3)
+    it.see(statuses(0), pods, 1.0, is_scaling_up=is_scaling_up)
     assert it.is_filling
-    it.see(statuses(0), pods, patience_s, is_waking=is_waking)
+    it.see(statuses(0), pods, patience_s, is_scaling_up=is_scaling_up)
     assert it.is_filling
-    it.see(statuses(0), pods, 1.0 + patience_s, is_waking=is_waking)
+    it.see(statuses(0), pods, 1.0 + patience_s, is_scaling_up=is_scaling_up)
     assert not it.is_filling
 
 
@@ -281,8 +283,8 @@ def test_missing_partitions_are_not_rebuilt_while_a_cluster_scales_up(
 
 
 def watched(store: VirtualStore, manager: Manager, **rules: object) -> Membership:
-    known = RestRules(is_on=True, idle_s=IDLE_S, **rules)  # type: ignore[arg-type]
-    return Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0, rest=known)
+    known = ScaleToZeroRules(is_on=True, idle_s=IDLE_S, **rules)  # type: ignore[arg-type]
+    return Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0, scale_to_zero=known)
 
 
 def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
@@ -303,7 +305,7 @@ def test_a_new_leader_restores_the_former_size(monkeypatch: pytest.MonkeyPatch) 
     manager.pods = fleet(size=0)
     turn(watcher, HOLD_S + 2, is_used=False)
     assert store.troubles() == Troubles(
-        note="the cluster rests with none of 2 workers; a run wakes it", before_rest=2, size=0
+        note="the cluster is scaled down to none of 2 workers; a run scales it up", size_before_zero=2, size=0
     )
     heir = watched(store, manager, least=0)
     away = iter([StoreUnavailableError("no answer")])
@@ -324,7 +326,7 @@ def test_a_new_leader_restores_the_former_size(monkeypatch: pytest.MonkeyPatch) 
     for status in statuses(0):
         store.register(status.record)
     turn(heir, HOLD_S + 4, is_used=True)
-    assert store.troubles() == Troubles(note="workers are starting: 1 of 2", before_rest=2, size=2)
+    assert store.troubles() == Troubles(note="workers are starting: 1 of 2", size_before_zero=2, size=2)
     manager.pods = fleet(0, 1, size=2)
     store.register(statuses(1)[0].record)
     store.register(statuses(1)[1].record)
@@ -452,7 +454,7 @@ def test_a_new_leader_respects_a_users_scale_to_zero(
 ) -> None:
     """After any crash of the previous leader, older runs start no workers and a later run does."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
-    store.set_troubles(Troubles(before_rest=2))
+    store.set_troubles(Troubles(size_before_zero=2))
     first = watched(store, manager, least=0)
     first.tend(10.0)
     first.snapshot(10.0)
@@ -487,7 +489,7 @@ def test_a_new_leader_respects_a_users_scale_to_zero(
 def test_an_outdated_scale_to_zero_is_forgotten() -> None:
     """A user started workers while no controller led."""
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
-    store.set_troubles(Troubles(before_rest=2, emptied_at=5.0))
+    store.set_troubles(Troubles(size_before_zero=2, emptied_at=5.0))
     watcher = watched(store, manager, least=0)
     for now in (10.0, 20.0):
         watcher.snapshot(now)

@@ -15,7 +15,7 @@ from cerebro.client.progress.bars import bars, epoch_bars
 from cerebro.client.results import FitResult
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.events import Event, ModelsAdded, RunRequested, TaskCommitted
-from cerebro.contract.runs import EvaluateRequest, NewModel, Origin
+from cerebro.contract.runs import EvaluateRequest, NewModel, ParentCheckpoint
 from cerebro.contract.search import (
     ASHA,
     PBT,
@@ -205,7 +205,7 @@ def test_a_grid_with_added_models_reports_no_share_of_epochs() -> None:
     """Models have different numbers of epochs; a stopped run reports its progress."""
     models: tuple[dict[str, Any], ...] = tuple({"lr": lr, "batch_size": 1} for lr in (0.01, 0.1))
     made = simulation(None, epochs=3, models=models)
-    new = NewModel(hyperparams=models[1], epochs=5, origin=Origin(model="m00"))
+    new = NewModel(hyperparams=models[1], epochs=5, checkpoint=ParentCheckpoint(model="m00"))
     ask(made, 7.0, ModelsAdded(run="fit-1", models=(new,), by="ada"))
     made.run(limit=20_000)
     state = fold(EXPERIMENT, made.log)

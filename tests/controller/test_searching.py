@@ -16,7 +16,7 @@ from cerebro.contract.events import (
     RunStopRequested,
     SearchDecided,
 )
-from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.runs import NewModel, ParentCheckpoint
 from cerebro.contract.search import (
     ASHA,
     PBT,
@@ -147,7 +147,7 @@ def test_a_search_ends_after_any_failure(data: st.DataObject) -> None:
         new = NewModel(
             hyperparams={"lr": 0.01, "batch_size": 1},
             epochs=epochs,
-            origin=Origin(model=name) if warm else None,
+            checkpoint=ParentCheckpoint(model=name) if warm else None,
         )
         is_stop = data.draw(st.booleans())
         event: ModelStopRequested | ModelsAdded = (
@@ -203,7 +203,7 @@ def test_a_clone_in_a_search_starts_from_its_parents_checkpoint() -> None:
         assert newest.name.startswith(f"{clone.lineage.parent}/")
         assert clone.kept_sub_epochs[0].epoch > clone.sub_epochs[clone.lineage.sub_epochs - 1].epoch
     decided = [event for event in made.log if isinstance(event, SearchDecided)]
-    assert any(new.origin is not None for event in decided for new in event.add)
+    assert any(new.checkpoint is not None for event in decided for new in event.add)
 
 
 def test_adding_a_model_does_not_resume_a_stopped_search() -> None:

@@ -26,7 +26,7 @@ from cerebro.state import ExperimentState, RunState
 from cerebro.state.experiment import fold
 from controller.decisions.device_slots import DeviceSlots
 from controller.exclusions.collection import Exclusions
-from controller.sources.replication import making
+from controller.sources.replication import replica_tasks
 from research.simulation.cluster import Simulation
 from research.simulation.scenario import EXPERIMENT, Preemption, Scenario, SubEpochTime, WorkerOutage
 from tests.controller.test_core import (
@@ -174,9 +174,9 @@ def test_a_test_on_training_data_rebuilds_a_lost_partition() -> None:
         story.tell(RunStarted(run=run, plan=plan_evaluation(story.state, request)))
         slots = DeviceSlots(story.state.workers.values())
         made = story.state.runs[run]
-        asked[split] = [str(key) for _, key in making(story.state, made, None, slots, Exclusions())]
+        asked[split] = [str(key) for _, key in replica_tasks(story.state, made, None, slots, Exclusions())]
         # A starting worker may bring it.
-        assert making(story.state, made, None, slots, Exclusions(), is_filling=True) == []
+        assert replica_tasks(story.state, made, None, slots, Exclusions(), is_filling=True) == []
         story.tell(RunFinished(run=run, outcome="stopped"))
     assert asked == {"train": ["test-1/etl/train/p1"], "test": []}
 

@@ -74,7 +74,7 @@ class Model:
     hyperparams: Hyperparameters
     resource: int
     priority: int = 0
-    origin: str | None = None
+    parent: str | None = None
     is_warm: bool = False
     trained: int = 0
     is_stopped: bool = False
@@ -161,13 +161,13 @@ class Run:
             self._reports.append(Refused(why="its checkpoint is gone"))
             return
         trained = 0
-        if action.origin is not None:
-            trained = self.models[action.origin].trained
+        if action.parent is not None:
+            trained = self.models[action.parent].trained
         if action.epochs <= trained:
             assert self.is_late
-            self._reports.append(Refused(why="its origin has been trained further"))
+            self._reports.append(Refused(why="its parent has been trained further"))
             return
-        self.add(action.hyperparams, action.epochs, SEARCH, origin=action.origin, priority=action.priority)
+        self.add(action.hyperparams, action.epochs, SEARCH, parent=action.parent, priority=action.priority)
 
     # --- Actions of the run ---
 
@@ -187,14 +187,14 @@ class Run:
         epochs: int,
         by: str,
         *,
-        origin: str | None = None,
+        parent: str | None = None,
         is_warm: bool = False,
         priority: int = 0,
     ) -> str:
         """Add a model and queue its report."""
         name = f"m{len(self.models):03}"
-        model = Model(hyperparams, epochs, priority, origin, is_warm=is_warm or origin is not None)
-        model.trained = self.models[origin].trained if origin else 0
+        model = Model(hyperparams, epochs, priority, parent, is_warm=is_warm or parent is not None)
+        model.trained = self.models[parent].trained if parent else 0
         model.resources.append(epochs)
         self.models[name] = model
         self._reports.append(
@@ -288,7 +288,7 @@ class Run:
                 self.tell_all()
             case 6 if name and model and model.trained:
                 resource = model.trained + self.rng.randint(1, 9)
-                self.add({**model.hyperparams, "lr": 0.2}, resource, "ann", origin=name)
+                self.add({**model.hyperparams, "lr": 0.2}, resource, "ann", parent=name)
                 self.tell_all()
             case 7 if name and model and model.is_active:
                 model.hyperparams = {**model.hyperparams, "lr": self.rng.random(), "width": "wide"}

@@ -91,7 +91,7 @@ class Clones(Procedure):
             case Reached() if not self.is_cloned and self.facts.epochs > 1:
                 self.is_cloned = True
                 values: Hyperparameters = {"lr": self.facts.rng(1).random(), "batch_size": 1}
-                return [Add(hyperparams=values, epochs=self.facts.epochs, origin=report.model, priority=1)]
+                return [Add(hyperparams=values, epochs=self.facts.epochs, parent=report.model, priority=1)]
             case Reached() if report.epochs == self.facts.epochs:
                 return [Finish(why="the clone is trained")]
             case Failed() | Stopped() | Refused() | Crew(workers=0):

@@ -214,7 +214,7 @@ def test_a_warm_clone_joins_no_rung() -> None:
     run.suggest()
     run.suggest()
     run.train("m000")
-    clone = run.add({"lr": 0.0, "width": 99, "drop": 0.0}, 2, "ann", origin="m000")
+    clone = run.add({"lr": 0.0, "width": 99, "drop": 0.0}, 2, "ann", parent="m000")
     run.tell_all()
     run.train(clone)
     run.train("m001")

@@ -41,10 +41,10 @@ def test_a_quarter_is_replaced_after_each_generation(seed: int) -> None:
         members |= {action.model: score(run.models[action.model].hyperparams, level) for action in extended}
         ranked = sorted(members, key=lambda name: (-members[name], name))
         assert set(stopped) == set(ranked[6:])
-        assert {action.origin for action in clones} <= set(ranked[:2])
+        assert {action.parent for action in clones} <= set(ranked[:2])
         for action in clones:
-            assert action.origin
-            of = run.models[action.origin].hyperparams
+            assert action.parent
+            of = run.models[action.parent].hyperparams
             assert action.hyperparams in ({**of, "lr": clipped(of["lr"], by)} for by in (0.5, 2.0))
 
 
@@ -80,7 +80,7 @@ def test_a_model_that_a_user_extended_is_not_cloned() -> None:
     run.train(best)
     run.train(other)
     clones = [
-        action for actions in run.actions for action in actions if isinstance(action, Add) and action.origin
+        action for actions in run.actions for action in actions if isinstance(action, Add) and action.parent
     ]
     assert clones == []
     assert best not in run.requested_stops

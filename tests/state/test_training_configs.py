@@ -21,7 +21,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
-from cerebro.contract.runs import FitPlan, NewModel, Origin
+from cerebro.contract.runs import FitPlan, NewModel, ParentCheckpoint
 from cerebro.contract.tasks.bodies import Position
 from cerebro.contract.tasks.checkpoints import CheckpointRef, Savepoint
 from cerebro.contract.tasks.failures import FailureKind
@@ -43,7 +43,7 @@ def extended(epochs: int, model: str = "m00") -> ModelExtended:
 
 def cloned(model: str = "m00", at: Any = "last", epochs: int = 9, **values: Any) -> ModelsAdded:
     hyperparams = {"batch_size": 2, "lr": 0.5, **values}
-    new = NewModel(hyperparams=hyperparams, epochs=epochs, origin=Origin(model=model, at=at))
+    new = NewModel(hyperparams=hyperparams, epochs=epochs, checkpoint=ParentCheckpoint(model=model, at=at))
     return ModelsAdded(run="fit-1", models=(new,))
 
 

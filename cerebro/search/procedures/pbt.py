@@ -107,7 +107,7 @@ class PbtSearch:
         return Add(
             hyperparams=perturbed(parent.hyperparams, self._choice, self.facts, rng),
             epochs=self._level,
-            origin=parent.id,
+            parent=parent.id,
         )
 
 

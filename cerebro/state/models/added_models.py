@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cerebro.contract.events import SearchDecided
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.runs import FitRequest, NewModel, Origin
+from cerebro.contract.runs import FitRequest, NewModel, ParentCheckpoint
 from cerebro.search.procedure import SEARCH
 from cerebro.state.models.model import Model
 from cerebro.state.models.progress import Lineage
@@ -18,26 +18,30 @@ from cerebro.state.runs.search_reports import report_models
 
 def refusal(run: Run, new: NewModel) -> str:
     """Return why the model cannot be added now, or an empty text."""
-    return size_refusal(run, new.hyperparams) or origin_refusal(run, new) or epochs_refusal(run, new)
+    return size_refusal(run, new.hyperparams) or parent_refusal(run, new) or epochs_refusal(run, new)
 
 
-def origin_refusal(run: Run, new: NewModel) -> str:
+def parent_refusal(run: Run, new: NewModel) -> str:
     """Return why the parent's checkpoint is no starting point, or an empty text."""
-    origin = new.origin
-    if origin is None:
+    checkpoint = new.checkpoint
+    if checkpoint is None:
         return ""
-    parent = run.models.get(origin.model)
+    parent = run.models.get(checkpoint.model)
     if parent is None:
-        return f"there is no model {origin.model} in {run.id}"
+        return f"there is no model {checkpoint.model} in {run.id}"
     if not parent.sub_epochs:
         return f"model {parent.id} was never trained: wait for its first sub-epoch, or clone it cold (warm=False)"
-    sub_epoch = sub_epochs_at(run, parent, origin)
+    sub_epoch = sub_epochs_at(run, parent, checkpoint)
     if not sub_epoch:
-        at = "its best epoch is not known" if origin.at == "best" else f"epoch {origin.at} is not complete"
+        at = (
+            "its best epoch is not known"
+            if checkpoint.at == "best"
+            else f"epoch {checkpoint.at} is not complete"
+        )
         return f"{at}: model {parent.id} has trained {parent.completed_epochs} epochs; clone it at its last checkpoint"
     if parent.sub_epochs[sub_epoch - 1].file not in run.kept_checkpoints(parent):
         which = {"last": "last checkpoint", "best": "checkpoint of the best epoch"}
-        what = which.get(str(origin.at), f"checkpoint of epoch {origin.at}")
+        what = which.get(str(checkpoint.at), f"checkpoint of epoch {checkpoint.at}")
         return f"the {what} of {parent.id} is gone: {_available_text(run, parent)}"
     return ""
 
@@ -45,11 +49,11 @@ def origin_refusal(run: Run, new: NewModel) -> str:
 def epochs_refusal(run: Run, new: NewModel) -> str:
     """Return why nothing would remain to train, or an empty text.
 
-    Call it after `origin_refusal`."""
-    if new.origin is None:
+    Call it after `parent_refusal`."""
+    if new.checkpoint is None:
         return ""
-    parent = run.models[new.origin.model]
-    sub_epoch = sub_epochs_at(run, parent, new.origin)
+    parent = run.models[new.checkpoint.model]
+    sub_epoch = sub_epochs_at(run, parent, new.checkpoint)
     begun = parent.partitions_until(sub_epoch)
     if begun >= new.epochs * len(parent.partitions):
         epochs = begun // len(parent.partitions)
@@ -93,13 +97,13 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
         hyperparams=new.hyperparams,
         epochs=new.epochs,
         partitions=tuple(sorted(run.fit_rows)),
-        lineage=Lineage(parent=new.origin.model if new.origin else new.parent),
+        lineage=Lineage(parent=new.checkpoint.model if new.checkpoint else new.parent),
         priority=new.priority,
         horizon=horizon,
     )
-    if new.origin is not None:
-        parent = run.models[new.origin.model]
-        sub_epoch = sub_epochs_at(run, parent, new.origin)
+    if new.checkpoint is not None:
+        parent = run.models[new.checkpoint.model]
+        sub_epoch = sub_epochs_at(run, parent, new.checkpoint)
         model.inherit(parent, sub_epoch)
         model.validation.metrics.update(
             {
@@ -157,12 +161,12 @@ def decide(run: Run, event: SearchDecided) -> None:
             run.search.see_added(add(run, new, horizon=run.fit_request.epochs), by=SEARCH)
 
 
-def sub_epochs_at(run: Run, parent: Model, origin: Origin) -> int:
+def sub_epochs_at(run: Run, parent: Model, checkpoint: ParentCheckpoint) -> int:
     """Return the number of the parent's sub-epochs before the clone; 0 without such a checkpoint."""
-    if origin.at == "last":
+    if checkpoint.at == "last":
         return len(parent.sub_epochs)
     request = run.fit_request
-    epoch = origin.at
+    epoch = checkpoint.at
     if epoch == "best":
         epoch = parent.best_epoch(request.metric, request.mode, validated=run.is_validated) or 0
     return parent.sub_epochs_until(epoch) if 0 < epoch <= parent.completed_epochs else 0

@@ -94,8 +94,8 @@ def previous_value(event: ClientEvent, model: Model) -> str:
 
 
 def _added(event: ModelsAdded) -> str:
-    origins = {new.origin.model if new.origin else new.parent for new in event.models} - {""}
-    of = f", from {', '.join(sorted(origins))}" if origins else ""
+    parents = {new.checkpoint.model if new.checkpoint else new.parent for new in event.models} - {""}
+    of = f", from {', '.join(sorted(parents))}" if parents else ""
     many = "a model" if len(event.models) == 1 else f"{len(event.models)} models"
     return f"added {many} to {event.run}{of}"
 

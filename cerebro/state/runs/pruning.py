@@ -17,7 +17,7 @@ from cerebro.contract.runs import EvaluatePlan
 from cerebro.errors import IllegalEventError
 from cerebro.state.models.model import Model, ModelState
 from cerebro.state.runs import concurrent_runs
-from cerebro.state.runs.parts.retention import owner_of_origin
+from cerebro.state.runs.parts.retention import parent_checkpoint_owner
 from cerebro.state.runs.run import Run
 from cerebro.state.tasks.task import ENDED
 
@@ -77,7 +77,7 @@ def prune(runs: Mapping[str, Run], run: Run, event: CheckpointsPruned) -> None:
         if model.checkpoints.saved is not None and model.is_pruned:
             model.checkpoints.saved = None
         if name in run.checkpoints.young and _origin(model) in gone:
-            run.release_origin(model)
+            run.release_parent_checkpoint(model)
 
 
 def is_gone(model: Model, epoch: int) -> bool:
@@ -119,7 +119,7 @@ def _in_use(runs: Mapping[str, Run], run: Run, model: Model) -> set[str]:
     used = {
         _origin(young)
         for young in run.checkpoints.young.values()
-        if owner_of_origin(young, run.models) is model
+        if parent_checkpoint_owner(young, run.models) is model
     }
     if model.state is ModelState.ACTIVE or model.busy:
         request = run.fit_request

@@ -291,7 +291,7 @@ class Run:
         model.add(sub_epoch)
         self._count(sub_epoch)
         if model.id in self.checkpoints.young and model.own_sub_epochs > 1:
-            self.release_origin(model)
+            self.release_parent_checkpoint(model)
         if self._is_large and not model.progress.trained % len(model.partitions):
             self._archive(model, workers)
 
@@ -328,9 +328,9 @@ class Run:
             for model in self.models.values():  # some are ahead, some have ended
                 self._archive(model, workers)
 
-    def release_origin(self, young: Model) -> None:
+    def release_parent_checkpoint(self, young: Model) -> None:
         """Note that a model no longer reads its inherited checkpoint."""
-        self.checkpoints.release_origin(young, self.models, is_pruned=self.keep is not None)
+        self.checkpoints.release_parent_checkpoint(young, self.models, is_pruned=self.keep is not None)
 
     def _count(self, sub_epoch: CompletedSubEpoch) -> None:
         self.counts.add_sub_epoch(sub_epoch)

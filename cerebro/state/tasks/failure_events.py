@@ -111,9 +111,9 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
     sub_epoch = len(model.sub_epochs) - 1
     model.checkpoints.losses[sub_epoch] += 1
     if sub_epoch < model.lineage.sub_epochs and sub_epoch >= 0:
-        origin = f"a checkpoint of {model.lineage.parent} that cannot be read"
-        gone = f"{model.id} goes on from {origin}: clone it once more. "
-        model.give_up(failure.model_copy(update={"message": gone + failure.message}))
+        parent = f"a checkpoint of {model.lineage.parent} that cannot be read"
+        message = f"{model.id} goes on from {parent}: clone it once more. "
+        model.give_up(failure.model_copy(update={"message": message + failure.message}))
         return
     if sub_epoch < 0 or model.checkpoints.losses[sub_epoch] > MAX_REOPENED:
         model.give_up(failure)
@@ -132,9 +132,9 @@ def _roll_back(failure: Failure, run: Run, model: Model) -> bool:
     if model.can_roll_back:
         run.roll_back(model)
         return True
-    gone = (
+    message = (
         f"none of the checkpoints of {model.id} since epoch {model.compacted_epochs} can be read, and only the log has "
         "the sub-epochs before: clone it at its best epoch, or train a new model. "
     )
-    model.give_up(failure.model_copy(update={"message": gone + failure.message}))
+    model.give_up(failure.model_copy(update={"message": message + failure.message}))
     return False

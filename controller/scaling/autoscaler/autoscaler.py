@@ -26,7 +26,7 @@ from cerebro.state.reports.wait_reasons import needed_partitions
 from cerebro.state.runs.goals import goal_of, worker_hours
 from controller.decisions.core import Core
 from controller.decisions.fit_dispatch import FitDispatch
-from controller.planning import Helper
+from controller.planning import BackgroundProcess
 from controller.scaling.autoscaler.ends import Ends
 from controller.scaling.autoscaler.outlook import outlook, trainers
 from controller.scaling.autoscaler.policy import Situation, candidates, choose, size_to_request
@@ -118,8 +118,8 @@ def released(state: ExperimentState, forecast: ForecastMade, present: Sequence[s
 class Autoscaler:
     """Forecasts for one run at a time while it has the cluster to itself. Not thread-safe: one owner."""
 
-    def __init__(self, helper: Helper, rules: Rules) -> None:
-        self._helper, self._rules = helper, rules
+    def __init__(self, process: BackgroundProcess, rules: Rules) -> None:
+        self._process, self._rules = process, rules
         self._absences: Callable[[], Absences] = Absences
         self._occasion: tuple[object, ...] | None = None
         self._open_request: _OpenRequest | None = None
@@ -136,7 +136,7 @@ class Autoscaler:
     def forget(self) -> None:
         """Reset after the run has ended or shares the cluster, or the leader has changed."""
         if self._open_request is not None:
-            self._helper.rest()
+            self._process.stop()
         self._occasion, self._open_request, self._shrinking = None, None, None
         self._requested_at = self._checked_at = -math.inf
 
@@ -160,7 +160,7 @@ class Autoscaler:
         if self._shrinking is not None:
             return self._shrink(view, *self._shrinking)
         if self._open_request is not None:
-            answer = self._helper.answer()
+            answer = self._process.answer()
             return self._handle_answer(view, self._open_request, answer) if answer is not None else None
         if self._is_due(view):
             self._request_forecast(view)
@@ -203,7 +203,7 @@ class Autoscaler:
         models = sum(1 for mask in view.fit.dispatch_state.open if mask)
         bounds = self._situation(view, self._open_request, {}).bounds
         counts = candidates(len(found.order), len(found.sizes), models, bounds)
-        self._helper.send({"request": "forecast", "outlook": found.to_json(), "counts": counts})
+        self._process.send({"request": "forecast", "outlook": found.to_json(), "counts": counts})
 
     def _situation(self, view: _View, request: _OpenRequest, ends: Mapping[int, Ends]) -> Situation:
         goal, history = goal_of(view.run), view.size_history()
@@ -226,7 +226,7 @@ class Autoscaler:
         self, view: _View, request: _OpenRequest, answer: Mapping[str, Any]
     ) -> ForecastMade | None:
         self._open_request = None
-        self._helper.rest()
+        self._process.stop()
         if "error" in answer:
             log.warning("no forecast for %s: %s", view.run.id, answer["error"])
             return None

@@ -1,6 +1,6 @@
 """Use of the cluster: open runs that could continue with workers. Pure.
 
-`controller.loop.scaling` calls it in each round; `controller.scaling.autoscaler.rest` decides by the result.
+`controller.loop.scaling` calls it in each round; `controller.scaling.autoscaler.scale_to_zero` decides by the result.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from cerebro.contract.rest import api
 from cerebro.state import Run, RunState
 from controller.decisions.core import Core
 from controller.decisions.decide import Step
-from controller.planning import ChildHelper, Helper
+from controller.planning import BackgroundProcess, SpawnedProcess
 
 _SOON_S = 0.02
 """Seconds between two checks for an answer."""
@@ -31,11 +31,11 @@ class SuggestionRequests:
     """Requests suggestions for one run at a time. Owned by the loop; not thread-safe.
 
     Args:
-        helper: computes the suggestions; a process by default.
+        process: computes the suggestions; a process by default.
     """
 
-    def __init__(self, helper: Helper | None = None) -> None:
-        self._helper = helper or ChildHelper("controller.sources.suggestions.child")
+    def __init__(self, process: BackgroundProcess | None = None) -> None:
+        self._process = process or SpawnedProcess("controller.sources.suggestions.child")
         self._pending: _PendingRequest | None = None
         self._answers: dict[_PendingRequest, dict[str, Any]] = {}
         """Answers not yet used."""
@@ -58,13 +58,13 @@ class SuggestionRequests:
             reason = f"the sampler suggested no values: {answer.get('error', answer)}"
             return [api.Note(event=RunPaused(run=run.id, reason=reason))]
         if self._pending is None:
-            self._helper.send(sampler_request.model_dump(mode="json"))
+            self._process.send(sampler_request.model_dump(mode="json"))
             self._pending, self._used = request, time.monotonic()
         return []
 
     def _collect(self) -> bool:
         """Store the pending answer, if it has arrived, even if the search has ended; return True if so."""
-        answer = self._helper.answer() if self._pending is not None else None
+        answer = self._process.answer() if self._pending is not None else None
         if self._pending is None or answer is None:
             return False
         is_of_run = (self._pending.experiment, self._pending.run)
@@ -84,6 +84,6 @@ class SuggestionRequests:
         if self._pending is not None:
             return _SOON_S
         if self._used > -math.inf and time.monotonic() - self._used > _IDLE_S:
-            self._helper.rest()
+            self._process.stop()
             self._used = -math.inf
         return math.inf

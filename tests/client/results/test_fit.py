@@ -12,7 +12,7 @@ import pytest
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
 from cerebro.contract.events import ModelsAdded
-from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.runs import NewModel, ParentCheckpoint
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.errors import DataError, RunFailedError
 from cerebro.runtime.volumes import Volumes
@@ -145,7 +145,11 @@ def test_a_warm_clone_is_listed_with_its_own_values(volumes: Volumes) -> None:
     story = Story()
     story.fit(models=1)
     story.epoch(1, loss=1.0)
-    new = NewModel(hyperparams={"batch_size": 1, "lr": 0.7}, epochs=2, origin=Origin(model="m00", at="last"))
+    new = NewModel(
+        hyperparams={"batch_size": 1, "lr": 0.7},
+        epochs=2,
+        checkpoint=ParentCheckpoint(model="m00", at="last"),
+    )
     story.tell(ModelsAdded(run="fit-1", models=(new,), by="ann"))
     board = fit_result(story, volumes).leaderboard().set_index("model")
     assert list(board["lr"]) == [0.1, 0.7]

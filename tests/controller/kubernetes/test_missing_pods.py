@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.kubernetes.making import Making, read_making, unmade
+from controller.kubernetes.pod_creation import PodCreation, creation_failures, read_creation
 from tests.controller.kubernetes.emulator import SET, creation
 
 FIRST, SECOND = f"{SET}-0", f"{SET}-1"
@@ -28,10 +28,10 @@ FIRST, SECOND = f"{SET}-0", f"{SET}-1"
 )
 def test_a_refused_pod_is_explained_with_a_fix(problem: str, cure: str) -> None:
     """The text quotes Kubernetes and names the chart value."""
-    making = read_making(creation(SECOND, problem))
+    making = read_creation(creation(SECOND, problem))
     assert making is not None
-    told = unmade({SECOND}, [making])[SECOND]
-    assert told.startswith(f"Kubernetes does not make it: {problem}")
+    told = creation_failures({SECOND}, [making])[SECOND]
+    assert told.startswith(f"Kubernetes does not create it: {problem}")
     assert cure in told
 
 
@@ -47,13 +47,14 @@ def test_the_newest_attempt_explains_a_missing_pod(
 ) -> None:
     """For each missing pod, in any event order; a successful attempt is no explanation."""
     made = [
-        Making(pod=pod, time=f"2026-11-21T06:00:{second:02d}Z", problem=why) for pod, second, why in tries
+        PodCreation(pod=pod, time=f"2026-11-21T06:00:{second:02d}Z", problem=why)
+        for pod, second, why in tries
     ]
     expected = set()
     for pod in missing:
         own = sorted((second, why) for name, second, why in tries if name == pod)
         expected |= {pod} if own and own[-1][1] else set()
-    assert set(unmade(missing, made)) == expected
+    assert set(creation_failures(missing, made)) == expected
 
 
 _ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"lastObservedTime": 7}))
@@ -66,5 +67,5 @@ _ODD = st.sampled_from((None, 7, "", "x", [], ["x"], {}, {"lastObservedTime": 7}
 )
 def test_malformed_events_are_read(fields: dict[str, Any]) -> None:
     """Any field may be missing or have a wrong type."""
-    made = read_making(creation(SECOND, "no") | fields)
+    made = read_creation(creation(SECOND, "no") | fields)
     assert made is None or made.pod == SECOND or "message" in fields

@@ -55,13 +55,13 @@ def test_events_of_the_worker_set_explain_a_missing_pod(watched: Watched) -> Non
     """A missing pod cannot explain itself; the explanation disappears when the pod exists."""
     watched.emulator.delete("pods", SECOND)
     watched.emulator.put("events", creation(SECOND, QUOTA))
-    fleet = watched.until(lambda fleet: fleet is not None and SECOND in fleet.unmade)
+    fleet = watched.until(lambda fleet: fleet is not None and SECOND in fleet.not_created)
     assert fleet is not None
-    assert "exceeded quota: team" in fleet.unmade[SECOND]
-    assert "raise the namespace's ResourceQuota" in fleet.unmade[SECOND]
-    assert fleet.troubles() == {SECOND: fleet.unmade[SECOND]}
+    assert "exceeded quota: team" in fleet.not_created[SECOND]
+    assert "raise the namespace's ResourceQuota" in fleet.not_created[SECOND]
+    assert fleet.troubles() == {SECOND: fleet.not_created[SECOND]}
     watched.emulator.put("pods", pod(1))
-    watched.until(lambda fleet: fleet is not None and not fleet.unmade)
+    watched.until(lambda fleet: fleet is not None and not fleet.not_created)
 
 
 def test_a_new_node_is_reported_until_the_pod_is_scheduled(watched: Watched) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from controller.kubernetes import KubernetesOrchestrator
-from controller.kubernetes.making import read_making, unmade
 from controller.kubernetes.nodes import expected, read_news
+from controller.kubernetes.pod_creation import creation_failures, read_creation
 from controller.kubernetes.reading import read_pod
 from controller.scaling.orchestrator import Fleet
 from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator
@@ -53,13 +53,13 @@ class Watched:
         pods = {name: read_pod(content) for name, content in objects["pods"].items()}
         size = objects["statefulsets"][SET]["spec"]["replicas"]
         missing = {f"{SET}-{ordinal}" for ordinal in range(size)} - pods.keys()
-        tries = [read_making(event) for event in objects["events"].values()]
+        tries = [read_creation(event) for event in objects["events"].values()]
         told = filter(None, map(read_news, objects["events"].values()))
         return Fleet(
             pods=pods,
             size=size,
             set_uid=objects["statefulsets"][SET]["metadata"]["uid"],
-            unmade=unmade(missing, filter(None, tries)),
+            not_created=creation_failures(missing, filter(None, tries)),
             expected=expected(pods, told),
         )
 

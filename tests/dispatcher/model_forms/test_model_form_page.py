@@ -97,7 +97,7 @@ def test_a_warm_clone_continues_from_its_parent(bench: Bench, browser: Browser) 
     event = bench.store.logs["digits"][-1]
     assert isinstance(event, ModelsAdded)
     (new,) = event.models
-    assert (new.epochs, new.origin and (new.origin.model, new.origin.at)) == (9, ("m00", "best"))
+    assert (new.epochs, new.checkpoint and (new.checkpoint.model, new.checkpoint.at)) == (9, ("m00", "best"))
     told = text_of(browser.get(location).text)
     assert "Continues m00 from epoch 2" in told
     assert "Ada added a model to fit-1, from m00" in told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebro.contract.events import ModelChanged, ModelExtended, ModelsAdded
-from cerebro.contract.runs import NewModel, Origin
+from cerebro.contract.runs import NewModel, ParentCheckpoint
 from dispatcher.models.changes import changes
 from tests.state.stories import Story, sub_epoch
 
@@ -35,7 +35,7 @@ def test_a_warm_clone_has_changed_at_its_first_own_sub_epoch() -> None:
     story = Story()
     story.fit(epochs=3)
     story.epoch(1)
-    new = NewModel(hyperparams={"batch_size": 1, "lr": 9}, epochs=3, origin=Origin(model="m00"))
+    new = NewModel(hyperparams={"batch_size": 1, "lr": 9}, epochs=3, checkpoint=ParentCheckpoint(model="m00"))
     story.tell(ModelsAdded(run="fit-1", models=(new,)), ModelExtended(run="fit-1", model="m00", epochs=8))
     assert told(story) == []
     assert told(story, "m02") == [(0.1, 9, "the next sub-epoch")]

@@ -10,7 +10,7 @@ import pytest
 
 from cerebro.runtime.volumes import Volumes
 from controller.loop.loop import Controller
-from controller.planning import ChildHelper
+from controller.planning import SpawnedProcess
 from controller.preparation import plan_maker, preparation
 from controller.settings import Settings
 from tests.controller.preparations import prepared_by
@@ -42,7 +42,7 @@ def controlled(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             tick_s=0.01,
             volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
         )
-        controller = Controller(store.service.client(), settings, Nobody(), ChildHelper())
+        controller = Controller(store.service.client(), settings, Nobody(), SpawnedProcess())
         thread = threading.Thread(target=controller.run)
         thread.start()
         try:

@@ -31,25 +31,27 @@ class RunCheckpoints:
     pruned: list[str] = field(default_factory=list)
     """Models that lost checkpoints since they last trained, in log order; may list a model twice."""
 
-    def release_origin(self, young: Model, models: Mapping[str, Model], *, is_pruned: bool) -> None:
+    def release_parent_checkpoint(
+        self, young: Model, models: Mapping[str, Model], *, is_pruned: bool
+    ) -> None:
         """Note that a model no longer reads its inherited checkpoint.
 
         Args:
             is_pruned: True if the run removes checkpoints of ended models.
         """
         del self.young[young.id]
-        owner = owner_of_origin(young, models)
+        owner = parent_checkpoint_owner(young, models)
         if is_pruned and owner.state is not ModelState.ACTIVE:
             self.pruned.append(owner.id)  # the owner makes no commit that would remove it
 
-    def origins_of(self, owner: Model, models: Mapping[str, Model]) -> Iterator[CompletedSubEpoch]:
+    def parent_checkpoints_of(self, owner: Model, models: Mapping[str, Model]) -> Iterator[CompletedSubEpoch]:
         """Return sub-epochs of `owner` that other models start from and may reread; some may be compacted."""
         for young in self.young.values():
-            if owner_of_origin(young, models) is owner:
+            if parent_checkpoint_owner(young, models) is owner:
                 yield young.sub_epochs[young.lineage.sub_epochs - 1]
 
 
-def owner_of_origin(young: Model, models: Mapping[str, Model]) -> Model:
+def parent_checkpoint_owner(young: Model, models: Mapping[str, Model]) -> Model:
     """Return the ancestor whose sub-epoch wrote the inherited checkpoint."""
     owner = models[young.lineage.parent]
     while young.lineage.sub_epochs <= owner.lineage.sub_epochs:

@@ -1,6 +1,6 @@
 """Reasons why pods of the worker set are not created, from the set's events. Pure.
 
-`controller.kubernetes.orchestrator` reads the events and asks `unmade` about missing pods. A refused pod (quota,
+`controller.kubernetes.orchestrator` reads the events and passes them to `creation_failures`. A refused pod (quota,
 policy, a claim being deleted) does not exist and cannot be read. The StatefulSet's controller records each try in an
 event on the set, and retries with pauses of up to a quarter of an hour; events are kept for an hour. Kubernetes:
 `StatefulPodControl.CreateStatefulPod` and `recordPodEvent` (the messages), "Event v1 core" (fields).
@@ -19,7 +19,7 @@ _TRY = re.compile(r"\bPod (\S+) in StatefulSet \S+ (?:successful|failed error: (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Making:
+class PodCreation:
     """Result of the newest try to create or delete a pod in an event.
 
     Attributes:
@@ -33,16 +33,16 @@ class Making:
     problem: str = ""
 
 
-def read_making(event: Mapping[str, Any]) -> Making | None:
+def read_creation(event: Mapping[str, Any]) -> PodCreation | None:
     """Read an event of the API server; `None` for other subjects."""
     found = _TRY.search(str(event.get("message") or ""))
     if found is None:
         return None
-    return Making(pod=found[1], time=time_of(event), problem=(found[2] or "").strip())
+    return PodCreation(pod=found[1], time=time_of(event), problem=(found[2] or "").strip())
 
 
 def time_of(event: Mapping[str, Any]) -> str:
-    """Return the last time of an event, as `Making.time`."""
+    """Return the last time of an event, as `PodCreation.time`."""
     series, metadata = event.get("series"), event.get("metadata")
     times = (
         series.get("lastObservedTime") if isinstance(series, Mapping) else None,
@@ -53,9 +53,9 @@ def time_of(event: Mapping[str, Any]) -> str:
     return next((str(time) for time in times if time), "")
 
 
-def unmade(missing: Set[str], tries: Iterable[Making]) -> dict[str, str]:
+def creation_failures(missing: Set[str], tries: Iterable[PodCreation]) -> dict[str, str]:
     """Return missing pods with a failed newest try, and the reasons."""
-    newest: dict[str, Making] = {}
+    newest: dict[str, PodCreation] = {}
     for each in tries:
         known = newest.get(each.pod)
         if each.pod in missing and (known is None or each.time >= known.time):
@@ -65,4 +65,4 @@ def unmade(missing: Set[str], tries: Iterable[Making]) -> dict[str, str]:
 
 def _problem_text(problem: str) -> str:
     cures = [cure for part, cure in reasons.REFUSED.items() if part.lower() in problem.lower()]
-    return f"Kubernetes does not make it: {'; '.join((problem, *cures))}"
+    return f"Kubernetes does not create it: {'; '.join((problem, *cures))}"

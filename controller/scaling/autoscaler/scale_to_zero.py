@@ -1,7 +1,7 @@
 """Scale to zero and scale up: release unused workers, and request them again for a run.
 
 No I/O; keeps state; not thread-safe. `controller.scaling.worker_set_size` owns it, calls `update` in each round and
-makes the requests. A cluster is unused if no run is open, except paused ones. After `RestRules.idle_s` (default half
+makes the requests. A cluster is unused if no run is open, except paused ones. After `ScaleToZeroRules.idle_s` (half
 an hour) all but the minimum of workers are released. Their volumes stay, so no data is rebuilt. While a run is paused
 for a full disk, one worker stays or returns to report free space. An open run brings back the previous number.
 
@@ -20,7 +20,7 @@ from controller.scaling.autoscaler.use import Use
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestRules:
+class ScaleToZeroRules:
     """Settings of scale to zero.
 
     Attributes:
@@ -43,14 +43,14 @@ class DesiredSize(NamedTuple):
     reason: str
 
 
-class Rest:
+class ScaleToZero:
     """The state of scale to zero.
 
     Attributes:
         previous_size: workers before the release; 0 if none were released.
     """
 
-    def __init__(self, rules: RestRules, *, previous_size: int = 0) -> None:
+    def __init__(self, rules: ScaleToZeroRules, *, previous_size: int = 0) -> None:
         self._rules, self.previous_size = rules, previous_size
         self._idle_since: float | None = None
         self._last = 0
@@ -96,24 +96,24 @@ class Rest:
         self._idle_since = None
         if is_shut or not use.is_sure:
             return None
-        if self.previous_size and not self.is_waking(size):
-            return self._wake(size, bounds)
+        if self.previous_size and not self.is_scaling_up(size):
+            return self._scale_up(size, bounds)
         if stalled is not None and now - chosen_at >= HOLD_S and (content := max(stalled[0], 1)) < size:
             return DesiredSize(content, stalled[1])
         return None
 
-    def is_waking(self, size: int) -> bool:
+    def is_scaling_up(self, size: int) -> bool:
         """True if released workers are requested again and not all present."""
-        return self.previous_size > 0 and self._is_down and not self._is_resting(size)
+        return self.previous_size > 0 and self._is_down and not self._is_scaled_down(size)
 
-    def _is_resting(self, size: int) -> bool:
+    def _is_scaled_down(self, size: int) -> bool:
         return size == 0 or (size < self.previous_size and size in (self._rules.least, self._disk_full_size))
 
     def _remember(self, size: int, *, is_awaited: bool) -> None:
         """Update the state after a change, by any author."""
         is_another = not self._is_down and size != self.previous_size  # another author chose it
-        self._is_down |= self._is_resting(size)
-        if (self.is_waking(size) or (is_another and not self._is_down)) and not is_awaited:
+        self._is_down |= self._is_scaled_down(size)
+        if (self.is_scaling_up(size) or (is_another and not self._is_down)) and not is_awaited:
             self.previous_size, self._disk_full_size, self._is_down = 0, 0, True
         if not size and not self.previous_size:
             self.previous_size = self._last  # by any author: a run scales up again
@@ -128,7 +128,7 @@ class Rest:
         self.previous_size, self._is_down = size, False
         return DesiredSize(least, f"no run for {idle_s / 60:.0f} min")
 
-    def _wake(self, size: int, bounds: tuple[int, int] | None) -> DesiredSize | None:
+    def _scale_up(self, size: int, bounds: tuple[int, int] | None) -> DesiredSize | None:
         wanted = self.previous_size
         if bounds is not None:
             wanted = min(max(wanted, bounds[0]), bounds[1])
@@ -140,9 +140,9 @@ class Rest:
         """Return the status for people while workers are released, else ""."""
         if not self._rules.is_on:
             return "" if size else "no workers are wanted: `cerebro scale --workers N` has them start"
-        if not self.previous_size or self.is_waking(size):
+        if not self.previous_size or self.is_scaling_up(size):
             return ""
         worker_count = (
             f"{size} of {self.previous_size} workers" if size else f"none of {self.previous_size} workers"
         )
-        return f"the cluster rests with {worker_count}; a run wakes it"
+        return f"the cluster is scaled down to {worker_count}; a run scales it up"
