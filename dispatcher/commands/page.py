@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from flask import Blueprint, redirect, render_template, request, url_for
@@ -68,16 +68,24 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return _confirmation_page(services, name, "", 200)
 
 
-def parse_command(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
+def parse_command(
+    fields: Mapping[str, str],
+    models: tuple[str, ...] = (),
+    *,
+    known: Collection[CommandKind] = _BUTTON_COMMANDS,
+) -> Command:
     """Return the command in a form. The form names its run, because the page showed a specific run.
+
+    Args:
+        known: commands that the page offers.
 
     Raises:
         BadRequestError: the command is unknown, or no model was selected.
     """
     name = fields.get("action", "")
-    if name not in _BUTTON_COMMANDS:
+    if name not in known:
         raise BadRequestError(
-            f"the command {name[:_MAX_QUOTED]!r} is unknown; known commands: {', '.join(_BUTTON_COMMANDS)}"
+            f"the command {name[:_MAX_QUOTED]!r} is unknown; known commands: {', '.join(known)}"
         )
     if name in OF_MODEL and not models:
         raise BadRequestError("no model is selected: select one or more, then press the button again")

@@ -1,7 +1,6 @@
 """Routes of the list of experiments, and of commands on several experiments.
 
-Rows come from `Services.catalogue`. `commands.batch` executes the commands; the page offers stop, archive and
-unarchive.
+Rows come from `Services.catalogue`. `commands.batch` executes the commands that the page offers (`OFFERED`).
 """
 
 from __future__ import annotations
@@ -21,6 +20,9 @@ from dispatcher.pages.addresses import is_fragment
 from dispatcher.pages.live_pages import live_route, render
 from dispatcher.pages.queries import parsed_query
 from dispatcher.tabs.tabs import Tabs
+
+OFFERED = (CommandKind.STOP_RUN, CommandKind.ARCHIVE, CommandKind.UNARCHIVE)
+"""Commands on several experiments."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -43,7 +45,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @pages.post("/experiments/actions")
     def batch() -> ResponseReturnValue:
-        action = parse_command(request.form).kind
+        action = parse_command(request.form, known=OFFERED).kind
         names = list(dict.fromkeys(request.form.getlist("name")))
         if not names:
             raise ConflictError("no experiment is selected: select one or more, then press the button again")

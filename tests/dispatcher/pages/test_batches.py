@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cerebro.contract.events import ClientEvent
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
@@ -27,6 +29,17 @@ def test_several_experiments_are_archived_together(bench: Bench, browser: Browse
     assert "1 of 2 done: one. nobody: " in text_of(again.text)
     assert "had no effect" not in again.text
     assert len(bench.store.logs["one"]) == 2
+
+
+@pytest.mark.parametrize("action", ["resume_run", "delete", "stop_model", "add_models", "unknown"])
+def test_only_commands_of_the_list_are_executed_together(bench: Bench, browser: Browser, action: str) -> None:
+    """Other commands of an experiment's page are refused; nothing is written."""
+    bench.store.add(Story("one"))
+    fields = {"action": action, "name": ["one"], "model": "m00", "confirm": "one"}
+    sent = browser.post("/experiments/actions", fields, form="/experiments")
+    assert sent.status_code == 400
+    assert "known commands: stop_run, archive, unarchive" in text_of(sent.text)
+    assert bench.store.logs["one"] == []
 
 
 def test_a_batch_interrupted_by_an_outage_lists_its_outcomes(bench: Bench, browser: Browser) -> None:
