@@ -188,7 +188,7 @@ def _pace(worker: _Worker) -> list[Predicted]:
     found = []
     for parallel_plan, width, batch_size in _PACED:
         outcome, _ = worker.tried(parallel_plan, width, batch_size)
-        # As in the controller's `SubEpochTimes.see_trials`.
+        # As in the controller's `SubEpochTimes.observe_trials`.
         fixed_s = outcome.load_s + outcome.save_s
         told_s = outcome.batch_s * _ROWS / batch_size + fixed_s
         timings = [

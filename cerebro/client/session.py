@@ -131,7 +131,7 @@ class Session:
                 if event.seq <= self._state.seq:
                     continue  # another thread applied it
                 try:
-                    self._meter.see(self._state, event)
+                    self._meter.observe(self._state, event)
                     self._state.apply(event)
                     if isinstance(event, LocatorsChanged):
                         self.record = self.record.model_copy(update={"locators": event.locators})

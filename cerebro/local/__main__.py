@@ -112,7 +112,7 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
         return build(resized, home, ports, socket, os.environ)
 
     state = Supervisor(
-        home, listed, info, on_record=_Watcher(options).see, grace_s=grace_s, for_workers=for_workers
+        home, listed, info, on_record=_Watcher(options).observe, grace_s=grace_s, for_workers=for_workers
     ).run()
     remove_socket(home, socket)
     return 0 if state is ClusterState.STOPPED else 1
@@ -125,7 +125,7 @@ class _Watcher:
         self._options = options
         self._announced = self._greeted = False
 
-    def see(self, info: ClusterInfo) -> None:
+    def observe(self, info: ClusterInfo) -> None:
         if not self._announced:
             self._announced = True
             announce(self._options.announce, Announcement.RECORDED)

@@ -31,14 +31,14 @@ def announce(descriptor: int, what: Announcement, message: str = "") -> None:
         pass
 
 
-def hear(descriptor: int, timeout_s: float) -> tuple[Announcement, str]:
+def receive(descriptor: int, timeout_s: float) -> tuple[Announcement, str]:
     """Wait for the supervisor's message; return it and its text. The caller has closed its copy of the writing end."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     if not poller.poll(max(timeout_s, 0.0) * 1000):
-        return Announcement.SILENT, f"it said nothing for {timeout_s:g} s"
-    said = os.read(descriptor, 65536).decode(errors="replace")
-    if not said:
+        return Announcement.SILENT, f"it text nothing for {timeout_s:g} s"
+    text = os.read(descriptor, 65536).decode(errors="replace")
+    if not text:
         return Announcement.SILENT, "it ended at once"
-    what, _, message = said.partition(" ")
+    what, _, message = text.partition(" ")
     return Announcement(what), message

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cerebro.errors import ClusterError
 from cerebro.local import logs, notebooks
-from cerebro.local.announcement import Announcement, hear
+from cerebro.local.announcement import Announcement, receive
 from cerebro.local.cleaning import clean
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from cerebro.local.supervision import processes
@@ -280,7 +280,7 @@ def _launch(place: ClusterHome, arguments: Sequence[str], deadline: float) -> bo
         )
         os.close(write)
         write = -1
-        outcome, message = hear(read, deadline - time.monotonic())
+        outcome, message = receive(read, deadline - time.monotonic())
     finally:
         for descriptor in (read, write, log):
             if descriptor >= 0:

@@ -41,7 +41,7 @@ class Answered:
         """Return the actions from `give` once: `Search` may pass on one report as several."""
         return self._take_actions()
 
-    def give(self, actions: Actions) -> None:
+    def set_actions(self, actions: Actions) -> None:
         """Set the actions for the next report."""
         self.actions = [action_of(each) for each in actions]
 

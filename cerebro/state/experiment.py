@@ -177,11 +177,11 @@ class ExperimentState:
             ):
                 run = self._run(event.task.partition("/")[0])
                 attempt_events.apply(event, run, self.workers, self.datasets)
-                self._tell_search(run, event)
+                self._notify_search(run, event)
             case TaskGivenUp():
                 run = self._run(event.task.partition("/")[0])
                 attempt_events.give_up(event, run)
-                self._tell_search(run, event)
+                self._notify_search(run, event)
             case (
                 RunRequested()
                 | RunStopRequested()
@@ -223,7 +223,7 @@ class ExperimentState:
                     if isinstance(run.request, FitRequest) and run.request.search is not None:
                         run.search = SearchLog(first_workers=self._training(), workers=self._training())
                         for model in run.models.values():
-                            run.search.see_added(model, by=SEARCH)
+                            run.search.observe_added(model, by=SEARCH)
             case RunPaused():
                 run = self._move(event)
                 run.pause.begin(event)
@@ -242,7 +242,7 @@ class ExperimentState:
             ):
                 self._note(event)
             case WorkerJoined() | WorkerLost() | WorkerRemoved() | ReplicasChanged():
-                self._see(event)
+                self._observe(event)
             case _:
                 assert_never(event)
 
@@ -361,7 +361,7 @@ class ExperimentState:
                 f"epoch {event.epoch} of {run.id} completed after {len(run.scheduling.epochs)} epochs"
             )
         else:
-            run.see_report(event, self.workers)
+            run.observe_report(event, self.workers)
 
     # --- searches --------------------------------------------------------------------------------
 
@@ -371,9 +371,9 @@ class ExperimentState:
         if isinstance(event, SearchDecided):
             added_models.decide(run, event)
         else:
-            run.search.see_suggestions(event, since_s=event.time - run.clock.begun)
+            run.search.observe_suggestions(event, since_s=event.time - run.clock.begun)
 
-    def _tell_search(self, run: Run, event: TaskEvent | TaskGivenUp) -> None:
+    def _notify_search(self, run: Run, event: TaskEvent | TaskGivenUp) -> None:
         if run.search is None or isinstance(event, TaskAssigned | TaskStarted | SubEpochSaved | TaskAsked):
             return
         model = TaskKey.parse(event.task).model
@@ -386,7 +386,7 @@ class ExperimentState:
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def _see(self, event: ClusterEvent) -> None:
+    def _observe(self, event: ClusterEvent) -> None:
         """Apply a change of workers: discard plans, and end breaks that are over."""
         open_runs = self.open_runs()
         if self.runs and not open_runs:
@@ -411,13 +411,13 @@ class ExperimentState:
         for run in concerned:
             run.scheduling.planned = None
             breaks.end(run, self.workers.values())
-        self._tell_workers(open_runs)
+        self._notify_workers(open_runs)
 
-    def _tell_workers(self, runs: Iterable[Run]) -> None:
+    def _notify_workers(self, runs: Iterable[Run]) -> None:
         """Searches ask for the number of models to train at once."""
         for run in runs:
             if run.search is not None:
-                run.search.see_workers(self._training())
+                run.search.observe_workers(self._training())
 
     def _note_change(self, worker: Worker, *, was_there: bool) -> None:
         if worker.is_alive != was_there:
@@ -447,7 +447,7 @@ class ExperimentState:
             self._note_change(worker, was_there=known is not None and known.is_alive)
         for run in self.open_runs():
             run.scheduling.planned = None
-        self._tell_workers(self.open_runs())
+        self._notify_workers(self.open_runs())
 
 
 def fold(

@@ -74,9 +74,9 @@ class AssignmentDraft:
         """Assign the tasks that a source proposes for the offered slots."""
         for proposal in source.propose(self, offer):
             if proposal.gang is None:
-                self._give(proposal)
+                self._assign(proposal)
             else:
-                self._give_gang(proposal, proposal.gang)
+                self._assign_gang(proposal, proposal.gang)
 
     def has(self, key: TaskKey) -> bool:
         """True if this decision assigns the task."""
@@ -90,7 +90,7 @@ class AssignmentDraft:
         """Return an alive worker by name."""
         return self._state.workers[name]
 
-    def _give(self, proposal: Proposal) -> None:
+    def _assign(self, proposal: Proposal) -> None:
         key, worker, devices, parallel_plan, body, _ = proposal
         task = self.run.task(key)
         self._taken.add(str(key))
@@ -113,7 +113,7 @@ class AssignmentDraft:
             return body.model_copy(update={"shortages": self.run.task(key).shortages})
         return body
 
-    def _give_gang(self, proposal: Proposal, gang: Gang) -> None:
+    def _assign_gang(self, proposal: Proposal, gang: Gang) -> None:
         key, parallel_plan = proposal.key, proposal.parallel_plan
         task, (first, *other_members) = self.run.task(key), gang.members
         self._taken.add(str(key))

@@ -68,7 +68,7 @@ class Core:
             if run is None or not run.models:
                 return None
             self._fit = FitDispatch.of(self.state, run, self._times_of(run))
-        self._fit.see_holders(self.state)
+        self._fit.observe_holders(self.state)
         return self._fit
 
     def apply(self, event: Event, *, is_news: bool = True) -> None:

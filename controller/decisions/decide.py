@@ -237,7 +237,7 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
         view, exclusion = snapshot.workers.get(name), snapshot.excluded.get(name)
         loss = _loss(known, view)
         if exclusion is not None:
-            yield from _ask_for(state, known, f"{name}: {exclusion.reason}", snapshot.now)
+            yield from _release_tasks(state, known, f"{name}: {exclusion.reason}", snapshot.now)
         elif loss is not None:
             yield from _revoke_tasks(state, known, loss.exit, loss.how)
         elif known.stale_tasks and view is not None:
@@ -288,7 +288,7 @@ def _revoke_tasks(
             )
 
 
-def _ask_for(state: ExperimentState, worker: Worker, reason: str, now: float) -> Iterator[Step]:
+def _release_tasks(state: ExperimentState, worker: Worker, reason: str, now: float) -> Iterator[Step]:
     """Release the tasks of an excluded worker: it is present and may have healthy devices."""
     for key in list(worker.open_tasks):
         yield from release(state.runs[TaskKey.parse(key).run].tasks.by_key[key], reason, now)

@@ -62,7 +62,7 @@ class FitDispatch:
         names: names of its models, workers and partitions, and their indices.
         rows: rows of each partition, by its number.
         gang_size: workers that train a sub-epoch together; 1 without gangs.
-        dispatch_state: updated by `apply`; its replicas by `see_holders`.
+        dispatch_state: updated by `apply`; its replicas by `observe_holders`.
         times: estimates of sub-epoch times. The caller feeds it commits.
         parallel_plans: the parallel plan of each model's next sub-epoch on each worker.
         policy: the deciding policy; a plan if the run has one.
@@ -79,7 +79,7 @@ class FitDispatch:
         self.rows = run.plan.partitions
         rows = [self.rows[number] for number in self.names.partitions]
         self.mean_rows = sum(rows) / len(rows)
-        times.see_trials(run)
+        times.observe_trials(run)
         times.expect(run, state.workers)
         self.times = times
         self._settled = 0
@@ -229,7 +229,7 @@ class FitDispatch:
                 elif key.kind == "etl" and isinstance(event, TaskCommitted):
                     self._holders_changed(state)
 
-    def see_holders(self, state: ExperimentState) -> None:
+    def observe_holders(self, state: ExperimentState) -> None:
         """Update replicas and priority scores. Call before reading the dispatch state.
 
         It costs a pass over all models and partitions, so several changes of workers share one pass.

@@ -81,7 +81,7 @@ class Machines:
         """The last answer after which failed models were looked up for a retry."""
         self._compared_at = -math.inf
 
-    def tend(
+    def reconcile(
         self,
         term: int,
         statuses: Sequence[WorkerStatus],

@@ -53,14 +53,14 @@ class Admission:
     _published: api.Attended = field(default_factory=api.Attended)
     """Runs published by this or an earlier leader, at the last read of the queue."""
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Mark the queue as outdated."""
         self._read_at = -math.inf
 
     def take_over(self) -> None:
         """Publish nothing until the first admission of a new term."""
         self._admitted = None
-        self.look_again()
+        self.invalidate()
 
     def update(self) -> bool:
         """Read the queue and admit runs, if it may have changed; return True if read.

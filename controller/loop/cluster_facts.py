@@ -38,11 +38,11 @@ class ClusterFacts:
     def record(self, overviews: Sequence[Overview], snapshot: ClusterSnapshot) -> bool:
         """Record what changed since the last call; return True if the snapshot or the logs are outdated now."""
         if self._tend_machines(overviews):
-            self.membership.look_again()
+            self.membership.invalidate()
             return True
         ending = {life for each in overviews for life in each.ending}
         busy = {name for each in overviews for name in each.busy}
-        if self.log.tend(self.leadership.newest_term, snapshot, ending=ending, busy=busy):
+        if self.log.reconcile(self.leadership.newest_term, snapshot, ending=ending, busy=busy):
             return True
         if self.keeper is not None:
             self.keeper.report("", Progress(seq=self.log.state.seq, grows=True))
@@ -53,7 +53,7 @@ class ClusterFacts:
         statuses, health = self.membership.registrations.workers, self.membership.registrations.health
         term, now = self.leadership.newest_term, self.reading.now()
         self.machines.label(term, statuses, health, self._slowness, now)
-        return self.machines.tend(
+        return self.machines.reconcile(
             term,
             statuses,
             health,

@@ -167,12 +167,12 @@ class LogKeeper:
         while True:
             time.sleep(_LOOK_S)
             try:
-                self.tend(time.monotonic())
+                self.reconcile(time.monotonic())
             except Exception:
                 # An unexpected error only leaves logs longer.
                 log.exception("logs are not kept short just now")
 
-    def tend(self, now: float) -> None:
+    def reconcile(self, now: float) -> None:
         """Do the work that is due. Blocks; `now` is monotonic seconds."""
         term = self.leadership()
         if term != self._led[0]:

@@ -112,7 +112,7 @@ class Controller:
             ClusterLog(kvs), Machines(kvs), membership, experiments, isolation, reading, leadership, keeper
         )
         if autoscaler is not None:
-            autoscaler.see_workers(lambda: self._cluster.log.state.absences)
+            autoscaler.observe_workers(lambda: self._cluster.log.state.absences)
         self._writer = StepWriter(kvs, leadership, reading, membership, self._admission)
         self._logs = LogFollower(kvs, experiments, isolation, reading, leadership, self._writer, self.stop)
         self._scaling = Scaling(
@@ -152,15 +152,15 @@ class Controller:
                 if not self.leadership.keep():
                     self.stop.wait(self._settings.tick_s)
                     continue
-                self._membership.tend(self._reading.now(), is_running=self._scaling.is_running())
-                self._deletion.tend(self.leadership.newest_term)
+                self._membership.reconcile(self._reading.now(), is_running=self._scaling.is_running())
+                self._deletion.reconcile(self.leadership.newest_term)
                 self._admit()
                 self._turn()
             except RetryableError as error:
                 log.warning("store away: %s", error)
                 self._metrics.leading.set(0)
                 self._membership.registrations.store_was_away()
-                self._look_again()
+                self._invalidate()
                 # An error from the store itself comes at once and may persist.
                 self.stop.wait(self._settings.tick_s)
             except ConflictError as error:
@@ -168,13 +168,13 @@ class Controller:
                 self._metrics.leading.set(0)
                 self.leadership.doubt()
                 self._plans.keep(())
-                self._look_again()
+                self._invalidate()
             except UnreadableClusterLogError as error:
                 log.error("the controller stands by: %s", error)
                 self._metrics.stood_by()
                 self.leadership.hand_over()
                 self._plans.keep(())
-                self._look_again()
+                self._invalidate()
                 self.stop.wait(_STAND_BY_S)
         self._plans.keep(())
         self._pruned.close()
@@ -192,14 +192,14 @@ class Controller:
         overviews = self._logs.look_over()
         snapshot = self._observe(overviews)
         if self._cluster.record(overviews, snapshot):
-            self._experiments.look_again()
+            self._experiments.invalidate()
             return
         unready = self._experiments.unready()
         self._scaling.adapt(is_known=not (unready or is_reading))
         if unready or sum(len(each.runs) for each in overviews) != 1:
             self._decisions.forget_plans()
         has_changed = self._decisions.round(snapshot, is_whole=not unready)
-        self._history.tend(self.leadership.newest_term)
+        self._history.reconcile(self.leadership.newest_term)
         if is_reading or not has_changed:
             self._wait(is_reading=is_reading)
 
@@ -220,22 +220,22 @@ class Controller:
         if not self._experiments.opened:
             wait_s *= 2
         if self._logs.wait(0.0 if is_reading else wait_s):
-            self._membership.hear()
-            self._deletion.look_again()
-            self._admission.look_again()
+            self._membership.on_notification()
+            self._deletion.invalidate()
+            self._admission.invalidate()
 
     def _take_over(self) -> None:
         """Begin a term: another controller may have led before."""
         self._admission.take_over()
         self._membership.take_over()
         self._plans.take_over()
-        self._deletion.look_again()
-        self._pruned.look_again()
-        self._look_again()
+        self._deletion.invalidate()
+        self._pruned.invalidate()
+        self._invalidate()
 
-    def _look_again(self) -> None:
+    def _invalidate(self) -> None:
         """Mark all data as outdated."""
-        self._experiments.look_again()
-        self._cluster.log.look_again()
+        self._experiments.invalidate()
+        self._cluster.log.invalidate()
         self._decisions.forget_plans()
-        self._admission.look_again()
+        self._admission.invalidate()

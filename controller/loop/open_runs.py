@@ -190,7 +190,7 @@ class Experiments:
         """Return experiments with an incompletely read log."""
         return ((name, each) for name, each in list(self.opened.items()) if each.is_behind)
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Mark all logs as incomplete: another controller may have written."""
         for each in self.opened.values():
             each.is_behind = True

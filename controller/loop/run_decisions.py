@@ -107,7 +107,7 @@ class RunDecisions:
         forecast = self.scaling.forecast(core) if offer.is_alone else None
         if released := self.scaling.released(core.state):
             snapshot = replace(snapshot, exclusions=(*snapshot.exclusions, *released))
-        self.pruned.tend(core.state.name, run, self.leadership.newest_term)
+        self.pruned.reconcile(core.state.name, run, self.leadership.newest_term)
         with self.metrics.deciding():
             steps = core.decide(offer.on(snapshot), run)
         if self.pruned.is_busy(core.state.name, run.id):

@@ -50,12 +50,12 @@ class StepWriter:
         for step, outcome in zip(steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
                 log.info("refused %s: %s", line(step), outcome.reason)
-                self.membership.look_again()
+                self.membership.invalidate()
             if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
                 # The workers' reports of free space are old: read them again.
-                self.membership.look_again()
+                self.membership.invalidate()
             if is_end(step):
-                self.admission.look_again()  # another run may start
+                self.admission.invalidate()  # another run may start
         self.reading.apply(core, answer.events)
         # Events allow a new decision, even if they are the reason for a refusal.
         return bool(answer.events) or any(outcome.outcome == "done" for outcome in answer.outcomes)

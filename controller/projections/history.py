@@ -150,7 +150,7 @@ class RunHistory:
     # --- reports ---------------------------------------------------------------------------------
 
     def open(self, experiment: str, term: int) -> None:
-        """Read the counted part of a log before the log is loaded. Raises like `tend`."""
+        """Read the counted part of a log before the log is loaded. Raises like `reconcile`."""
         if experiment not in self._logs:
             self._count(experiment, HistoryRequest(term=term, experiment=experiment, after=0, upto=0))
 
@@ -179,7 +179,7 @@ class RunHistory:
         """Forget a deleted experiment."""
         self._logs.pop(experiment, None)
 
-    def tend(self, term: int) -> None:
+    def reconcile(self, term: int) -> None:
         """Report results that have waited long enough. Usually cheap.
 
         Raises:

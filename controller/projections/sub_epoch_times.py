@@ -96,7 +96,7 @@ class SubEpochTimes:
         )
         newest = nlargest(_AT_START, sub_epochs)
         times._noted.extend((name, sub_epoch) for _, name, sub_epoch in reversed(newest))
-        times.see_trials(run)
+        times.observe_trials(run)
         return times
 
     @property
@@ -138,7 +138,7 @@ class SubEpochTimes:
         self._expected = len(run.models)
         self._settle()
 
-    def see_trials(self, run: Run) -> None:
+    def observe_trials(self, run: Run) -> None:
         """Use the trials of plans that schedules may choose: usable, and verified or named by the user.
         Idempotent.
         """

@@ -128,7 +128,7 @@ class TensorBoardFiles:
                 `None` for the present one.
         """
         if not isinstance(event, EVENTS_WITH_RECORDS):
-            self._see(state)
+            self._observe(state)
             return
         with self._lock:
             present = self._lives.get(state.name, 0)
@@ -178,7 +178,7 @@ class TensorBoardFiles:
         """
         self._read_log(experiment)
 
-    def _see(self, state: ExperimentState) -> None:
+    def _observe(self, state: ExperimentState) -> None:
         known = self._observed.get(state.name)
         if known is None:
             with self._lock:

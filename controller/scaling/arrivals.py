@@ -45,7 +45,7 @@ class Arrivals:
         self._num_present = 0
         self._now = 0.0
 
-    def see(
+    def observe(
         self,
         statuses: Iterable[WorkerStatus],
         fleet: Fleet | None,

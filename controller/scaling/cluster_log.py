@@ -1,6 +1,6 @@
 """The cluster log, read and written by the leading controller.
 
-`controller.loop.cluster_facts` calls `tend` before the experiments decide. It writes only events of workers and
+`controller.loop.cluster_facts` calls `reconcile` before the experiments decide. It writes only events of workers and
 replicas, which `controller.scaling.cluster_decision` derives; experiments' logs are not touched.
 """
 
@@ -52,19 +52,19 @@ class ClusterLog:
         self._is_behind = True
         self._registered: dict[str, tuple[Replica, ...]] = {}
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Read the log again: another controller may have written."""
         self._is_behind = True
 
     def read_on(self) -> None:
-        """Read new events of another controller. Raises like `tend`."""
+        """Read new events of another controller. Raises like `reconcile`."""
         if not self.state.seq:
             self.state = restored_cluster(self._kvs)
         while self._is_behind and (events := self._kvs.cluster_log(self.state.seq)):
             self._apply(events)
         self._is_behind = False
 
-    def tend(
+    def reconcile(
         self,
         term: int,
         snapshot: ClusterSnapshot,

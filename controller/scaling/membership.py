@@ -1,6 +1,6 @@
 """The workers of the cluster: their registrations, their requested number, and the snapshot that decisions use.
 
-The loop's facade: `snapshot` before each round of decisions, `tend` once per tick of the leading controller, which also
+The loop's facade: `snapshot` before each round of decisions, `reconcile` once per tick of the leader, which also
 removes registrations of pods that will not return. `controller.scaling.cluster_snapshot` and
 `controller.decisions.decide` derive the effect on tasks; nothing here writes a log.
 """
@@ -57,22 +57,22 @@ class Membership:
         )
         self.limits = MemoryLimits(orchestrator, most_memory)
         self._lease_s, self._tick_s = lease_s, tick_s
-        self._tended_at = -tick_s
+        self._reconciled_at = -tick_s
 
     def take_over(self) -> None:
         """Reset after a change of leader."""
         self.size.take_over()
-        self.hear()
+        self.on_notification()
 
-    def hear(self) -> None:
+    def on_notification(self) -> None:
         """React to a notification: workers changed, or there is a request."""
-        self.size.hear()
-        self.look_again()
+        self.size.on_notification()
+        self.invalidate()
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Mark the data as outdated; it is read before the next decision."""
-        self.registrations.look_again()
-        self._tended_at = -self._tick_s
+        self.registrations.invalidate()
+        self._reconciled_at = -self._tick_s
 
     def snapshot(self, now: float) -> ClusterSnapshot:
         """Return the present workers; `now` is the time of a new event.
@@ -83,7 +83,7 @@ class Membership:
         self.registrations.refresh()
         fleet = self.size.refresh(now)
         workers, arrivals = self.registrations.workers, self.size.arrivals
-        arrivals.see(workers, fleet, time.monotonic(), is_scaling_up=self.size.is_scaling_up(fleet))
+        arrivals.observe(workers, fleet, time.monotonic(), is_scaling_up=self.size.is_scaling_up(fleet))
         devices, exclusions = trained_on(workers), self.registrations.exclusions(now)
         views = {
             status.record.worker: worker_view(
@@ -106,7 +106,7 @@ class Membership:
             growth=self.limits.update(workers, fleet),
         )
 
-    def tend(self, now: float | None = None, *, is_running: bool = False) -> None:
+    def reconcile(self, now: float | None = None, *, is_running: bool = False) -> None:
         """Apply size requests and remove workers without a pod, once per tick. Only for the leading controller.
 
         Args:
@@ -117,10 +117,10 @@ class Membership:
             RetryableError: the store is unavailable.
         """
         monotonic = time.monotonic()
-        if monotonic - self._tended_at < self._tick_s:
+        if monotonic - self._reconciled_at < self._tick_s:
             return
-        self._tended_at = monotonic
-        fleet = self.size.tend(now, is_running=is_running)
+        self._reconciled_at = monotonic
+        fleet = self.size.reconcile(now, is_running=is_running)
         if fleet is not None:
             self.registrations.refresh()
             self.registrations.remove_gone(fleet)

@@ -38,7 +38,7 @@ class Registrations:
         self._read_at = -tick_s
         self._reachable_since = time.monotonic()
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Mark the registrations as outdated."""
         self._read_at = -self._tick_s
 
@@ -77,4 +77,4 @@ class Registrations:
                 pass  # already removed, or present again
             else:
                 log.info("removed %s: its pod %s is no longer wanted", status.record.worker, pod.name)
-            self.look_again()
+            self.invalidate()

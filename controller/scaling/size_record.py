@@ -79,7 +79,7 @@ class SizeRecord:
             self._capacity_limit = None
         self.size = size
 
-    def see_request(self, request: SizeRequest, now: float) -> None:
+    def observe_request(self, request: SizeRequest, now: float) -> None:
         """Record since when a person has requested zero workers."""
         if request.workers or request.by == AUTOSCALER:
             self._emptying_since = None

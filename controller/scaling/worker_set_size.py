@@ -1,7 +1,7 @@
 """The number of workers: requests by people, the chart's values and the autoscaler, for the cluster manager.
 
-`controller.scaling.membership` passes requests on once per tick (`tend`); `controller.loop.scaling` adapts the number
-to the open runs (`adapt`, `request`). It reads and writes the store's size request and `Troubles`. It chooses no
+`controller.scaling.membership` passes requests on once per tick (`reconcile`); `controller.loop.scaling` adapts the
+number to the open runs (`adapt`, `request`). It reads and writes the store's size request and `Troubles`. It chooses no
 number itself: the pure rules are in `controller.scaling.autoscaler`, the authors in `controller.scaling.size_record`.
 """
 
@@ -78,7 +78,7 @@ class WorkerSetSize:
         self._published, self.arrivals, self._is_recalled = None, Arrivals(), False
         self.record.forget()
 
-    def hear(self) -> None:
+    def on_notification(self) -> None:
         """React to a notification: there may be a request."""
         self._may_have_request = True
 
@@ -167,7 +167,7 @@ class WorkerSetSize:
         self._may_have_request = True
         return True
 
-    def tend(self, now: float | None = None, *, is_running: bool) -> Fleet | None:
+    def reconcile(self, now: float | None = None, *, is_running: bool) -> Fleet | None:
         """Pass the chart's number and a stored request to the cluster manager; return the pods, as `refresh`.
 
         Args:
@@ -253,7 +253,7 @@ class WorkerSetSize:
         self.is_pausing = False
         if request is None or request.problem:
             return
-        self.record.see_request(request, self._now)
+        self.record.observe_request(request, self._now)
         is_shrinking = request.workers < (self.record.size or 0)
         if request.by == AUTOSCALER and is_shrinking and self._is_used and not request.workers:
             self._kvs.withdraw_size_request(request.workers)  # a run has been requested since

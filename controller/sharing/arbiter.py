@@ -206,7 +206,7 @@ class Arbiter:
     _let_in: dict[DeviceSlot, RunRef] = field(default_factory=dict)
     """Slots of early starts of the newest `turns`."""
 
-    def see(self, now: float, claims: Iterable[Claim]) -> None:
+    def observe(self, now: float, claims: Iterable[Claim]) -> None:
         """Update the claims of the open runs, and charge the previous ones until now.
 
         Call it before and after each decision.

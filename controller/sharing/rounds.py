@@ -138,7 +138,7 @@ class Sharing:
             self._observe_idle(runs, now)
             return
         view = _RoundView(runs, now, self._skipped)
-        self._arbiter.see(now, view.claims())
+        self._arbiter.observe(now, view.claims())
         named = {RunRef(core.state.name, run.id): (core, run) for core, run in runs}
         previous = {ref: frozenset(run.tasks.open) for ref, (_, run) in named.items()}
         every = view.slots()
@@ -147,7 +147,7 @@ class Sharing:
         for turn in self._arbiter.turns(every - taken - view.held() - unoffered):
             if turn.slots and turn.ref.experiment not in self._skipped:
                 yield RunOffer(*named[turn.ref], every - turn.slots, depth=1)
-        self._arbiter.see(now, view.claims())
+        self._arbiter.observe(now, view.claims())
         for claim in self._arbiter.order():
             # Slots still free are open to all runs: their first run could not use them.
             free = every - taken - view.held()
@@ -159,7 +159,7 @@ class Sharing:
                 yield RunOffer(*named[claim.ref], every - offered, depth=1)
         # Queue only now: a task that could run at once elsewhere would be revoked. Skip runs that have just
         # revoked a task, because an idle device gets it in the next round.
-        self._arbiter.see(now, view.claims())
+        self._arbiter.observe(now, view.claims())
         have_revoked = {ref for ref, (_, run) in named.items() if _has_revoked(run, previous[ref])}
         ending = [_guard(core, _ending, core, run, now) for core, run in view.still()]
         followed = {slot for slots in ending for slot in slots} - unoffered - taken
@@ -171,7 +171,7 @@ class Sharing:
             offered = turn.slots | _guard(core, claims.giving_way, core.state, run, core.fit_of(run))
             if offered:
                 yield RunOffer(core, run, every - offered)
-        self._arbiter.see(now, view.claims())
+        self._arbiter.observe(now, view.claims())
 
     def _reserve(self, view: _RoundView, now: float) -> dict[RunRef, frozenset[DeviceSlot]]:
         """Reserve slots for each run that has waited too long for a whole worker or several devices.
@@ -204,7 +204,7 @@ class Sharing:
     def _observe_idle(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
         """Update the account of a run that is alone and gets all it wants."""
         still = ((core, run) for core, run in runs if run.is_open)
-        self._arbiter.see(now, [_guard(core, self._idle_claim, core, run) for core, run in still])
+        self._arbiter.observe(now, [_guard(core, self._idle_claim, core, run) for core, run in still])
 
     def _idle_claim(self, core: Core, run: Run) -> Claim:
         state, known = core.state, self._rested

@@ -42,13 +42,13 @@ class Pruning:
             runs: runs of the experiment.
             is_last: True for the last call before the run ends or pauses.
         """
-        self._see(run)
+        self._observe(run)
         few = 0 if is_last else len(run.models) // _SHARE
         if len(self._waiting) <= few and not (is_last and self._held):
             return None
         return self._find_prunable(runs, run)
 
-    def _see(self, run: Run) -> None:
+    def _observe(self, run: Run) -> None:
         log = run.search
         assert log is not None
         for report in log.reports[self._reports :]:

@@ -246,7 +246,7 @@ class _Replicas:
                 self._exclusions.add(reserved(maker.name, key))
                 if self._slots.load(maker.name):
                     continue
-            yield self._give(maker, key, partition)
+            yield self._assign(maker, key, partition)
 
     def make_parting(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
         """Assign partitions of leaving workers, only to makers without another task: they still exist."""
@@ -254,7 +254,7 @@ class _Replicas:
             makers = [w for w in self._makers(is_idle=False) if not self._slots.num_deviceless(w.name)]
             if makers and self._is_makable(partition):
                 maker = min(makers, key=lambda w: (self._held(w), self._slots.load(w.name), w.name))
-                yield self._give(maker, _key(self._run, partition), partition)
+                yield self._assign(maker, _key(self._run, partition), partition)
 
     def make_copies(
         self, fit: FitDispatch, newcomers: list[Worker], needed: set[int]
@@ -266,7 +266,7 @@ class _Replicas:
             partitions = [p for p in sorted(needed) if self._is_makable(p) and self._pays(fit, p, worker)]
             if partitions:
                 chosen = max(partitions, key=lambda p: (_busy_s(fit, p), -len(_holders(fit, p)), -p))
-                yield self._give(makers[0], _key(self._run, chosen), chosen)
+                yield self._assign(makers[0], _key(self._run, chosen), chosen)
 
     def relieving(self, fit: FitDispatch, newcomers: list[Worker]) -> tuple[str, int] | None:
         """Return the volume and partition of the most useful copy for a slow worker.
@@ -308,7 +308,7 @@ class _Replicas:
         """Assign the copy to an ETL worker on that volume."""
         makers = [w for w in self._makers(is_idle=False) if w.volume == volume]
         if makers and self._is_makable(partition):
-            yield self._give(makers[0], _key(self._run, partition), partition)
+            yield self._assign(makers[0], _key(self._run, partition), partition)
 
     def _makers(self, *, is_idle: bool) -> list[Worker]:
         able = self._able()
@@ -341,7 +341,7 @@ class _Replicas:
         coming = sum(volume == worker.volume for volume in self._coming.values())
         return coming + sum(dataset == self._dataset for dataset, _ in worker.replicas)
 
-    def _give(self, maker: Worker, key: TaskKey, partition: int) -> tuple[str, TaskKey]:
+    def _assign(self, maker: Worker, key: TaskKey, partition: int) -> tuple[str, TaskKey]:
         self._slots.take(maker.name, ())
         self._coming[partition] = maker.volume
         return maker.name, key

@@ -209,7 +209,7 @@ class Searching:
             if not self.is_behind(run):
                 return
             if self._procedure_answers is not None and self._newest_report + 2 < len(log.answers):
-                self._procedure_answers.give(log.answers[self._newest_report + 2])
+                self._procedure_answers.set_actions(log.answers[self._newest_report + 2])
             try:
                 report = self._newest_report + 1
                 actions = self._search.begin() if report < 0 else self._search.on_report(log.reports[report])

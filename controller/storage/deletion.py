@@ -54,11 +54,11 @@ class Deletion:
         """Failed moves -> time of the next try. The others continue."""
         self.removal = Removal()
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Check again: there may be a new request, or one begun by another controller."""
         self._is_due = True
 
-    def tend(self, term: int) -> None:
+    def reconcile(self, term: int) -> None:
         """Delete one experiment; without any, the unused data sets.
 
         For the leader only, and not while a plan is being made.

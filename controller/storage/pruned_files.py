@@ -152,7 +152,7 @@ class PrunedFiles:
         """Start no more removals."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Start over, because another controller has led."""
         for name, _ in list(self._runs):
             self.forget(name)
@@ -173,7 +173,7 @@ class PrunedFiles:
             if of in runs or (handed.batch is not None and not handed.batch.done())
         }
 
-    def tend(self, experiment: str, run: Run, term: int) -> None:
+    def reconcile(self, experiment: str, run: Run, term: int) -> None:
         """Remove newly pruned files, and retry failed removals.
 
         Args:
@@ -202,7 +202,7 @@ class PrunedFiles:
             handed.batch = self._thread.submit(self._remove, handed, found, term)
 
     def is_busy(self, experiment: str, run: str) -> bool:
-        """True if the run's end must wait for its files, as of the last `tend`."""
+        """True if the run's end must wait for its files, as of the last `reconcile`."""
         handed = self._runs.get((experiment, run))
         if handed is None or not handed.since or self._clock() - handed.since > _PATIENCE_S:
             return False
@@ -211,7 +211,7 @@ class PrunedFiles:
         return bool(handed.batch.result().unsure)
 
     def wake_s(self) -> float:
-        """Return the seconds until `tend` has work; infinity if unknown."""
+        """Return the seconds until `reconcile` has work; infinity if unknown."""
         return min((_SOON_S for of in self._runs if self.is_busy(*of)), default=float("inf"))
 
     def _remove(self, handed: _Handed, found: Iterable[Leftovers], term: int) -> _Unfinished:

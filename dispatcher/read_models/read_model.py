@@ -133,7 +133,7 @@ class ReadModel:
         """
         for event in events:
             try:
-                self._throughput.see(self.state, event)
+                self._throughput.observe(self.state, event)
                 self.state.apply(event)
             except IllegalEventError as cause:
                 raise UnreadableError.for_event(self.record.name, event.seq, str(cause)) from cause

@@ -197,7 +197,7 @@ class Simulation:
         self.experiments = Experiments(self._most_open)
         self.cluster_log = ClusterLog(_Mortal(self))
         if self._autoscaler is not None:
-            self._autoscaler.see_workers(lambda: self.cluster_log.state.absences)
+            self._autoscaler.observe_workers(lambda: self.cluster_log.state.absences)
         self.machines = Machines(self.store)
         self.sharing, self.taken = Sharing(), TakenTime()
         self.arrivals = Arrivals()
@@ -241,7 +241,7 @@ class Simulation:
         if self._tend_machines(cores):
             return True
         try:
-            if self._tend(cores, snapshot):
+            if self._reconcile(cores, snapshot):
                 return True
         except _DiedError:
             self._start_controller()
@@ -280,7 +280,7 @@ class Simulation:
         statuses, health = self.store.workers(), self.store.workers_health()
         shown = (core.slowness() for core in cores.values())
         self.machines.label(self._term, statuses, health, lambda: shown, self.now)
-        has_acted = self.machines.tend(
+        has_acted = self.machines.reconcile(
             self._term,
             statuses,
             health,
@@ -292,11 +292,11 @@ class Simulation:
             self._workers.deliver()
         return has_acted
 
-    def _tend(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
+    def _reconcile(self, cores: Mapping[str, Core], snapshot: ClusterSnapshot) -> bool:
         states = [core.state for core in cores.values()]
         ending = {life for state in states for life in cluster_decision.ending(state)}
         busy = {name for state in states for name in cluster_decision.busy(state)}
-        return self.cluster_log.tend(self._term, snapshot, ending=ending, busy=busy)
+        return self.cluster_log.reconcile(self._term, snapshot, ending=ending, busy=busy)
 
     def _keep(self) -> bool:
         """Make snapshots of grown logs and cut the logs; return False if the controller died."""
@@ -344,7 +344,7 @@ class Simulation:
         core, run = offer.core, offer.run
         if self._scenario.history is not None and run.models and not core.expects(run):
             core.expect(run, priors(self._scenario.history, core.state, run))
-        planned, ahead = self._planned(offer), self._look_ahead(offer)
+        planned, ahead = self._planned(offer), self._forecast(offer)
         if self._autoscaler is not None:
             released = self._autoscaler.released(core.state)
             snapshot = replace(snapshot, exclusions=(*snapshot.exclusions, *released))
@@ -359,7 +359,7 @@ class Simulation:
             steps += self._suggestions.steps(core, run) or self._suggestions.steps(core, run)
         return steps
 
-    def _look_ahead(self, offer: RunOffer) -> ForecastMade | None:
+    def _forecast(self, offer: RunOffer) -> ForecastMade | None:
         if self._autoscaler is None or offer.core is not self.core:
             return None
         ahead = self._autoscaler.update(offer.core, self.now, lambda: self.size_history)
@@ -399,7 +399,7 @@ class Simulation:
         fleet = self._workers.fleet() if self._scenario.has_pods else None
         statuses, health = self.store.workers(), self.store.workers_health()
         is_scaling_up = fleet is not None and self.scale_to_zero.is_scaling_up(fleet.size)
-        self.arrivals.see(statuses, fleet, self.now, is_scaling_up=is_scaling_up)
+        self.arrivals.observe(statuses, fleet, self.now, is_scaling_up=is_scaling_up)
         exclusions = machine_exclusions(statuses, health, self.now)
         excluded = excluded_workers(exclusions)
         views = {

@@ -75,7 +75,7 @@ class VirtualMachineStore(VirtualWorkerStore):
     def report_incident(self, request: IncidentRequest) -> None:
         """Store an incident."""
         self._require_term(request.term)
-        self._tell(worker_quarantine.new_incident(request, self._health, self._now()))
+        self._publish(worker_quarantine.new_incident(request, self._health, self._now()))
 
     def _require_term(self, term: int | None) -> None:
         if term is not None and term != self._leader.term:
@@ -86,10 +86,10 @@ class VirtualMachineStore(VirtualWorkerStore):
             workers = {**self._health.workers, worker: change.health}
             self._health = self._health.model_copy(update={"workers": workers})
             self._notifications += 1
-        self._tell(change.incident)
+        self._publish(change.incident)
         return change.health
 
-    def _tell(self, incident: Incident | None) -> None:
+    def _publish(self, incident: Incident | None) -> None:
         if incident is not None:
             incidents = (*self._health.incidents, incident)[-200:]
             self._health = self._health.model_copy(update={"incidents": incidents})

@@ -325,11 +325,11 @@ class VirtualWorkers:
             seconds=CHECK_S,
         )
 
-        def tell(identity: str = worker.identity) -> None:
+        def report_result(identity: str = worker.identity) -> None:
             if worker.pod.is_up and worker.identity == identity:
                 self._store.report_check(worker.name, result)
 
-        self._at(self._now() + CHECK_S, tell)
+        self._at(self._now() + CHECK_S, report_result)
 
     def _release(self, worker: _Worker, asked: InboxItem) -> None:
         """Release the task at its next batch, which is now."""

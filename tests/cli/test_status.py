@@ -154,7 +154,7 @@ def _followed() -> ExperimentLog:
     story.begins(sub_epoch(2, 0), 0, 40.0)
     state = ExperimentState(name="one")
     for event in story.log:
-        meter.see(state, event)
+        meter.observe(state, event)
         state.apply(event)
     return ExperimentLog(state=state, meter=meter)
 

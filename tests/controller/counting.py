@@ -12,13 +12,13 @@ def steps(function: Callable[[], Any]) -> int:
     """Return the number of executed Python lines, including each loop iteration."""
     count = 0
 
-    def see(frame: FrameType, event: str, argument: Any) -> Any:
+    def observe(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal count
         count += event == "line"
-        return see
+        return observe
 
     before = sys.gettrace()
-    sys.settrace(see)
+    sys.settrace(observe)
     try:
         function()
     finally:

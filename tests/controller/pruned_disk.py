@@ -68,12 +68,12 @@ class PrunedDisk:
             pruned = self.run.checkpoints.pruned
             self._due += [(event.seq + self._delay(), name) for name in pruned[self._told :]]
             self._told = len(pruned)
-        self._tend(event.seq)
+        self._reconcile(event.seq)
         self._check()
 
     def finish(self) -> None:
         """End the run and remove all pruned files."""
-        self._tend(1 << 40)
+        self._reconcile(1 << 40)
         self._check()
 
     def of(self, model: Model) -> set[str]:
@@ -95,7 +95,7 @@ class PrunedDisk:
             self.files.add(event.result.checkpoint.name)
             self.most = max(self.most, len(self.files))
 
-    def _tend(self, seq: int) -> None:
+    def _reconcile(self, seq: int) -> None:
         if self._dies() and "fit-1" in self.state.runs:
             self._due = [(seq, name) for name in dict.fromkeys(self.run.checkpoints.pruned)]
         for name in [name for at, name in self._due if at <= seq]:

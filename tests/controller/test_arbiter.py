@@ -83,7 +83,7 @@ class Floor:
                 del self.runs[owner]
 
     def _decide(self) -> None:
-        self.arbiter.see(self.now, self.claims())
+        self.arbiter.observe(self.now, self.claims())
         wanting = {claim.ref.experiment for claim in self.claims() if claim.most > 0}
         for turn in self.arbiter.turns(set(self.slots) - self.at.keys()):
             for slot in turn.slots:
@@ -96,7 +96,7 @@ class Floor:
                 if self._last.get(slot) != turn.ref.experiment:
                     self._last[slot] = turn.ref.experiment
                     self.changes.append((self.now, slot, turn.ref.experiment))
-        self.arbiter.see(self.now, self.claims())
+        self.arbiter.observe(self.now, self.claims())
 
 
 def floor(slots: int, *claims: Claim) -> Floor:
@@ -144,7 +144,7 @@ def test_no_usable_device_slot_stays_free(history: list[tuple[float, list[Claim]
     arbiter, now = Arbiter(), 0.0
     for passed, claims in history:
         now += passed
-        arbiter.see(now, claims)
+        arbiter.observe(now, claims)
         held = {slot for claim in claims for slot in claim.holds}
         free = set(SLOTS) - held
         turns = arbiter.turns(free)
@@ -164,7 +164,7 @@ def test_no_usable_device_slot_stays_free(history: list[tuple[float, list[Claim]
 def test_only_the_holder_gets_a_slot_before_it_is_free(claims: list[Claim], data: st.DataObject) -> None:
     """A slot for another run is withheld from its holder and assigned when free."""
     arbiter = Arbiter()
-    arbiter.see(0.0, claims)
+    arbiter.observe(0.0, claims)
     held = {slot: claim.ref for claim in claims for slot in claim.holds}
     ending = data.draw(st.frozensets(st.sampled_from(sorted(held)))) if held else frozenset[DeviceSlot]()
     for turn in arbiter.turns(set(SLOTS) - held.keys(), ending):
@@ -246,10 +246,10 @@ def test_a_project_pays_for_its_past_with_a_half_life() -> None:
         made = floor(4, heavy)
         made.until(3600)
         del made.runs[heavy.ref]
-        made.arbiter.see(3600, [])
+        made.arbiter.observe(3600, [])
         made.runs = {c.ref: replace(c, most=100, wants=frozenset(made.slots)) for c in (heavy, other)}
         made.at.clear()
-        made.arbiter.see(3600 + passed, made.runs.values())
+        made.arbiter.observe(3600 + passed, made.runs.values())
         slots = {turn.ref: len(turn.slots) for turn in made.arbiter.turns(made.slots)}
         assert (slots[heavy.ref] == 0) == is_behind
 
@@ -291,11 +291,11 @@ def test_a_run_knows_how_long_its_slots_are_withheld() -> None:
     ]
     arbiter = Arbiter()
     assert arbiter.kept_s(waits) == 0.0
-    arbiter.see(0.0, [waits, *stays])
-    arbiter.see(20.0, [waits, *stays])
+    arbiter.observe(0.0, [waits, *stays])
+    arbiter.observe(20.0, [waits, *stays])
     assert arbiter.kept_s(waits) == 40.0
     assert arbiter.kept_s(replace(waits, wants=frozenset(slots[1:]))) == 100.0
-    arbiter.see(30.0, [waits, replace(stays[0], wants=frozenset()), stays[1]])
+    arbiter.observe(30.0, [waits, replace(stays[0], wants=frozenset()), stays[1]])
     assert arbiter.kept_s(waits) == 0.0
 
 

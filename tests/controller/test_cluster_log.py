@@ -138,16 +138,16 @@ def test_only_the_leader_writes_and_it_reads_first() -> None:
     snapshot = ClusterSnapshot(workers={"w0": HERE})
     first, second = ClusterLog(store), ClusterLog(store)
     old = store.lead("controller-0", 0.0).term
-    assert first.tend(old, snapshot)
+    assert first.reconcile(old, snapshot)
     term = store.lead("controller-1", 1.0).term
-    assert not second.tend(term, snapshot)
+    assert not second.reconcile(term, snapshot)
     away = ClusterSnapshot(workers={"w0": AWAY})
     with pytest.raises(ConflictError):
-        first.tend(old, away)
-    assert second.tend(term, away)
+        first.reconcile(old, away)
+    assert second.reconcile(term, away)
     # It leads again with outdated knowledge; the event already exists.
-    assert first.tend(term, away)
-    assert not first.tend(term, away)
+    assert first.reconcile(term, away)
+    assert not first.reconcile(term, away)
     assert [event.type for event in store.cluster_log()] == ["WorkerJoined", "WorkerLost"]
 
 

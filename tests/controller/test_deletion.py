@@ -97,7 +97,7 @@ def finish(made: Deletion, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(time.monotonic(), 100.0)
     set_monotonic(monkeypatch, lambda: next(clock), trash, deletion)
     for _ in range(5):
-        made.tend(ward.term)
+        made.reconcile(ward.term)
         if made.removal.thread.ident is not None:
             made.removal.thread.join()
     assert not ward.trash()
@@ -118,7 +118,7 @@ def test_deletion_removes_the_files_of_one_experiment_only(
 
 
 def test_the_store_is_queried_rarely_during_a_removal(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop with running sub-epochs calls `tend` many times a second."""
+    """A loop with running sub-epochs calls `reconcile` many times a second."""
     may_end, asked, deleting = threading.Event(), [], ward.store.deleting
     monkeypatch.setattr(trash, "empty", lambda trash: may_end.wait(HANG_S))
     ward.store.append("one", DeletionRequested(by="ann"))
@@ -134,7 +134,7 @@ def test_the_store_is_queried_rarely_during_a_removal(ward: Ward, monkeypatch: p
     for seconds in range(3):
         now += seconds
         for _ in range(10):
-            made.tend(ward.term)
+            made.reconcile(ward.term)
     # Once to delete, once to find nothing, and once a second while the thread works.
     assert len(asked) == 4
     may_end.set()
@@ -174,7 +174,7 @@ def test_an_interrupted_deletion_is_finished(
         made = ward.controller()
         try:
             for _ in range(3):
-                made.tend(ward.term)
+                made.reconcile(ward.term)
         except Killed:
             pass
     finish(ward.controller(), ward, monkeypatch)
@@ -193,7 +193,7 @@ def test_a_new_experiment_with_the_same_name_keeps_its_files(
     with monkeypatch.context() as patch:
         patch.setattr(trash, "empty", lambda trash: None)
         for _ in range(3):
-            made.tend(ward.term)
+            made.reconcile(ward.term)
     ward.make("one")
     assert ward.trash()
     finish(ward.controller(), ward, monkeypatch)
@@ -206,7 +206,7 @@ def test_a_controller_that_lost_leadership_deletes_nothing(ward: Ward) -> None:
     made = ward.controller()
     ward.is_taken_over()
     with pytest.raises(ConflictError, match="term"):
-        made.tend(ward.term)
+        made.reconcile(ward.term)
     assert ward.left("one") == ward.files("one")
     assert ward.store.deleting() == ("one",)
 
@@ -233,7 +233,7 @@ def test_an_experiment_recreated_under_another_leader_stays(
 
     monkeypatch.setattr(ward.store, "deleting", slow)
     with pytest.raises(ConflictError, match="term"):
-        made.tend(ward.term)
+        made.reconcile(ward.term)
     assert ward.left("one") == ward.files("one")
 
 
@@ -241,7 +241,7 @@ def test_a_data_set_in_use_under_another_leader_stays(ward: Ward, monkeypatch: p
     """The list of unused data sets may be outdated."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made, reclaim = ward.controller(), ward.store.reclaim
-    made.tend(ward.term)
+    made.reconcile(ward.term)
 
     def slow() -> Reclaim:
         found = reclaim()
@@ -250,7 +250,7 @@ def test_a_data_set_in_use_under_another_leader_stays(ward: Ward, monkeypatch: p
 
     monkeypatch.setattr(ward.store, "reclaim", slow)
     with pytest.raises(ConflictError, match="term"):
-        made.tend(ward.term)
+        made.reconcile(ward.term)
     assert ward.volumes.metadata("one-d", "train", 0).exists()
 
 
@@ -260,7 +260,7 @@ def test_deletion_retries_an_unwritable_volume(ward: Ward, monkeypatch: pytest.M
     made = ward.controller()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", _refuse)
-        made.tend(ward.term)
+        made.reconcile(ward.term)
     assert ward.store.deleting() == ("one",)
     finish(made, ward, monkeypatch)
     assert ward.left("one") == []

@@ -46,7 +46,7 @@ def told_step_by_step(simulation: Simulation) -> int:
         assert reader.fit.dispatch_state.work.time == kept.work.time
         assert reader.fit.dispatch_state.work.fixed == kept.work.fixed
         assert reader.fit.times.load_s == core.fit.times.load_s
-        anew.see_holders(core.state)
+        anew.observe_holders(core.state)
         assert made.priority_score == reader.fit.dispatch_state.priority_score == kept.priority_score
         assert kept.holders.held == made.holders.held
         assert {m: p._replace(start=0.0) for m, p in kept.running.items()} == {

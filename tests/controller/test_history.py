@@ -137,9 +137,9 @@ class Controller:
             self.state.apply(event)
             self.history.apply(self.state, event)
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         self.clock.now += 60.0
-        self.history.tend(self.store.term)
+        self.history.reconcile(self.store.term)
 
 
 def assert_told_once(store: Store, log: tuple[Event, ...]) -> None:
@@ -154,7 +154,7 @@ def assert_told_once(store: Store, log: tuple[Event, ...]) -> None:
         assert math.isclose(found[key].fixed_s, row.fixed_s)
 
 
-_ACTS = st.sampled_from(["read", "tend", "restart", "other tends", "answer lost", "away"])
+_ACTS = st.sampled_from(["read", "reconcile", "restart", "other reconciles", "answer lost", "away"])
 
 
 @settings(max_examples=60, deadline=None)
@@ -170,17 +170,17 @@ def test_each_sub_epoch_is_counted_once(log: tuple[Event, ...], acts: list[tuple
                 mine.read(log[mine.state.seq : mine.state.seq + number])
             elif act == "restart":
                 mine = Controller(store)
-            elif act == "other tends":
+            elif act == "other reconciles":
                 other.read(log[other.state.seq : other.state.seq + number])
-                other.tend()
+                other.reconcile()
             else:
-                mine.tend()
+                mine.reconcile()
         except StoreUnavailableError:
             pass
     store.is_lost = store.is_away = False
     mine.read(log[mine.state.seq :])
     for _ in range(3):  # the first request finds the other controller's statistics
-        mine.tend()
+        mine.reconcile()
     assert_told_once(store, log)
 
 
@@ -193,7 +193,7 @@ def test_many_sub_epochs_are_stored_in_several_requests(
     controller = Controller(store)
     controller.read(log)
     for _ in range(MODELS * PARTITIONS * 2):
-        controller.tend()
+        controller.reconcile()
     assert max(sum(row.sub_epochs for row in each.sub_epochs.values()) for each in store.told) <= 7
     assert_told_once(store, log)
 
@@ -205,7 +205,7 @@ def test_runs_start_without_a_stored_history(log: tuple[Event, ...], error: Exce
     store.error = error
     controller = Controller(store)
     controller.read(log)
-    controller.tend()
+    controller.reconcile()
     core = Core(store.inner.experiment(EXPERIMENT))
     for event in log[:8]:
         core.apply(event)

@@ -68,7 +68,7 @@ class Logs:
             question=QUESTION,
             rule=RULE,
         )
-        keeper.tend(0.0)
+        keeper.reconcile(0.0)
         return keeper
 
 
@@ -78,14 +78,14 @@ def test_a_growing_log_is_compacted_at_intervals() -> None:
     keeper = logs.keeper()
     for number, seq in enumerate((90, 120, 180, 230)):
         keeper.report("one", Progress(seq=seq, grows=True))
-        keeper.tend(100.0 + number)
+        keeper.reconcile(100.0 + number)
     assert logs.made == [("one", 120), ("one", 230)]
     assert [(request.until, request.keep, request.least) for _, request in logs.cuts] == [
         (120, 20, 40),
         (120, 20, 40),
         (230, 20, 40),
     ]
-    keeper.tend(200.0)
+    keeper.reconcile(200.0)
     assert len(logs.cuts) == 3
 
 
@@ -94,7 +94,7 @@ def test_events_missing_in_tensorboard_files_are_not_compacted() -> None:
     logs = Logs()
     keeper = logs.keeper(settled=False)
     keeper.report("one", Progress(seq=500, grows=True))
-    keeper.tend(100.0)
+    keeper.reconcile(100.0)
     assert (logs.made, logs.cuts) == ([], [])
 
 
@@ -104,10 +104,10 @@ def test_live_points_are_removed_only_after_a_settled_snapshot() -> None:
     keeper = logs.keeper()
     keeper.is_settled = lambda name, seq: settled[0]
     keeper.report("one", Progress(seq=120, grows=True, live_before=7.0))
-    keeper.tend(100.0)
+    keeper.reconcile(100.0)
     settled[0] = False
     keeper.report("one", Progress(seq=500, grows=False, live_before=999.0))
-    keeper.tend(101.0)
+    keeper.reconcile(101.0)
     assert [(request.until, request.live_before) for _, request in logs.cuts] == [(120, 7.0), (120, 7.0)]
 
 
@@ -116,7 +116,7 @@ def test_a_log_that_grew_under_another_controller_is_projected_first() -> None:
     logs, shown = Logs(rests={"long": 35}), list[str]()
     keeper = logs.keeper()
     keeper.is_settled, keeper.show = lambda name, seq: bool(shown), shown.append
-    keeper.tend(100.0)
+    keeper.reconcile(100.0)
     assert shown == ["long"]
     assert logs.made == [("long", 35)]
 
@@ -127,12 +127,12 @@ def test_a_failed_compaction_is_retried_later(problem: Exception) -> None:
     logs = Logs(problem=problem)
     keeper = logs.keeper()
     keeper.report("one", Progress(seq=500, grows=True))
-    keeper.tend(100.0)
+    keeper.reconcile(100.0)
     logs.problem = None
     keeper.report("two", Progress(seq=500, grows=True))
-    keeper.tend(101.0)
+    keeper.reconcile(101.0)
     assert logs.made == [("two", 500)]
-    keeper.tend(200.0)
+    keeper.reconcile(200.0)
     assert logs.made == [("two", 500), ("one", 500)]
 
 
@@ -141,9 +141,9 @@ def test_a_deleted_experiment_is_not_compacted_again() -> None:
     logs = Logs(problem=NotFoundError("gone"))
     keeper = logs.keeper()
     keeper.report("one", Progress(seq=500, grows=True))
-    keeper.tend(100.0)
+    keeper.reconcile(100.0)
     logs.problem = None
-    keeper.tend(200.0)
+    keeper.reconcile(200.0)
     assert logs.made == []
 
 
@@ -175,10 +175,10 @@ def test_a_process_compacts_a_real_log_that_can_be_restored(kvs: KvsClient, serv
         rule=Rule(every=8, resting=8, keep=1, segment=4),
     )
     whole, cluster = folded(kvs), kvs.cluster_log()
-    keeper.tend(0.0)
+    keeper.reconcile(0.0)
     keeper.report("", Progress(seq=len(cluster), grows=True))
     for now in (100.0, 101.0):
-        keeper.tend(now)
+        keeper.reconcile(now)
     kept = kvs.segments("one")
     assert [snapshot.seq for snapshot in kept.snapshots] == [whole.seq]
     assert kept.segments[-1].last == whole.seq - 1

@@ -69,14 +69,14 @@ class Store:
         raise AssertionError
 
 
-def tend(store: Store, health: HealthAnswer) -> bool:
-    return Machines(store).tend(1, store.statuses, health, evidence={}, open_runs=[], now=3.0)
+def reconcile(store: Store, health: HealthAnswer) -> bool:
+    return Machines(store).reconcile(1, store.statuses, health, evidence={}, open_runs=[], now=3.0)
 
 
 def test_a_second_refused_quarantine_is_not_a_lost_leadership() -> None:
     """A second quarantine would exceed half of three workers, so the store refuses it."""
     store = Store(3, 2)
-    assert tend(store, store.health)
+    assert reconcile(store, store.health)
     assert store.health.quarantined() == {"worker-0"}
     assert [(each.worker, each.what) for each in store.incidents] == [("worker-1", "not quarantined")]
 
@@ -86,7 +86,7 @@ def test_a_stale_term_is_an_error() -> None:
     store = Store(3, 1)
     store.leads = False
     with pytest.raises(ConflictError, match="term 2 leads"):
-        tend(store, store.health)
+        reconcile(store, store.health)
 
 
 def test_equal_task_keys_of_two_experiments_are_different_tasks() -> None:

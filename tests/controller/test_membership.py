@@ -67,7 +67,7 @@ def test_a_size_request_is_forwarded_once(store: VirtualStore) -> None:
     manager = Manager()
     store.request_size(SizeRequest(workers=5))
     for _ in range(3):
-        membership(store, manager).tend()
+        membership(store, manager).reconcile()
     assert manager.sizes == [5]
     assert store.size_request() is None
 
@@ -76,9 +76,9 @@ def test_a_refused_size_request_keeps_its_reason(store: VirtualStore) -> None:
     """The controller does not retry it."""
     manager = Manager(error=ClusterError("the quota is 4 nodes"))
     store.request_size(SizeRequest(workers=5))
-    membership(store, manager).tend()
+    membership(store, manager).reconcile()
     manager.error = None
-    membership(store, manager).tend()
+    membership(store, manager).reconcile()
     assert store.size_request() == SizeRequest(workers=5, problem="the quota is 4 nodes")
     assert manager.sizes == []
 
@@ -87,17 +87,17 @@ def test_a_size_request_waits_for_an_unavailable_cluster_manager(store: VirtualS
     """The request stays pending."""
     manager = Manager(error=StoreUnavailableError("no answer"))
     store.request_size(SizeRequest(workers=5))
-    membership(store, manager).tend()
+    membership(store, manager).reconcile()
     assert store.size_request() == SizeRequest(workers=5)
     manager.error = None
-    membership(store, manager).tend()
+    membership(store, manager).reconcile()
     assert manager.sizes == [5]
 
 
 def test_a_size_request_without_cluster_manager_is_refused(store: VirtualStore) -> None:
     """The answer is a refusal, so no client waits forever."""
     store.request_size(SizeRequest(workers=5))
-    membership(store, None).tend()
+    membership(store, None).reconcile()
     request = store.size_request()
     assert request is not None
     assert "no cluster manager" in request.problem
@@ -143,7 +143,7 @@ def test_registrations_of_removed_pods_are_removed(store: VirtualStore) -> None:
         store.register(record(number))
     store.register(record(9, worker="guest", pod=None))
     watcher = membership(store, Manager(pods=fleet(0, 2, size=2)))
-    watcher.tend()
+    watcher.reconcile()
     assert [status.record.worker for status in store.workers()] == ["guest", "w-0", "w-1", "w-2"]
     assert set(watcher.snapshot(0.0).workers) == {"guest", "w-0", "w-1", "w-2"}
 
@@ -189,18 +189,18 @@ def test_size_requests_are_read_only_after_a_notification(
     manager = Manager()
     watcher = membership(store, manager)
     for _ in range(3):
-        watcher.tend()
+        watcher.reconcile()
     assert asked == [None]
     store.request_size(SizeRequest(workers=5))
-    watcher.hear()
+    watcher.on_notification()
     manager.error = StoreUnavailableError("no answer")
     for _ in range(2):
-        watcher.tend()
+        watcher.reconcile()
     manager.error = None
     for _ in range(2):
-        watcher.tend()
+        watcher.reconcile()
     assert manager.sizes == [5]
     assert len(asked) == 1 + 3 + 1
     watcher.take_over()
-    watcher.tend()
+    watcher.reconcile()
     assert len(asked) == 6

@@ -103,9 +103,9 @@ class Disk:
         MADE.append(PrunedFiles(self.volumes, leads, **more))
         return MADE[-1]
 
-    def tend(self, files: PrunedFiles) -> None:
+    def reconcile(self, files: PrunedFiles) -> None:
         """Remove pruned files and wait for completion."""
-        files.tend(EXPERIMENT, self.run, 1)
+        files.reconcile(EXPERIMENT, self.run, 1)
         self.wait(files)
 
     def wait(self, files: PrunedFiles) -> None:
@@ -117,7 +117,7 @@ def test_pruning_keeps_the_best_models_checkpoints_and_frozen_weights(tmp_path: 
     """The other models lose all files and folders: checkpoints, savepoints, frozen weights and leftovers."""
     disk = Disk(tmp_path)
     best = disk.run.best_models(2)
-    disk.tend(disk.pruned())
+    disk.reconcile(disk.pruned())
     found = disk.all_files()
     assert set(found) == {model.id for model in best}
     for model in best:
@@ -150,7 +150,7 @@ def test_the_next_controller_finishes_an_interrupted_removal(
 ) -> None:
     """The controller may crash between any two files."""
     whole = Disk(tmp_path / "whole")
-    whole.tend(whole.pruned())
+    whole.reconcile(whole.pruned())
     expected, unlink = whole.all_files(), Path.unlink
     for dies_at in (0, 1, 6, 15):
         disk, left = Disk(tmp_path / str(dies_at)), iter(range(dies_at))
@@ -161,10 +161,10 @@ def test_the_next_controller_finishes_an_interrupted_removal(
             unlink(path, missing_ok)
 
         monkeypatch.setattr(Path, "unlink", dying)
-        disk.tend(disk.pruned())
+        disk.reconcile(disk.pruned())
         monkeypatch.setattr(Path, "unlink", unlink)
         assert disk.all_files() != expected
-        disk.tend(disk.pruned())
+        disk.reconcile(disk.pruned())
         assert _without_draws(disk.all_files()) == _without_draws(expected)
 
 
@@ -179,12 +179,12 @@ def test_a_controller_that_lost_leadership_removes_no_files(tmp_path: Path) -> N
     before = disk.all_files()
     leading: list[int] = []
     files = disk.pruned(lambda term: term in leading)
-    disk.tend(files)
+    disk.reconcile(files)
     assert disk.all_files() == before
     # The run waits for the removal.
     assert files.is_busy(EXPERIMENT, "fit-1")
     leading.append(1)
-    disk.tend(files)
+    disk.reconcile(files)
     assert not files.is_busy(EXPERIMENT, "fit-1")
     assert disk.all_files() != before
 
@@ -200,11 +200,11 @@ def test_an_unremovable_file_blocks_neither_other_removals_nor_the_run(
     obstacle.mkdir()
     files = disk.pruned()
     monkeypatch.setattr(pruned_files, "_TRY_AGAIN_S", 0)
-    disk.tend(files)
+    disk.reconcile(files)
     assert set(disk.all_files()) == best | {stuck}
     assert not files.is_busy(EXPERIMENT, "fit-1")
     obstacle.rmdir()
-    disk.tend(files)
+    disk.reconcile(files)
     assert set(disk.all_files()) == best
 
 
@@ -214,15 +214,15 @@ def test_the_run_end_waits_for_models_pruned_during_a_removal(tmp_path: Path) ->
     best = {model.id for model in disk.run.best_models(2)}
     files = disk.pruned(lambda term: gate.wait(HANG_S))
     disk.run.checkpoints.pruned, later = disk.run.checkpoints.pruned[:1], disk.run.checkpoints.pruned[1:]
-    files.tend(EXPERIMENT, disk.run, 1)
+    files.reconcile(EXPERIMENT, disk.run, 1)
     disk.run.checkpoints.pruned += later
-    files.tend(EXPERIMENT, disk.run, 1)
+    files.reconcile(EXPERIMENT, disk.run, 1)
     gate.set()
     disk.wait(files)
     assert set(disk.all_files()) > best
     assert files.is_busy(EXPERIMENT, "fit-1")
     assert files.wake_s() < 1
-    disk.tend(files)
+    disk.reconcile(files)
     assert not files.is_busy(EXPERIMENT, "fit-1")
     assert set(disk.all_files()) == best
 
@@ -232,7 +232,7 @@ def test_an_ended_run_is_dropped_after_its_last_removal(tmp_path: Path) -> None:
     run is checked again."""
     disk, gate, runs = Disk(tmp_path), Gate(), {(EXPERIMENT, "fit-1")}
     files = disk.pruned(lambda term: gate.wait(HANG_S))
-    files.tend(EXPERIMENT, disk.run, 1)
+    files.reconcile(EXPERIMENT, disk.run, 1)
     files.keep(())
     assert files.is_busy(EXPERIMENT, "fit-1")
     gate.set()
@@ -243,7 +243,7 @@ def test_an_ended_run_is_dropped_after_its_last_removal(tmp_path: Path) -> None:
     for kept in (runs, ()):
         assert folder.exists()
         files.keep(kept)
-        disk.tend(files)
+        disk.reconcile(files)
     assert not folder.exists()
 
 
@@ -254,7 +254,7 @@ def test_the_loop_forgets_runs_that_have_ended(tmp_path: Path) -> None:
     controller = Controller(cast(KvsClient, VirtualStore(lambda: 0.0)), settings, Nobody(), SpawnedProcess())
     MADE.append(controller._pruned)
     controller._admit()  # start to lead
-    disk.tend(controller._pruned)
+    disk.reconcile(controller._pruned)
     assert controller._pruned._runs
     controller._admit()
     assert not controller._pruned._runs
@@ -274,7 +274,7 @@ def test_the_run_end_waits_while_files_are_being_removed(
 
     monkeypatch.setattr(Path, "unlink", slow)
     files = disk.pruned(clock=lambda: 1 + now[0])
-    disk.tend(files)
+    disk.reconcile(files)
     assert now[0] > 500
     assert all(was_busy)
     assert not files.is_busy(EXPERIMENT, "fit-1")
@@ -286,7 +286,7 @@ def test_the_run_end_waits_while_files_are_being_removed(
 
     hung = list[bool]()
     files = Disk(tmp_path / "hangs").pruned(hangs, clock=lambda: 1 + now[0])
-    disk.tend(files)
+    disk.reconcile(files)
     assert hung
     assert not any(hung)
 

@@ -254,7 +254,7 @@ def test_data_is_partitioned_for_all_requested_workers() -> None:
     seen += [(statuses(0, 1, 2), fleet(0, 1, 2, size=3), 701.0)]
     told = []
     for workers, pods, now in seen:
-        it.see(workers, pods, now)
+        it.observe(workers, pods, now)
         told.append(it.progress_text if it.is_awaited else None)
     one_of_two, two_of_three = (f"workers are starting: {n} of {n + 1}" for n in (1, 2))
     assert told == [None, one_of_two, one_of_two, None, two_of_three, None]
@@ -269,13 +269,13 @@ def test_missing_partitions_are_not_rebuilt_while_a_cluster_scales_up(
     scheduled pods only."""
     it = Arrivals()
     if is_known:
-        it.see(statuses(0), fleet(0, size=1), 0.0)
+        it.observe(statuses(0), fleet(0, size=1), 0.0)
     pods = fleet(0, 1, size=3, pending=(2,)) if is_scaling_up else fleet(0, 1, size=3)
-    it.see(statuses(0), pods, 1.0, is_scaling_up=is_scaling_up)
+    it.observe(statuses(0), pods, 1.0, is_scaling_up=is_scaling_up)
     assert it.is_filling
-    it.see(statuses(0), pods, patience_s, is_scaling_up=is_scaling_up)
+    it.observe(statuses(0), pods, patience_s, is_scaling_up=is_scaling_up)
     assert it.is_filling
-    it.see(statuses(0), pods, 1.0 + patience_s, is_scaling_up=is_scaling_up)
+    it.observe(statuses(0), pods, 1.0 + patience_s, is_scaling_up=is_scaling_up)
     assert not it.is_filling
 
 
@@ -289,10 +289,10 @@ def watched(store: VirtualStore, manager: Manager, **rules: object) -> Membershi
 
 def turn(watcher: Membership, now: float, *, is_used: bool) -> None:
     """Do one turn, as the loop does."""
-    watcher.tend(now)
+    watcher.reconcile(now)
     watcher.snapshot(now)
     watcher.size.adapt(Use(is_used=is_used))
-    watcher.tend(now)
+    watcher.reconcile(now)
 
 
 def test_a_new_leader_restores_the_former_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def test_a_new_leader_restores_the_former_size(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(store, "troubles", troubles)
     heir.take_over()
     with pytest.raises(StoreUnavailableError):
-        heir.tend()  # before it reports again
+        heir.reconcile()  # before it reports again
     turn(heir, HOLD_S + 3, is_used=True)
     assert manager.sizes == [0, 2]
     manager.pods = fleet(0, size=2)
@@ -342,8 +342,8 @@ def test_a_users_size_holds_for_an_hour_under_any_leader(*, is_by_request: bool)
     turn(watcher, 0.0, is_used=False)
     if is_by_request:
         store.request_size(SizeRequest(workers=2, by="ann"))
-        watcher.hear()
-        watcher.tend(100.0)
+        watcher.on_notification()
+        watcher.reconcile(100.0)
         assert manager.sizes.pop() == 2
     manager.pods = fleet(0, 1, size=2)
     turn(watcher, 100.0, is_used=False)
@@ -371,7 +371,7 @@ def test_a_new_leader_does_not_mistake_the_autoscalers_size_for_a_users(
 
     with monkeypatch.context() as patch, suppress(_DiedError):
         patch.setattr(store, "withdraw_size_request", die)
-        first.tend(1.0)
+        first.reconcile(1.0)
     manager.pods = fleet(0, 1, size=2)
     heir = watched(store, manager, least=1)
     heir.take_over()
@@ -415,7 +415,7 @@ def test_a_new_run_withdraws_a_pending_scale_to_zero() -> None:
         workers=0, by="autoscaler", reason=f"no run for {HOLD_S / 60:.0f} min"
     )
     watcher.size.adapt(Use(is_used=True))
-    watcher.tend()
+    watcher.reconcile()
     assert (store.size_request(), manager.sizes) == (None, [])
 
 
@@ -430,14 +430,14 @@ def test_older_runs_do_not_override_a_users_scale_to_zero(requested: float, wake
         watcher.size.adapt(used)
     watcher.snapshot(20.0)
     store.request_size(SizeRequest(workers=0, by="ann", pause=True))
-    watcher.tend(is_running=True)
+    watcher.reconcile(is_running=True)
     watcher.snapshot(30.0)
-    watcher.tend()
+    watcher.reconcile()
     manager.pods = fleet(size=0)
     for now in (50.0, 60.0):
         watcher.snapshot(now)
         watcher.size.adapt(used)
-        watcher.tend()
+        watcher.reconcile()
     assert manager.sizes == ([0, 2] if wakes else [0])
 
 
@@ -456,10 +456,10 @@ def test_a_new_leader_respects_a_users_scale_to_zero(
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, 1, size=2))
     store.set_troubles(Troubles(size_before_zero=2))
     first = watched(store, manager, least=0)
-    first.tend(10.0)
+    first.reconcile(10.0)
     first.snapshot(10.0)
     store.request_size(SizeRequest(workers=0, by="ann"))
-    first.hear()
+    first.on_notification()
 
     def die(*_: object) -> None:
         raise _DiedError
@@ -468,17 +468,17 @@ def test_a_new_leader_respects_a_users_scale_to_zero(
     with monkeypatch.context() as patch, suppress(_DiedError):
         if dies in where:
             patch.setattr(*where[dies], die)
-        first.tend(20.0)
+        first.reconcile(20.0)
     if dies != "before the manager was told":
         manager.pods = fleet(size=0)
     if dies == "later":
-        first.tend(30.0)
+        first.reconcile(30.0)
         first.snapshot(30.0)
-        first.tend(31.0)
+        first.reconcile(31.0)
     heir = watched(store, manager, least=0)
     heir.take_over()
     for now in (300.0, 310.0, 320.0, 410.0, 420.0, 430.0, 440.0):
-        heir.tend(now)
+        heir.reconcile(now)
         heir.snapshot(now)
         heir.size.adapt(Use(is_used=now > requested, wished_at=requested))
         manager.pods = fleet(size=manager.sizes[-1])
@@ -493,7 +493,7 @@ def test_an_outdated_scale_to_zero_is_forgotten() -> None:
     watcher = watched(store, manager, least=0)
     for now in (10.0, 20.0):
         watcher.snapshot(now)
-        watcher.tend(now)
+        watcher.reconcile(now)
     assert store.troubles().emptied_at is None
 
 
@@ -502,9 +502,9 @@ def test_runs_are_paused_before_their_workers_leave() -> None:
     store, manager = VirtualStore(lambda: 0.0), Manager(pods=fleet(0, size=1))
     watcher = watched(store, manager)
     store.request_size(SizeRequest(workers=0, by="ann", pause=True))
-    watcher.tend(is_running=True)
+    watcher.reconcile(is_running=True)
     assert (watcher.size.is_pausing, manager.sizes) == (True, [])
-    watcher.tend(is_running=False)
+    watcher.reconcile(is_running=False)
     assert (watcher.size.is_pausing, manager.sizes) == (False, [0])
 
 
@@ -524,7 +524,7 @@ def test_a_size_without_nodes_is_not_requested_again_at_once(monkeypatch: pytest
     assert (found.workers, found.reason) == (1, "w-1 had not found a node after 15 min: no node fits: 0/3")
     assert watcher.size.history().chosen_at == 2 * HOLD_S
     manager.error, manager.pods = None, fleet(0, size=1)
-    watcher.tend()
+    watcher.reconcile()
     assert store.troubles() == Troubles(
         note=f"1 of 2 workers are wanted now: {found.reason}", size=1, chosen_at=2 * HOLD_S
     )
@@ -532,5 +532,5 @@ def test_a_size_without_nodes_is_not_requested_again_at_once(monkeypatch: pytest
     for size in (3, 1):
         manager.pods = fleet(0, size=size)
         watcher.snapshot(2 * HOLD_S + size)
-        watcher.tend()
+        watcher.reconcile()
         assert "wanted now" not in store.troubles().note

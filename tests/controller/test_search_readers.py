@@ -75,7 +75,7 @@ def test_every_reader_accepts_every_prefix_of_a_search_log(name: str) -> None:
     """Runs without models, models at rungs and clones give numbers that match the events."""
     state, meter, sub_epochs = ExperimentState(name=EXPERIMENT), ThroughputMeter(), 0
     for event in told(name):
-        meter.see(state, event)
+        meter.observe(state, event)
         state.apply(event)
         sub_epochs += isinstance(event, TaskCommitted) and "/train/" in event.task
         run = state.runs.get("fit-1")

@@ -74,11 +74,11 @@ class Complaints(list[str]):
 
     def listen(self, page: Page) -> Page:
         """Collect messages of this page."""
-        page.on("console", self._hear)
+        page.on("console", self._record)
         page.on("pageerror", lambda error: self.append(f"uncaught: {error}"))
         return page
 
-    def _hear(self, said: ConsoleMessage) -> None:
+    def _record(self, said: ConsoleMessage) -> None:
         if said.type in _BAD:
             self.append(f"{said.type}: {said.text}")
 

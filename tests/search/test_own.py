@@ -45,7 +45,7 @@ def put(reports: list[Report], known: int, make: Callable[[], Procedure] = Halvi
     given = [*unpacked(packed([], before))[1], *answer(request(told), make)]
     actions = []
     for number, each in enumerate(given):
-        stands_in.give(each)
+        stands_in.set_actions(each)
         actions.append(search.on_report(reports[number - 1]) if number else search.begin())
     return actions
 

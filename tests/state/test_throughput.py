@@ -45,7 +45,7 @@ def left_s(story: TimedStory, now: float) -> float:
     """Return the fit's remaining seconds, `now` seconds after its start."""
     meter, state = ThroughputMeter(), ExperimentState(name="one")
     for event in story.log:
-        meter.see(state, event)
+        meter.observe(state, event)
         state.apply(event)
     left = meter.throughput(state.runs["fit-1"], story.zero + now).time_left
     assert left is not None

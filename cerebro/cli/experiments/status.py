@@ -65,7 +65,7 @@ def load_readable(
                 events, problem = error.readable, error
             for event in events:
                 if meter is not None:
-                    meter.see(state, event)
+                    meter.observe(state, event)
                 state.apply(event)
             if not events:
                 break

@@ -53,7 +53,7 @@ class WsgiOnAsgi:
             answer = _Answer(asyncio.get_running_loop(), send, self._threads)
             watching = asyncio.ensure_future(answer.watch(receive))
             try:
-                await self._threads.run(answer.give, self._app, _environ(scope, body, size))
+                await self._threads.run(answer.respond, self._app, _environ(scope, body, size))
             finally:
                 watching.cancel()
 
@@ -72,7 +72,7 @@ class _Answer:
             pass
         self._has_left = True
 
-    def give(self, app: WsgiApp, environ: dict[str, Any]) -> None:
+    def respond(self, app: WsgiApp, environ: dict[str, Any]) -> None:
         """Call the application and send its answer. Waits while the caller takes nothing."""
         pieces = app(environ, self._begin)
         try:

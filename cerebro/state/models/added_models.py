@@ -118,9 +118,9 @@ def add(run: Run, new: NewModel, *, horizon: int = 0) -> Model:
         model.extend(model.epochs)
         run.checkpoints.young[model.id] = model
     run.models[model.id] = model
-    run.scheduling.see_added()
+    run.scheduling.observe_added()
     run.settle(model)  # its resource may equal the inherited epochs
-    run.see_model(model)
+    run.observe_model(model)
     return model
 
 
@@ -144,21 +144,21 @@ def decide(run: Run, event: SearchDecided) -> None:
     for extension in event.extend:
         model = run.models.get(extension.model)
         if model is not None and run.search.is_closed:
-            run.search.see_not_extended(model)
+            run.search.observe_not_extended(model)
         elif model is not None and not model.is_cut_short:
             model.extend(max(extension.epochs, model.epochs))
             if model.id not in run.search.prioritized:
                 model.priority = extension.priority
             changed.append(model)
     for model in changed:
-        run.see_model(model)
+        run.observe_model(model)
     report_models(run.search, run, changed, time=event.time, by=SEARCH)
     for new in event.add:
         why = "a user has ended the search" if run.search.is_closed else refusal(run, new)
         if why:
-            run.search.see_refused(why)
+            run.search.observe_refused(why)
         else:
-            run.search.see_added(add(run, new, horizon=run.fit_request.epochs), by=SEARCH)
+            run.search.observe_added(add(run, new, horizon=run.fit_request.epochs), by=SEARCH)
 
 
 def sub_epochs_at(run: Run, parent: Model, checkpoint: ParentCheckpoint) -> int:

@@ -105,7 +105,7 @@ def strike_all(event: ParallelPlansRuledOut, run: Run) -> None:
             strike(model, parallel_plan, failure)
     if next(allowed_plans(run, model), None) is None:
         model.give_up(final(failure, run, model))
-    run.see_model(model)
+    run.observe_model(model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,7 +232,7 @@ _CONCLUSIVE: dict[Cause, tuple[FailureKind, MemoryPlace | None]] = {
 """Cause of a failed trial -> conclusive failure. A crash, a hang or host memory proves nothing."""
 
 
-def see_trial(run: Run, group: str, parallel_plan: str) -> None:
+def observe_trial(run: Run, group: str, parallel_plan: str) -> None:
     """Rule a plan out for a group if its trials failed conclusively.
 
     With several kinds of devices, all trials must fail. Keeps a plan that has trained a sub-epoch, the plans of
@@ -269,7 +269,7 @@ def see_trial(run: Run, group: str, parallel_plan: str) -> None:
         ]
         if model.state is ModelState.ACTIVE and label not in model.failures.ruled_out and other_plans:
             strike(model, tried.parallel_plan, failure)
-            run.see_model(model)
+            run.observe_model(model)
 
 
 def final(failure: Failure, run: Run, model: Model) -> Failure:

@@ -156,7 +156,7 @@ class ThroughputMeter:
             begun = _begun(started, start_s, ended)
             self._commits.append(_Span(run.id, worker, devices, started, begun, ended, rows))
 
-    def see(self, state: ExperimentState, event: Event) -> None:
+    def observe(self, state: ExperimentState, event: Event) -> None:
         """Add a commit before it is applied: afterwards the run drops the sub-epoch's task."""
         if not isinstance(event, TaskCommitted):
             return

@@ -191,11 +191,11 @@ def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
     for task in run.tasks.replicas.values():
         if task.failure is not None and task.failure.is_of_volume:
             task.retry()
-    _ask_again(run)
+    _retry_search_tasks(run)
     return True
 
 
-def _ask_again(run: Run) -> None:
+def _retry_search_tasks(run: Run) -> None:
     """Retry search tasks that no worker could complete."""
     for key in run.search.failures if run.search is not None else ():
         run.tasks.by_key[key].retry()
@@ -205,7 +205,7 @@ def _ask_again(run: Run) -> None:
 
 def _stop(run: Run, model: Model) -> bool:
     has_moved = model.move("StoppedAtRung" if run.waits_at_rung(model) else "ModelStopRequested")
-    run.see_model(model)
+    run.observe_model(model)
     return has_moved
 
 
@@ -234,7 +234,7 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
                 task.retry()
     run.settle(model)  # a user may have stopped it at a rung
     for each in run.models.values():
-        run.see_model(each)
+        run.observe_model(each)
     return True
 
 
@@ -247,7 +247,7 @@ def _reopen(run: Run, event: ModelResumed | ModelRetried | ModelsAdded | ModelEx
         run.search.close(event.by)  # the unfinished search does not continue
     for each in run.models.values():
         each.move("LeftOut")
-        run.see_model(each)
+        run.observe_model(each)
 
 
 def _trains_on(run: Run) -> bool:
@@ -287,9 +287,9 @@ def _extend(run: Run, event: ModelExtended) -> bool:
     _reopen(run, event)
     if not model.extend(event.epochs):
         return False
-    run.scheduling.see_added()
+    run.scheduling.observe_added()
     run.settle(model)
-    run.see_model(model)
+    run.observe_model(model)
     return True
 
 

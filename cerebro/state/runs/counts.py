@@ -62,7 +62,7 @@ class RunCounts:
     _counted: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
     """Model -> counted values: position, activity, completed epochs."""
 
-    def see_model(self, model: Model, *, is_validated: bool) -> None:
+    def observe_model(self, model: Model, *, is_validated: bool) -> None:
         """Update the counts for a new or changed model.
 
         Args:
@@ -119,7 +119,7 @@ class RunCounts:
         """Return the models in the order of the run."""
         return sorted(models, key=lambda name: self._counted[name][0])
 
-    def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
+    def observe_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
         """Count a new, assigned or ended own task; call it once for each change."""
         self.unfinished += is_new - (task.state is TaskState.COMMITTED)
         if task.state is TaskState.COMMITTED and task.attempts:

@@ -38,7 +38,7 @@ def begin(
             run.models[name] = Model(
                 id=name, hyperparams=hyperparams, epochs=run.request.epochs, partitions=partitions
             )
-            run.see_model(run.models[name])
+            run.observe_model(run.models[name])
     elif isinstance(plan, EvaluatePlan):
         for model in plan.models:
             for partition in (None,) if plan.is_whole else tuple(plan.partitions):
@@ -47,4 +47,4 @@ def begin(
 
 def _add(run: Run, key: TaskKey) -> None:
     run.tasks.by_key[str(key)] = task = Task(key=key)
-    run.see_task(str(key), task, is_new=True)
+    run.observe_task(str(key), task, is_new=True)

@@ -276,15 +276,15 @@ class Run:
 
     # --- changes ---------------------------------------------------------------------------------
 
-    def see_model(self, model: Model) -> None:
+    def observe_model(self, model: Model) -> None:
         """Update the counts for a new or changed model."""
         if isinstance(self.request, FitRequest):
-            self.counts.see_model(model, is_validated=self.is_validated)
+            self.counts.observe_model(model, is_validated=self.is_validated)
 
-    def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
+    def observe_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
         """Update the counts for a new, assigned or ended task; call it once for each change."""
         if task.key.kind in (self.kind, "fitting"):
-            self.counts.see_task(key, task, is_new=is_new)
+            self.counts.observe_task(key, task, is_new=is_new)
 
     def add(self, model: Model, sub_epoch: CompletedSubEpoch, workers: Mapping[str, Worker]) -> None:
         """Add a committed sub-epoch."""
@@ -321,7 +321,7 @@ class Run:
                     verification.sub_epoch, "its epoch was compacted before a worker was free to do it again"
                 )
 
-    def see_report(self, report: EpochCompleted, workers: Mapping[str, Worker]) -> None:
+    def observe_report(self, report: EpochCompleted, workers: Mapping[str, Worker]) -> None:
         """Record the report on an epoch that all active models have completed."""
         self.scheduling.add_report(report)
         if self._is_large:

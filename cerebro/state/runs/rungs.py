@@ -91,7 +91,7 @@ class SearchReports:
         self.stoppers: dict[str, str] = {}
         self._reports = 0
 
-    def see(self, reports: Sequence[Report]) -> SearchReports:
+    def observe(self, reports: Sequence[Report]) -> SearchReports:
         """Read the new reports; return self."""
         for report in islice(reports, self._reports, None):
             match report:
@@ -115,7 +115,7 @@ def rungs(run: Run, reports: SearchReports | None = None) -> list[Rung]:
     """
     if run.search is None:
         return []
-    reports = (reports or SearchReports()).see(run.search.reports)
+    reports = (reports or SearchReports()).observe(run.search.reports)
     found: defaultdict[int, list[AtRung]] = defaultdict(list)
     for model in run.models.values():
         known = reports.values.get(model.id, {})

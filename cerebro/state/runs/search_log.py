@@ -77,13 +77,13 @@ class SearchLog:
 
     # --- reports ---------------------------------------------------------------------------------
 
-    def see_workers(self, count: int) -> None:
+    def observe_workers(self, count: int) -> None:
         """Report the number of training workers."""
         if count != self.workers:
             self.workers = count
             self.reports.append(Crew(workers=count))
 
-    def see_added(self, model: Model, *, by: str) -> None:
+    def observe_added(self, model: Model, *, by: str) -> None:
         """Report a new model."""
         self.reported[model.id] = ReportedModel(model.state, set(range(1, model.completed_epochs + 1)))
         self.reports.append(
@@ -97,11 +97,11 @@ class SearchLog:
             )
         )
 
-    def see_refused(self, why: str) -> None:
+    def observe_refused(self, why: str) -> None:
         """Report that a requested model cannot be added."""
         self.reports.append(Refused(why=why))
 
-    def see_not_extended(self, model: Model) -> None:
+    def observe_not_extended(self, model: Model) -> None:
         """Report the unchanged resource, after a user has ended the search."""
         self.reports.append(Extended(model=model.id, epochs=model.epochs, by=user_name("")))
 
@@ -150,7 +150,7 @@ class SearchLog:
         self.answers += answer.actions
         return True
 
-    def see_suggestions(self, event: ValuesSuggested, *, since_s: float) -> None:
+    def observe_suggestions(self, event: ValuesSuggested, *, since_s: float) -> None:
         """Record suggestions.
 
         Args:

@@ -53,7 +53,7 @@ def report_command(log: SearchLog, run: Run, event: RunCommand) -> None:
     match event:
         case ModelsAdded():
             for model in list(run.models.values())[-len(event.models) :]:
-                log.see_added(model, by=user_name(event.by))
+                log.observe_added(model, by=user_name(event.by))
         case ModelExtended():
             model = run.models[event.model]
             log.protected.add(model.id)

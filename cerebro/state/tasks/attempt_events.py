@@ -96,7 +96,7 @@ def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, D
     if model and task.key.kind == "train":
         model.busy, model.configs.active = event.task, event.terms
     task.assign(event, worker.name)
-    run.see_task(event.task, task)
+    run.observe_task(event.task, task)
 
 
 def _begin(event: TaskStarted, concerned: _Concerned) -> None:
@@ -143,7 +143,7 @@ def _close(
         case TaskCommitted():
             task.commit(event)
             run.pause.volume_pauses = 0
-            _see_work(run, task)
+            _observe_work(run, task)
             commit_events.commit(
                 event, run, task, worker=worker, model=model, datasets=datasets, workers=workers
             )
@@ -155,7 +155,7 @@ def _close(
                 may_go_on and trainee is not None and parallel_plans.judge(event.failure, run, task, trainee)
             )
             task.fail(event, run.max_attempts, is_worth_another=again, goes_another_way=goes_on)
-            _see_work(run, task)
+            _observe_work(run, task)
             is_released = event.failure.kind is FailureKind.PREEMPTED
             newest = task.attempts[-1]
             # In a gang another worker may be draining; it reports that itself.
@@ -176,19 +176,19 @@ def _close(
                 lost = Failure(kind=FailureKind.MEMBER_LOST, message=event.reason)
                 goes_on = parallel_plans.judge(lost, run, task, trainee)
             task.revoke(event, run.max_attempts, goes_another_way=goes_on)
-            _see_work(run, task)
+            _observe_work(run, task)
             if task.state is TaskState.FAILED and task.failure is not None:
                 failure_events.fail(task.failure, run, task, model)
     if model is not None and task.state is TaskState.PENDING and model.checkpoints.savepoint_of(event.task):
         # It has priority: training the model elsewhere would discard the savepoint.
         task.keep_savepoint()
-    run.see_task(event.task, task)
-    run.tasks.see_memory(event.task, task)
+    run.observe_task(event.task, task)
+    run.tasks.observe_memory(event.task, task)
     # Within an epoch the counts of a model don't change.
     if model and (
         task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
     ):
-        run.see_model(model)
+        run.observe_model(model)
 
 
 def give_up(event: TaskGivenUp, run: Run) -> None:
@@ -212,9 +212,9 @@ def give_up(event: TaskGivenUp, run: Run) -> None:
         parallel_plans.strike_last(failure, run, task, model)
     task.give_up(failure)
     failure_events.fail(failure, run, task, model)
-    run.see_task(event.task, task)
+    run.observe_task(event.task, task)
     if model is not None:
-        run.see_model(model)
+        run.observe_model(model)
 
 
 def _is_to_be_confirmed(event: TaskFailed, run: Run, task: Task) -> bool:
@@ -273,9 +273,9 @@ def _see_verification(event: TaskCommitted, concerned: _Concerned, workers: Mapp
     """Start a verification, or record its result."""
     run, task, _, model, _ = concerned
     if task.key.kind == "verify":
-        verifications.see_reexecution(run.verifications, event, workers)
+        verifications.observe_reexecution(run.verifications, event, workers)
     elif task.key.kind == "train" and model is not None and run.fit_request.verify and run.plan is not None:
-        verifications.see_commit(
+        verifications.observe_commit(
             run.verifications,
             task,
             model,
@@ -293,7 +293,7 @@ def _see_worked(run: Run, task: Task, at: float) -> None:
         run.clock.worked = at
 
 
-def _see_work(run: Run, task: Task) -> None:
+def _observe_work(run: Run, task: Task) -> None:
     newest = task.attempts[-1]
     if newest.started < run.clock.first_work and task.key.kind == "train" and newest.has_run:
         run.clock.first_work = min(run.clock.first_work, newest.started + newest.start_s)

@@ -49,7 +49,7 @@ def commit(
         case "inspect" | "trial":
             measurements.commit(result, run, task)
         case "verify":
-            pass  # `verifications.see_reexecution` handles it; it also needs the verified worker
+            pass  # `verifications.observe_reexecution` handles it; it also needs the verified worker
         case "search" if run.search:
             _answer(result, run, run.search, task)
         case _:
@@ -75,7 +75,7 @@ def _require_metric(run: Run, task: Task, model: Model, returned: Mapping[str, o
         f"{', '.join(sorted(returned)) or 'nothing'}. Return {metric!r} for each model, or choose another `metric`"
     )
     model.give_up(Failure(kind=FailureKind.USER_ERROR, message=message))
-    run.see_model(model)
+    run.observe_model(model)
 
 
 def _train(event: TaskCommitted, run: Run, task: Task, model: Model, workers: Mapping[str, Worker]) -> None:

@@ -54,7 +54,7 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     """
     is_of_volume = failure.is_of_volume
     if task.key.kind == "verify":
-        verifications.see_failure(
+        verifications.observe_failure(
             run.verifications, task.key, failure, is_final=task.state is TaskState.FAILED
         )
     elif task.key.kind in MEASURING and not is_of_volume:

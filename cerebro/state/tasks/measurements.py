@@ -22,7 +22,7 @@ def commit(result: TaskResult, run: Run, task: Task) -> None:
     elif task.key.group is not None and task.key.parallel_plan is not None:
         outcome = result.trial or TrialOutcome(reason="the worker told nothing", cause="failure")
         run.trials.outcomes[task.key.group, task.key.parallel_plan] = outcome
-        parallel_plans.see_trial(run, task.key.group, task.key.parallel_plan)
+        parallel_plans.observe_trial(run, task.key.group, task.key.parallel_plan)
 
 
 def fail(failure: Failure, run: Run, task: Task) -> None:
@@ -36,7 +36,7 @@ def fail(failure: Failure, run: Run, task: Task) -> None:
         run.trials.outcomes[task.key.group, task.key.parallel_plan] = TrialOutcome(
             reason=reason, cause=_cause(failure)
         )
-        parallel_plans.see_trial(run, task.key.group, task.key.parallel_plan)
+        parallel_plans.observe_trial(run, task.key.group, task.key.parallel_plan)
 
 
 def _cause(failure: Failure) -> Cause:
@@ -64,5 +64,5 @@ def recall(event: TrialsRecalled, run: Run) -> None:
         found[group, parallel_plan] = outcome.model_copy(update={"is_recalled": True})
     run.trials.outcomes = {**found, **run.trials.outcomes}
     for group, parallel_plan in found:
-        parallel_plans.see_trial(run, group, parallel_plan)
+        parallel_plans.observe_trial(run, group, parallel_plan)
     run.trials.has_recalled = True

@@ -195,7 +195,7 @@ def is_selected(seed: int, sub_epoch: TaskKey, share: float) -> bool:
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
-def see_commit(
+def observe_commit(
     verifications: Verifications,
     task: Task,
     model: Model,
@@ -280,7 +280,7 @@ def arithmetic_of(worker: Worker) -> str:
 # --- results of re-executions ---------------------------------------------------------------------
 
 
-def see_reexecution(
+def observe_reexecution(
     verifications: Verifications, event: TaskCommitted, workers: Mapping[str, Worker]
 ) -> None:
     """Compare a committed re-execution and record the findings for the workers."""
@@ -350,7 +350,7 @@ def judged(verification: Verification) -> tuple[str, str]:
     )
 
 
-def see_failure(verifications: Verifications, key: TaskKey, failure: Failure, *, is_final: bool) -> None:
+def observe_failure(verifications: Verifications, key: TaskKey, failure: Failure, *, is_final: bool) -> None:
     """Record the failure of a re-execution; it affects only the verification."""
     if is_final or failure.kind in (FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY):
         verifications.drop(_sub_epoch_of(key), f"could not be done again: {failure.line}")

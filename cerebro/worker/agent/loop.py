@@ -198,7 +198,7 @@ class Agent:
         try:
             slot.work()
         except SupersededError:
-            self._give_way()
+            self._drain_superseded()
         finally:
             slot.has_ended = True
             self._changed.wake()
@@ -219,7 +219,7 @@ class Agent:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def _give_way(self) -> None:
+    def _drain_superseded(self) -> None:
         """Drain at once, because a newer process has this worker's name."""
         if not self._drain.is_requested:
             log.warning("superseded by a newer process of %s", self._settings.worker)
@@ -291,7 +291,7 @@ class Agent:
                 log.warning("no report: %s", error)
                 continue
             except SupersededError:
-                self._give_way()
+                self._drain_superseded()
                 return
             if self._children.is_crowded():
                 self._changed.wake()

@@ -129,7 +129,7 @@ class Autoscaler:
         partitions.
         """
 
-    def see_workers(self, absences: Callable[[], Absences]) -> None:
+    def observe_workers(self, absences: Callable[[], Absences]) -> None:
         """Set the source of loss statistics, the cluster log."""
         self._absences = absences
 

@@ -78,7 +78,7 @@ def test_a_new_node_is_reported_until_the_pod_is_scheduled(watched: Watched) -> 
     assert fleet.expected == {SECOND}
     assert fleet.troubles()[SECOND].startswith("a node is being made for it; until then no node fits: 0/3")
     arrivals = Arrivals()
-    arrivals.see([], fleet, 0.0)
+    arrivals.observe([], fleet, 0.0)
     assert arrivals.progress_text == "workers are starting: 0 of 3; a node is being made"
     watched.emulator.put("pods", pod(1))
     watched.until(lambda fleet: fleet is not None and not fleet.expected)

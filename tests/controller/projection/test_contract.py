@@ -54,7 +54,7 @@ class _History:
 
         def settle() -> None:
             clock.now += 60.0
-            history.tend(self.store.term)
+            history.reconcile(self.store.term)
 
         return history, settle
 

@@ -28,7 +28,7 @@ class RunTasks:
         """Return the tasks without `replicas`, which no user requested."""
         return [task for key, task in self.by_key.items() if key not in self.replicas]
 
-    def see_memory(self, key: str, task: Task) -> None:
+    def observe_memory(self, key: str, task: Task) -> None:
         """Update `exhausted` after an attempt of a task has ended."""
         if task.exhausted and task.key.kind != "verify":
             is_done = task.state is TaskState.COMMITTED

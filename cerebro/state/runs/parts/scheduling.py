@@ -28,7 +28,7 @@ class RunScheduling:
     reported_until: float = 0.0
     """End of the newest sub-epoch in the last report of `epochs`."""
 
-    def see_added(self) -> None:
+    def observe_added(self) -> None:
         """Record that a user or a search added models or epochs."""
         self.has_added = True
         self.planned = None
