@@ -137,7 +137,7 @@ class OpenExperiment:
         user_code = UserCode(
             record=record,
             archive=kvs.archive,
-            folder=cache_folder(os.environ),
+            folder=lambda: cache_folder(os.environ),
             fitted=None
             if reference is None
             else lambda: read_fitted(files.shared(reference.name), reference),

@@ -35,13 +35,14 @@ class UserCode:
     Attributes:
         record: the experiment's record.
         archive: returns the bytes of a code archive by its hash.
-        folder: folder for the archive's and the miscellaneous files. Its creator removes it, unless it is a cache.
+        folder: returns the folder for the archive's and the miscellaneous files. Its creator removes it, unless it is a
+            cache.
         fitted: returns the bytes of the data set's `ETLSpec.fit` result; `None` without one.
     """
 
     record: ExperimentRecord
     archive: Callable[[str], bytes]
-    folder: Path
+    folder: Callable[[], Path]
     fitted: Callable[[], bytes] | None = None
 
     @contextmanager
@@ -54,7 +55,7 @@ class UserCode:
         if self.record.archive is None:
             yield
             return
-        code_folder = (self.folder / "code" / self.record.archive).resolve()
+        code_folder = (self.folder() / "code" / self.record.archive).resolve()
         extract(self.archive(self.record.archive), code_folder)
         names = frozenset(name for name in _names(code_folder) if not _is_installed(name))
         original_modules = _remove_modules(names)
@@ -83,7 +84,7 @@ class UserCode:
             LocatorError, ObjectStoreError: a miscellaneous file is missing or unreadable.
         """
         spec = decode(encoded)
-        spec.misc_dir = fetch_misc(self.record.locators.misc, self.folder / "misc")
+        spec.misc_dir = fetch_misc(self.record.locators.misc, self.folder() / "misc")
         if self.fitted is not None:
             spec.fitted = restore_fitted(self.fitted())
         return spec

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -226,6 +227,17 @@ def test_missing_final_checkpoints_are_named(
     assert checkpoints.final_checkpoints(running) == Finding(
         Verdict.OK, "those of all finished models are there"
     )
+
+
+def test_an_unwritable_folder_is_reported_by_one_check(
+    case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is checked without the file system's time."""
+    denied = PermissionError(13, "Permission denied")
+    for name in ("NamedTemporaryFile", "TemporaryFile"):
+        monkeypatch.setattr(f"tempfile.{name}", Mock(side_effect=denied))
+    assert machine.home_folder(case()).verdict is Verdict.FAIL
+    assert machine.clock(case()).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(

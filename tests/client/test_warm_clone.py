@@ -43,7 +43,7 @@ class Steered(CommandsMixin):
         self.story.epoch(1)
         self.volumes = volumes
         self.record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
-        self.code = UserCode(record=self.record, archive=lambda _: b"", folder=folder)
+        self.code = UserCode(record=self.record, archive=lambda _: b"", folder=lambda: folder)
         session: Any = SimpleNamespace(state=lambda: self.story.state, send_and_check=self.send_and_check)
         self._session = session
 

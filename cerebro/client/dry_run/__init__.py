@@ -59,7 +59,7 @@ def dry_run(
         folder = Path(name).resolve()
         # Encoded as for a worker, so that changes of `self` don't reach the notebook's objects.
         encoded = [encode(spec).encoded for spec in (etl, training) if spec is not None]
-        code = UserCode(record=record, archive=archive, folder=folder)
+        code = UserCode(record=record, archive=archive, folder=lambda: folder)
         with code.importable():
             etl_spec, fitting = code.spec(encoded[0]), list[StepTrial]()
             row_trials = try_rows(etl_spec, record.locators, rows, folder, fitting.append)

@@ -326,7 +326,7 @@ def _registered_model(connection: Connection, version: ModelVersion) -> Register
         code=UserCode(
             record=version.experiment,
             archive=kvs.archive,
-            folder=cache_folder(os.environ),
+            folder=lambda: cache_folder(os.environ),
             fitted=read if fitted is not None else None,
         ),
         encoded=encoded,

@@ -19,7 +19,7 @@ from cerebro.client.results.model import TrainedModel
 from cerebro.commands.selection import chosen_fit
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks.results import TaskResult
-from cerebro.errors import NotFoundError
+from cerebro.errors import ClusterError, NotFoundError
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode import archive
 from cerebro.usercode.encoding import encode
@@ -81,6 +81,30 @@ def test_without_a_name_the_best_model_of_all_fits_is_meant(volumes: Volumes) ->
         assert experiment._registration(fit="fit-2").run == "fit-2"
 
 
+def test_results_need_no_cache_folder(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without HOME and a name, only a call that unpacks the code archive needs one."""
+    for name in ("HOME", "CEREBRO_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    state = two_fits(dataset="d1").state
+    session: Any = SimpleNamespace(
+        record=record("twice").model_copy(update={"archive": "a" * 64}),
+        connection=SimpleNamespace(
+            kvs=SimpleNamespace(archive=lambda sha: b"", code=None), files=MountedFiles(volumes)
+        ),
+        state=lambda: state,
+        chosen_fit=lambda run: chosen_fit(state, run),
+    )
+    experiment = Experiment.__new__(Experiment)
+    experiment._session = session
+    result = experiment.result("fit-2")
+    assert len(result.leaderboard()) == 1
+    code, _ = result.user_code
+    assert code is not None
+    with pytest.raises(ClusterError, match="Set HOME or CEREBRO_CACHE"), code.importable():
+        pass
+
+
 @pytest.mark.parametrize(("named", "weight"), [(None, 0.0), (1, 0.0), (2, 1.0)])
 def test_load_reads_the_best_epoch_by_default(volumes: Volumes, named: int | None, weight: float) -> None:
     """The newest epoch is worse. `epoch` names the epoch that was read."""
@@ -130,7 +154,7 @@ def test_any_model_can_be_built_by_its_spec(volumes: Volumes, tmp_path: Path) ->
     reference = save(volumes.checkpoints, "one/fit-1/m01/u0.pt", state)
     story.do(sub_epoch(1, 0, "m01"), 0, TaskResult(rows=1, metrics={"accuracy": 1.0}, checkpoint=reference))
     packed = archive.pack(tmp_path / "code")
-    code = UserCode(record=record, archive=lambda sha: packed, folder=tmp_path / "cache")
+    code = UserCode(record=record, archive=lambda sha: packed, folder=lambda: tmp_path / "cache")
     result = FitResult(
         story.state, story.run, MountedFiles(volumes), record, lambda sha: encode(Network()), user_code=code
     )
@@ -189,7 +213,7 @@ def _known(volumes: Volumes, folder: Path, number: int) -> TrainedModel:
         value=None,
         checkpoint=save(volumes.checkpoints, f"{record.name}/fit-1/m00/u0.pt", state),
         files=MountedFiles(volumes),
-        code=UserCode(record=record, archive=lambda sha: packed, folder=folder / "cache"),
+        code=UserCode(record=record, archive=lambda sha: packed, folder=lambda: folder / "cache"),
         encoded=lambda: encode(Named()).encoded,
     )
 
