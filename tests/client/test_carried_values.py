@@ -203,3 +203,13 @@ def test_random_integers_stay_in_the_exact_range_of_javascript() -> None:
     """JavaScript on the page is exact up to 2**53."""
     with pytest.raises(SearchSpaceError, match=r"beyond 2\*\*53"):
         randint(0, 2**60)
+
+
+@pytest.mark.parametrize("levels", [60, 2000, 50_000])
+def test_deep_values_are_refused_by_name(levels: int) -> None:
+    """Python's recursion limit is not reached."""
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    with pytest.raises(SearchSpaceError, match=r"layers.*nested too deeply"):
+        list(configurations({"layers": [value], "batch_size": [1]}))

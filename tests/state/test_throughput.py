@@ -41,6 +41,18 @@ def test_concurrent_runs_do_not_distort_throughput(others: int, every: int) -> N
     assert meter.throughput(fit, now).rows_per_s == pytest.approx(200, rel=0.02)
 
 
+def test_later_process_starts_count_as_work() -> None:
+    """Each sub-epoch takes 0.3 s, of which its process takes 0.1 s to start; the first start takes 8 s more."""
+    story = Story()
+    fit = story.fit(models=1, partitions=1, epochs=1)
+    meter, now = ThroughputMeter(), fit.clock.started
+    for number in range(100):
+        start_s = 8.1 if number == 0 else 0.1
+        began, now = now, now + start_s + 0.2
+        meter.commit(fit, "train", worker="worker-0", started=began, ended=now, rows=30, start_s=start_s)
+    assert meter.throughput(fit, now).rows_per_s == pytest.approx(100, rel=0.02)
+
+
 def left_s(story: TimedStory, now: float) -> float:
     """Return the fit's remaining seconds, `now` seconds after its start."""
     meter, state = ThroughputMeter(), ExperimentState(name="one")

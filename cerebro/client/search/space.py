@@ -338,16 +338,24 @@ def _as_json(name: str, value: Any) -> JsonValue:
 
 
 def _shown(value: object) -> str:
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except RecursionError:
+        return "..."
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _has_distribution(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_distribution, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_distribution, value))
-    return isinstance(value, Distribution)
+    pending = [value]
+    while pending:  # not recursive: the depth is checked later
+        value = pending.pop()
+        if isinstance(value, Distribution):
+            return True
+        if isinstance(value, Mapping):
+            pending.extend(value.values())
+        elif isinstance(value, list | tuple):
+            pending.extend(value)
+    return False
 
 
 def _ends(name: str, low: object, high: object) -> tuple[float, float]:

@@ -1,16 +1,17 @@
 """Current throughput of a run, and the time left. Pure, except for the remembered commits.
 
 Time left is the remaining rows over the throughput of the last minutes. It is at least the longest model's remaining
-sub-epochs times the mean sub-epoch time, since a model trains in one place at a time. Process starts happen once, so
-they count neither for throughput nor for sub-epoch time. Validations and replica copies count in neither; they only
-slow the run down. The clock stops in breaks (`cerebro.state.runs.breaks`) and pauses. The estimate ignores queues,
-failures, and differences in cost between models. An open search has no known end, so no time is shown.
+sub-epochs times the mean sub-epoch time, since a model trains in one place at a time. The first process start on a
+device, with imports, counts neither for throughput nor for sub-epoch time; later starts count. Validations and replica
+copies count in neither; they only slow the run down. The clock stops in breaks (`cerebro.state.runs.breaks`) and
+pauses. The estimate ignores queues, failures, and differences in cost between models. An open search has no known end,
+so no time is shown.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -49,7 +50,7 @@ class TimeLeft:
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Throughput over the last `over_s` seconds (at most five minutes), without process starts; 0 if unknown."""
+    """Throughput over the last `over_s` seconds (at most five minutes), without first process starts; 0 if unknown."""
 
     rows_per_s: float
     sub_epochs_per_min: float
@@ -190,7 +191,7 @@ class ThroughputMeter:
         """
         table = sub_epochs or (_Counted(run) if run.is_planned_fit else None)
         clock = run.clock.worked_until
-        run_commits = [commit.by(clock) for commit in self._commits if commit.run == run.id]
+        run_commits = _with_later_starts(commit.by(clock) for commit in self._commits if commit.run == run.id)
         told_at, now = now, clock(now)
         begin = max(clock(run.clock.started), now - WINDOW_S)
         if len(self._commits) == _COMMITS:
@@ -198,7 +199,8 @@ class ThroughputMeter:
         if not run.clock.started or now <= begin:
             return IDLE
         recent = [commit for commit in run_commits if commit.ended > begin]
-        under_way = [span.by(clock) for span in _under_way(run, told_at, newest)]
+        running = [span.by(clock) for span in _under_way(run, told_at, newest)]
+        under_way = _with_later_starts([*run_commits, *running])[len(run_commits) :]
         spans = [*recent, *under_way]
         done = sum(_share(span.begun, span.ended, begin) * span.rows for span in spans)
         # Devices work in parallel: lost time of one counts as its share.
@@ -248,6 +250,15 @@ def _under_way(run: Run, now: float, newest: Callable[[str], LivePoint | None]) 
             end = max(now, attempt.started)
             begun = _begun(attempt.started, point.start_s, end)
             yield _Span(run.id, attempt.worker, attempt.devices, attempt.started, begun, end, point.rows)
+
+
+def _with_later_starts(spans: Iterable[_Span]) -> list[_Span]:
+    """Count process starts as work, except the first on each device."""
+    counted, known = [], set[tuple[str, int]]()
+    for span in spans:
+        counted.append(replace(span, begun=span.started) if span.places <= known else span)
+        known |= span.places
+    return counted
 
 
 def _begun(started: float, start_s: float, ended: float) -> float:
