@@ -22,6 +22,7 @@ from cerebro.data.files.durable import sync_folder
 from cerebro.data.misc import versions
 from cerebro.data.tables.table_files import TableFiles, table_files
 from cerebro.errors import ConflictError, LocatorError, MetadataError
+from cerebro.runtime.volume_errors import volume_errors_named
 from cerebro.runtime.volumes import Volumes
 from controller.preparation.partition import rows_in_use, shares
 from controller.storage.scratch import began, scratch_folder
@@ -50,6 +51,7 @@ def prepare_etl(
         LocatorError, MetadataError: the metadata is unusable.
         ObjectStoreError: an object store did not answer.
         StorageFullError: the shared volume has no room for the rows and a second copy while sorting.
+        VolumeError: the shared volume, or the one with the metadata, is unavailable.
         ConflictError: a later preparation of the data set has begun.
     """
     with scratch_folder(volumes.scratch) as scratch:
@@ -59,7 +61,10 @@ def prepare_etl(
         dataset = _fingerprint(record, request, tables)
         if dataset in known:
             return known[dataset]
-        with _exclusive_folder(scratch, dataset, volumes.metadata(dataset, "train", 0).parent) as folder:
+        with (
+            volume_errors_named(volumes.shared),
+            _exclusive_folder(scratch, dataset, volumes.metadata(dataset, "train", 0).parent) as folder,
+        ):
             from cerebro.data.tables.table_stream import open_splits
 
             streams = open_splits(

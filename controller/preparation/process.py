@@ -39,11 +39,12 @@ class _Question(Contract):
 
 
 class _Answer(Contract):
-    """A plan, or an error: the name of a class in `cerebro.errors`, or "" for others."""
+    """A plan, or an error: the name of a class in `cerebro.errors`, or "" for others; of a volume, with the path."""
 
     plan: EtlPlan | None = None
     error: str = ""
     message: str = ""
+    path: str = ""
 
 
 class Preparation:
@@ -77,6 +78,7 @@ class Preparation:
         Raises:
             LocatorError, MetadataError: the metadata is unusable, or the process was killed, for example for
                 lack of memory.
+            StorageFullError, VolumeError: a volume is full or unavailable.
             RuntimeError: an unexpected error; its traceback is on standard error.
         """
         with self._process as process:
@@ -92,7 +94,7 @@ class Preparation:
         if answer.plan is not None:
             return answer.plan
         kind = getattr(errors, answer.error, RuntimeError) if answer.error else RuntimeError
-        raise kind(answer.message)
+        raise kind.at(answer.message, answer.path) if answer.path else kind(answer.message)
 
     def end(self) -> None:
         """Kill the process if it runs: it writes nothing more. `plan` removes its files."""
@@ -110,7 +112,7 @@ def _answered(content: bytes) -> _Answer:
             question.record, question.known, question.request, question.weights, Volumes(**question.volumes)
         )
     except CerebroError as error:
-        return _Answer(error=type(error).__name__, message=str(error))
+        return _Answer(error=type(error).__name__, message=str(error), path=getattr(error, "path", ""))
     except Exception as error:  # noqa: BLE001 - metadata is what users give: told to the caller, and in full in its log
         traceback.print_exc()
         return _Answer(message=f"{type(error).__name__}: {error}")

@@ -11,10 +11,11 @@ import pytest
 
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.errors import LocatorError, MetadataError
+from cerebro.errors import LocatorError, MetadataError, VolumeError
 from cerebro.runtime.volumes import Volumes
 from controller.preparation import preparation
 from controller.preparation import process as preparation_process
+from tests.small_volume import small_volume
 from tests.state.stories import SHA
 
 pytestmark = pytest.mark.processes
@@ -97,6 +98,29 @@ def test_errors_keep_their_type_and_message(
     (tmp_path / "train.csv").unlink()
     with pytest.raises(LocatorError, match=r"train\.csv"):
         prepared(record, volumes)
+
+
+def test_an_unreadable_table_is_a_volume_failure(
+    record: ExperimentRecord, volumes: Volumes, tmp_path: Path
+) -> None:
+    """The run pauses and names the table, so the error keeps its path. Reading this file raises EIO."""
+    (tmp_path / "train.csv").unlink()
+    (tmp_path / "train.csv").symlink_to("/proc/self/mem")
+    with pytest.raises(VolumeError, match=r"train\.csv .* \(errno 5\)") as raised:
+        prepared(record, volumes)
+    assert raised.value.path == str(tmp_path / "train.csv")
+
+
+def test_a_read_only_folder_of_data_sets_is_a_volume_failure(
+    record: ExperimentRecord, volumes: Volumes
+) -> None:
+    """The finished files cannot be moved there; after the volume has recovered, the plan is made."""
+    with small_volume(volumes.shared / "datasets", "1m") as folder:
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        with pytest.raises(VolumeError, match=rf"{folder}.*Read-only") as raised:
+            prepared(record, volumes)
+        assert Path(raised.value.path).is_relative_to(volumes.shared)
+    prepared(record, volumes)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from cerebro.contract.records import Locator
 from cerebro.data.tables.locators import known_columns, preview_metadata
 from cerebro.data.tables.table_files import table_files
 from cerebro.data.tables.table_stream import open_tables
-from cerebro.errors import LocatorError, MetadataError
+from cerebro.errors import LocatorError, MetadataError, VolumeError
 from tests.data.objects.s3 import BUCKET, put, s3_server
 from tests.data.rows import parse_table
 
@@ -346,3 +346,14 @@ def test_previews_of_tables_in_a_bucket_download_only_parts(tmp_path: Path) -> N
         put("parts/day=2/part-9.csv", b"id,n\n9,7\n")
         with pytest.raises(LocatorError, match=r"tables in folders.*parts/day=2/part-9\.csv"):
             table_files(f"s3://{BUCKET}/parts")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_an_unreadable_table_is_a_volume_failure(tmp_path: Path, name: str) -> None:
+    """Its digest and its rows raise the volume's error with the path. Reading this file raises EIO."""
+    (tmp_path / name).symlink_to("/proc/self/mem")
+    files = table_files(str(tmp_path / name))
+    for read in (files.digest, lambda: open_tables(files, {})):
+        with pytest.raises(VolumeError, match=r"\(errno 5\)") as raised:
+            read()
+        assert raised.value.path == str(tmp_path / name)

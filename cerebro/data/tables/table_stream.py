@@ -22,7 +22,7 @@ from cerebro.contract.base import Split
 from cerebro.contract.records import ColumnType
 from cerebro.data.objects.folder import FolderStore
 from cerebro.data.tables.cell_types import joined
-from cerebro.data.tables.table_files import TableFile, TableFiles
+from cerebro.data.tables.table_files import TableFile, TableFiles, volume_of_table_named
 from cerebro.errors import MetadataError
 
 BATCH_BYTES = 8 << 20
@@ -265,7 +265,7 @@ class ParquetStream:
         for file in self._files:
             first = 1
             try:
-                with self._opened(file) as opened:
+                with volume_of_table_named(file), self._opened(file) as opened:
                     for group in range(opened.num_row_groups):
                         for batch in _batches(opened, group):
                             yield Rows(file=file, first=first, batch=self._cast(file, batch))
@@ -287,8 +287,11 @@ class ParquetStream:
     @contextmanager
     def _opened(self, file: TableFile) -> Iterator[pyarrow.parquet.ParquetFile]:
         try:
-            source = local_or_open(file)
-            opened = pyarrow.parquet.ParquetFile(source, buffer_size=_COLUMN_BUFFER_BYTES, pre_buffer=False)
+            with volume_of_table_named(file):
+                source = local_or_open(file)
+                opened = pyarrow.parquet.ParquetFile(
+                    source, buffer_size=_COLUMN_BUFFER_BYTES, pre_buffer=False
+                )
         except (pa.ArrowException, OSError) as error:
             raise MetadataError(f"{file} cannot be read as Parquet: {error}") from error
         try:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cerebro.contract.records import ColumnType
 from cerebro.data.tables.cell_types import as_type, first_other, type_of, type_to_name
-from cerebro.data.tables.table_files import TableFile, TableFiles
+from cerebro.data.tables.table_files import TableFile, TableFiles, volume_of_table_named
 from cerebro.data.tables.table_stream import SAMPLE_BYTES, Rows, local_or_open, require_same_columns
 from cerebro.data.tables.text_check import TextCheck, require_text
 from cerebro.data.tables.whole_tables import (
@@ -122,7 +122,8 @@ class TextStream:
             yield from (Rows(file=self._files[0], first=1, batch=batch) for batch in self.sample.to_batches())
             return
         for file in self._files:
-            yield from self._file_rows(file)
+            with volume_of_table_named(file):
+                yield from self._file_rows(file)
 
     def first(self, most: int) -> pa.Table:
         """Return the sample, which may have fewer rows."""
@@ -228,7 +229,8 @@ def _sampled(files: list[tuple[TableFile, int]]) -> tuple[bytes, bool]:
     parts: list[bytes] = []
     room, header, alone, is_whole = SAMPLE_BYTES, b"", b"", True
     for file, size in files:
-        text = file.store.head(file.name, room + 1) if room > 0 else b""
+        with volume_of_table_named(file):
+            text = file.store.head(file.name, room + 1) if room > 0 else b""
         is_cut = len(text) > room
         ends = _row_starts(file, text, is_cut=is_cut)
         blank = len(text) - len(text.removeprefix(_MARK).lstrip(b"\r\n"))
