@@ -10,9 +10,12 @@ installation has 30 minutes.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
+import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +26,7 @@ from pathlib import Path
 from cerebro.errors import RequirementsError
 from cerebro.runtime.isolation.parent_death import with_parent_death_signal
 from cerebro.runtime.kvs.client import KvsClient
-from cerebro.runtime.volume_errors import volume_errors_named
+from cerebro.runtime.volume_errors import FULL, volume_errors_named
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.archive import extract
 
@@ -32,6 +35,10 @@ _LIMIT_S = 1800.0
 """Maximum seconds of an installation. No task starts on the worker during it."""
 _HELD = ("torch", "numpy", "pyarrow", "pydantic")
 """Packages that the child itself uses. Requirements cannot change their versions."""
+_ERRNO = re.compile(r"(?:\[Errno|\(os error) (\d+)[\])]")
+"""Number of an error of the operating system in the output of pip, and of build tools in Rust."""
+_OF_VOLUME = FULL | {errno.EIO, errno.EROFS, errno.ESTALE}
+"""Errors of volumes in pip's output. Others, such as timeouts, may be errors of its package index."""
 
 
 def archive_folder(kvs: KvsClient, volumes: Volumes, sha256: str | None) -> str:
@@ -49,6 +56,7 @@ def python_for(folder: str, volumes: Volumes) -> str:
 
     Raises:
         RequirementsError: pip failed; the message quotes it.
+        StorageFullError, VolumeError: the volume is full or unavailable.
     """
     requirements = Path(folder) / "requirements.txt"
     if not folder or not requirements.exists():
@@ -118,6 +126,10 @@ def _run(command: list[str], requirements: Path) -> None:
             f"{(cause.stdout or b'')[-_TAIL:]!r}"
         ) from cause
     if done.returncode != 0:
+        output = done.stdout[-_TAIL:].strip()
+        for number in map(int, _ERRNO.findall(output)):
+            if number in _OF_VOLUME:
+                raise OSError(number, f"{os.strerror(number)}; pip said:\n{output}")
         raise RequirementsError(
-            f"requirements.txt of the uploaded code could not be installed; pip said:\n{done.stdout[-_TAIL:].strip()}"
+            f"requirements.txt of the uploaded code could not be installed; pip said:\n{output}"
         )

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cerebro.errors import RequirementsError, StorageFullError
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import environment
+from tests.small_volume import small_volume
 
 
 @pytest.fixture
@@ -66,3 +68,22 @@ def test_an_incomplete_environment_is_installed_again(
     (python.parents[1] / "complete").unlink()
     assert environment.python_for(folder, workers[1]) == str(python)
     assert len(installed) == 2
+
+
+@pytest.mark.processes
+def test_a_full_volume_is_no_error_of_the_requirements(tmp_path: Path) -> None:
+    """pip states the error only in its output; the run pauses and resumes by itself."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "large.py").write_text("#" * (4 << 20))
+    (package / "setup.py").write_text(
+        "from setuptools import setup\nsetup(name='large', py_modules=['large'])\n"
+    )
+    folder = _archive(tmp_path, f"{package}\n")
+    with small_volume(tmp_path / "volumes", "2m") as root:
+        volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(root)})
+        with pytest.raises(RequirementsError, match="no-such"):
+            environment.python_for(_archive(tmp_path, "./no-such-folder\n"), volumes)
+        with pytest.raises(StorageFullError, match=r"No space left[\s\S]* pip said") as raised:
+            environment.python_for(folder, volumes)
+        assert Path(raised.value.path).is_relative_to(root)
