@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.data.files import durable
 from cerebro.data.files.checkpoint_files import outdated
-from cerebro.errors import CheckpointCorruptError, StorageFullError
+from cerebro.errors import CheckpointCorruptError, StorageFullError, VolumeError
 from cerebro.runtime.isolation.process_exit import fork
 from cerebro.runtime.volumes import checkpoint_file
 from cerebro.worker.training.checkpoints.checkpoint import State, load, save
@@ -157,10 +157,27 @@ def test_a_process_that_dies_while_saving_keeps_the_previous_file(tmp_path: Path
 
 
 def test_a_deleted_folder_is_not_recreated(tmp_path: Path) -> None:
-    """A revoked attempt may finish after its experiment was deleted."""
-    with pytest.raises(FileNotFoundError, match="one/fit-1/m00"):
+    """A revoked attempt may finish after its experiment was deleted, or after the volume was unmounted."""
+    with pytest.raises(VolumeError, match="one/fit-1/m00") as raised:
         save(tmp_path, "one/fit-1/m00/u1.pt", state())
+    assert raised.value.path == str(tmp_path / "one/fit-1/m00")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_volume_that_is_not_mounted_loses_no_checkpoint(tmp_path: Path) -> None:
+    """The error is the volume's, so no sub-epoch is undone. One missing file is a lost checkpoint."""
+    folder = tmp_path / "one/fit-1/m00"
+    folder.mkdir(parents=True)
+    reference = save(tmp_path, "one/fit-1/m00/u1.pt", state())
+    (tmp_path / "one").rename(tmp_path / "unmounted")
+    with pytest.raises(VolumeError, match="mounted") as raised:
+        load(tmp_path, reference, CPU)
+    assert raised.value.path == str(tmp_path / "one/fit-1")
+    (tmp_path / "unmounted").rename(tmp_path / "one")
+    assert_equal(load(tmp_path, reference, CPU), state())
+    (tmp_path / reference.name).unlink()
+    with pytest.raises(CheckpointCorruptError, match=r"u1\.pt"):
+        load(tmp_path, reference, CPU)
 
 
 def test_a_full_volume_keeps_the_previous_file_and_reports_the_needed_size(

@@ -52,9 +52,9 @@ def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None
         Reference for verifying the file's bytes.
 
     Raises:
-        FileNotFoundError: the folder is missing: the experiment was deleted.
         SpecError: the user's `checkpoint`, or a module's extra state, contains an object that cannot be loaded.
         StorageFullError: the volume is full; earlier files are unchanged, and the new one is removed.
+        VolumeError: the volume cannot be written now, or the folder is missing.
     """
     state = storable_state(state)
     with opened(root, name, state, in_base) as file:
@@ -70,8 +70,16 @@ def save(root: Path, name: str, state: State, in_base: BaseTensors | None = None
 @contextmanager
 def opened(root: Path, name: str, state: State, in_base: BaseTensors | None = None) -> Iterator[DurableFile]:
     """Open a file for a state, removed without `commit`. Raises as `save`."""
+    path = root / name
     with needs_named(state, in_base):
-        file = DurableFile(root / name, makes_folder=False)
+        try:
+            file = DurableFile(path, makes_folder=False)
+        except FileNotFoundError as error:
+            raise VolumeError.at(
+                f"{path.parent}, the folder of the model's checkpoints, is missing: its experiment was deleted, or the "
+                "volume is not mounted. The work is tried again",
+                path.parent,
+            ) from error
         try:
             yield file
         finally:

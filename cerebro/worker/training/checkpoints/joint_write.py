@@ -51,7 +51,7 @@ def save_together(
 
     Raises:
         RanksDifferError: ranks differ in another value: on all ranks.
-        FileNotFoundError, SpecError: as `checkpoint.save`; on rank 0.
+        SpecError, VolumeError: as `checkpoint.save`; on rank 0.
         StorageFullError: as `checkpoint.save`; on all ranks if the volume was full for any rank's rows.
     """
     rows = _Rows(state, in_base)

@@ -32,6 +32,7 @@ class CheckedFile:
 
     Raises:
         CheckpointCorruptError: the file is missing, or its size or checksum is wrong.
+        VolumeError: the volume cannot be read now, or is not mounted.
     """
 
     def __init__(self, path: Path, reference: CheckpointRef) -> None:
@@ -133,9 +134,19 @@ class CheckedReader(SeekableReader):
 
 @contextmanager
 def unreadable_named(path: Path) -> Iterator[None]:
-    """Turn errors of reading into `CheckpointCorruptError`, or `VolumeError` if the volume cannot be read now."""
+    """Turn errors of reading into `CheckpointCorruptError`, or `VolumeError` if the volume cannot be read now.
+
+    Without the folder of its run, no checkpoint can be read: the volume is not mounted.
+    """
     try:
         with volume_errors_named(path.parent, also=NO_MEMORY):
             yield
     except OSError as cause:
+        run = path.parents[1]
+        if isinstance(cause, FileNotFoundError) and not run.exists():
+            raise VolumeError.at(
+                f"{run}, the folder of the run's checkpoints, is missing. Check if the volume is mounted; the work is "
+                "tried again. If the checkpoints are lost, make the folder: the models then repeat their sub-epochs",
+                run,
+            ) from cause
         raise CheckpointCorruptError(f"checkpoint {path} cannot be read: {cause.strerror}") from cause
