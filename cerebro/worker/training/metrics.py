@@ -11,6 +11,8 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
 from cerebro.contract.metrics import ADVICE, MOST, Terms, mixed, total
 from cerebro.contract.texts import cleaned
 from cerebro.contract.values import has_masked, is_array
@@ -193,6 +195,8 @@ def _number(value: object, function: str, name: str) -> float:
                 "where it has a value"
             )
         plain = cast(Any, value).item()
+    elif isinstance(value, np.integer) and value.dtype.kind in "iu":
+        plain = int(value)  # NumPy compares its integers with floats inexactly
     # NumPy counts a duration as a number, and dates become one.
     is_number = getattr(getattr(value, "dtype", None), "kind", "f") in "biuf"
     if not is_number or not isinstance(plain, numbers.Real):

@@ -152,6 +152,8 @@ def test_scalars_of_all_libraries_are_metrics(value: Any, expected: float) -> No
         (np.ma.array([1.0], mask=[True]), "a masked value for 'm'"),
         (Ratio(np.ma.masked, 1), "a masked value for 'the numerator of m'"),
         (2**53 + 1, "9007199254740993 for 'm', which float64 cannot hold exactly"),
+        (np.int64(2**53 + 1), "9007199254740993 for 'm', which float64"),
+        (np.uint64(2**64 - 1), "18446744073709551615 for 'm', which float64"),
         (torch.tensor(2**53 + 1), "9007199254740993 for 'm', which float64"),
         (Fraction(1, 3), r"Fraction\(1, 3\) for 'm', which float64"),
         (np.longdouble(1) / 3, "for 'm', which float64"),
