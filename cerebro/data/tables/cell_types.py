@@ -77,6 +77,8 @@ def as_type(
         values = present.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None  # nothing casts to null or to a list
+    if pa.types.is_temporal(kind) and pc.any(pc.starts_with(present, "0000-")).as_py():
+        return None  # Python's years begin with 1
     if pa.types.is_floating(kind) and not pc.all(pc.is_finite(values)).as_py():
         return None  # a word, such as nan
     if is_decided and pa.types.is_floating(kind):
