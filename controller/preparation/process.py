@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from cerebro import errors
 from cerebro.contract.base import Contract
@@ -93,7 +94,7 @@ class Preparation:
         answer = _Answer.model_validate_json(said)
         if answer.plan is not None:
             return answer.plan
-        kind = getattr(errors, answer.error, RuntimeError) if answer.error else RuntimeError
+        kind: Any = getattr(errors, answer.error, RuntimeError) if answer.error else RuntimeError
         raise kind.at(answer.message, answer.path) if answer.path else kind(answer.message)
 
     def end(self) -> None:
