@@ -306,7 +306,7 @@ def replay(
                 is_single=tolerance > 0,
             )
             trainee = repeat.train(trained, temporary)
-            reference = trained.sub_epochs[-1].checkpoint
+            reference = trained.sub_epochs[-1].checkpoint.ref()
             saved = checkpoints.load(folder, reference, default_device())
             return ReplayResult(
                 model=trained.id,
@@ -324,7 +324,7 @@ def replay(
             )
 
         for trained in models:
-            folder = connection.files.checkpoints(trained.sub_epochs[-1].checkpoint)
+            folder = connection.files.checkpoints(trained.sub_epochs[-1].checkpoint.ref())
             notify(f"{trained.id}: replaying {len(trained.sub_epochs)} sub-epochs")
             try:
                 yield fork_with_folder(partial(replay_model, trained, folder), f"the replay of {trained.id}")

@@ -224,5 +224,5 @@ def _status(run: Run, model: Model) -> Status:
 def _checkpoint(model: Model, epoch: int | None) -> CheckpointRef | None:
     found = model.epoch_checkpoint(epoch) if epoch else None
     if found is None and model.sub_epochs:
-        found = model.sub_epochs[-1].checkpoint
+        found = model.sub_epochs[-1].checkpoint.ref()
     return None if found is None or found.name in model.checkpoints.removed else found

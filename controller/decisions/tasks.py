@@ -110,7 +110,7 @@ def _train(
     if key.epoch is None or key.partition is None:
         raise IllegalEventError(f"{key} names no sub-epoch")
     model = run.models[key.model or ""]
-    newest = model.sub_epochs[-1].checkpoint if model.sub_epochs else None
+    newest = model.sub_epochs[-1].checkpoint.ref() if model.sub_epochs else None
     terms = model.configs.versions[model.version_for(str(key))]
     return TrainTask(
         **_model_fields(record, state, run, key, terms.hyperparams),
@@ -145,8 +145,8 @@ def verification(
         position=position_of(model, run.plan.partitions, found.number),
         checkpoint=found.start_checkpoint,
         validation=_validation(model, sub_epoch.validated),
-        expected=sub_epoch.checkpoint,
-        metrics=sub_epoch.metrics,
+        expected=sub_epoch.checkpoint.ref(),
+        metrics=sub_epoch.returned.metrics,
         threads=sub_epoch.cores,
         is_exact=is_exact(found, worker),
         spare=tuple(sorted(found.files - needed)),

@@ -18,6 +18,12 @@ from cerebro.contract.tasks.results import CurvePoint
 from cerebro.scheduling.convergence import UNSEEN, Progress, Quantum, Rule, Sample
 from cerebro.scheduling.policies import ByPriorityScore, Policy
 from cerebro.state import CompletedSubEpoch, ExperimentState, Model, Run
+from cerebro.state.models.completed_sub_epoch import (
+    CheckpointFile,
+    MetricCurve,
+    ReturnedMetrics,
+    SubEpochTimings,
+)
 from cerebro.state.models.sub_epochs import EpochSummary
 
 _LOSS = "loss"
@@ -113,7 +119,7 @@ class PriorityScores:
             and self._inputs[number][3] == known.inputs[3]
         )
         if not is_one_more or not reported:
-            reported = next((each.reported for each in _all_shown(model) if each.reported), "")
+            reported = next((each.curve.name for each in _all_shown(model) if each.curve.name), "")
         if not is_one_more:
             known.shown = _Shown()
         if reported != known.reported:
@@ -164,7 +170,7 @@ class _Shown:
         done, trained, seconds, since = self.done, self.trained, self.seconds, self.since
         has_diverged, quanta = self.has_diverged, list(self.quanta)
         for sub_epoch in sub_epochs:
-            took = sub_epoch.compute_s or sub_epoch.ended - sub_epoch.started
+            took = sub_epoch.timings.compute_s or sub_epoch.ended - sub_epoch.started
             start = done / self.total_rows
             samples = tuple(
                 _samples(run, sub_epoch, self.measure, start=start, total_rows=self.total_rows, took=took)
@@ -172,7 +178,7 @@ class _Shown:
             if samples:
                 since = since if quanta else sub_epoch.ended
                 quanta.append(Quantum(samples))
-            is_now = sub_epoch.has_diverged and sub_epoch.reported == self.measure
+            is_now = sub_epoch.curve.has_diverged and sub_epoch.curve.name == self.measure
             if is_now or samples:
                 has_diverged = is_now
             done += sub_epoch.rows
@@ -223,20 +229,13 @@ def _together(epoch: int, known: EpochSummary) -> CompletedSubEpoch:
         attempt=0,
         worker="",
         rows=known.totals.rows,
-        names=known.names,
-        values=known.values,
-        file="",
-        checksum="",
-        size=0,
+        returned=ReturnedMetrics(known.names, known.values),
+        checkpoint=CheckpointFile("", "", 0),
         started=0.0,
         ended=known.shown_at,
-        load_s=0.0,
-        compute_s=known.took_s,
-        save_s=0.0,
+        timings=SubEpochTimings(load_s=0.0, compute_s=known.took_s, save_s=0.0),
         resumed_rows=known.totals.rows - known.trained_rows,
-        reported=known.reported,
-        course=array("d", known.reports).tobytes(),
-        has_diverged=known.has_diverged,
+        curve=MetricCurve(known.reported, array("d", known.reports).tobytes(), known.has_diverged),
     )
 
 
@@ -244,9 +243,9 @@ def _samples(
     run: Run, sub_epoch: CompletedSubEpoch, measure: str, *, start: float, total_rows: int, took: float
 ) -> Iterator[Sample]:
     """Yield the samples of a sub-epoch's metric; smaller is better."""
-    request, found = run.fit_request, sub_epoch.metrics
+    request, found = run.fit_request, sub_epoch.returned.metrics
     name = measure or (request.metric if request.metric in found else _LOSS)
-    points = sub_epoch.points if sub_epoch.reported == name else ()
+    points = sub_epoch.curve.points if sub_epoch.curve.name == name else ()
     if not points and name in found:
         points = (CurvePoint(took / 2, found[name], 1),)
     sign = -1.0 if name == request.metric and request.mode == "max" else 1.0

@@ -50,9 +50,9 @@ def shown_by(sub_epoch: CompletedSubEpoch) -> tuple[int, float, float]:
 
     Without the start of the process and imports, which happen once. Starting ranks counts as fixed.
     """
-    seconds = sub_epoch.compute_s or sub_epoch.ended - sub_epoch.started
+    seconds = sub_epoch.timings.compute_s or sub_epoch.ended - sub_epoch.started
     # Without a worker's times, all is one.
-    fixed_s = sub_epoch.load_s + sub_epoch.save_s if sub_epoch.compute_s else 0.0
+    fixed_s = sub_epoch.timings.load_s + sub_epoch.timings.save_s if sub_epoch.timings.compute_s else 0.0
     return sub_epoch.rows - sub_epoch.resumed_rows, seconds, fixed_s
 
 
@@ -174,7 +174,7 @@ class SubEpochTimes:
             self._observe(*self._noted.popleft())
 
     def _observe(self, model: str, sub_epoch: CompletedSubEpoch) -> None:
-        self._load_s = max(sub_epoch.load_s, _FADING * self._load_s)
+        self._load_s = max(sub_epoch.timings.load_s, _FADING * self._load_s)
         rows, seconds, fixed_s = shown_by(sub_epoch)
         technique = technique_of(sub_epoch.parallel_plan)
         self._estimates.observe(

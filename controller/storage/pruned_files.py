@@ -57,7 +57,7 @@ class Leftovers:
     @classmethod
     def of(cls, volumes: Volumes, experiment: str, run: Run, model: Model) -> Leftovers:
         """Return the files to remove by the log. If the model trains again, its next commit removes the rest."""
-        own_files = {sub_epoch.file for sub_epoch in model.known_sub_epochs}
+        own_files = {sub_epoch.checkpoint.name for sub_epoch in model.known_sub_epochs}
         # Compacted sub-epochs with files kept for verifications or as parent checkpoints.
         own_files.update(
             file
@@ -66,7 +66,8 @@ class Leftovers:
             for file in verification.files
         )
         own_files.update(
-            sub_epoch.file for sub_epoch in run.checkpoints.parent_checkpoints_of(model, run.models)
+            sub_epoch.checkpoint.name
+            for sub_epoch in run.checkpoints.parent_checkpoints_of(model, run.models)
         )
         kept_files = run.kept_checkpoints(model) & own_files
         is_trained_on = model.state is ModelState.ACTIVE or model.busy is not None

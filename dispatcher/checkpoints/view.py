@@ -104,7 +104,7 @@ def _has_checkpoint(run: Run, name: str) -> bool:
     if not model.is_pruned:
         return True
     kept_files = run.kept_checkpoints(model)
-    return any(sub_epoch.file in kept_files for sub_epoch in model.known_sub_epochs)
+    return any(sub_epoch.checkpoint.name in kept_files for sub_epoch in model.known_sub_epochs)
 
 
 def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
@@ -117,7 +117,8 @@ def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
     if run is None or model is None:
         return None
     sub_epochs = chain(model.known_sub_epochs, run.checkpoints.parent_checkpoints_of(model, run.models))
-    return next((sub_epoch.checkpoint for sub_epoch in sub_epochs if sub_epoch.file == name), None)
+    files = (sub_epoch.checkpoint for sub_epoch in sub_epochs)
+    return next((file.ref() for file in files if file.name == name), None)
 
 
 def _model_rows(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
@@ -162,9 +163,9 @@ def _reasons(run: Run, model: Model, sub_epoch: int, *, is_best: bool, is_end: b
         yield "last state" if model.is_trained else "parent of the next sub-epoch"
     if sub_epoch == newest - 1:
         yield "backup of the newest checkpoint"
-    name = model.sub_epochs[sub_epoch].file
+    name = model.sub_epochs[sub_epoch].checkpoint.name
     for young in run.checkpoints.young.values():
-        if young.sub_epochs[young.lineage.sub_epochs - 1].file == name:
+        if young.sub_epochs[young.lineage.sub_epochs - 1].checkpoint.name == name:
             yield f"parent checkpoint of {young.id}"
     if is_end and run.is_validated and model.validation.may_come(model.sub_epochs[sub_epoch].epoch):
         yield "validation pending"

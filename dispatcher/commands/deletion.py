@@ -35,7 +35,7 @@ def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
     for each in state.runs.values():
         for model in each.models.values():
             for sub_epoch in model.kept_sub_epochs[-2:]:
-                if sub_epoch.file in model.checkpoints.removed:
+                if sub_epoch.checkpoint.name in model.checkpoints.removed:
                     continue
                 checkpoints[sub_epoch.checkpoint.name] = sub_epoch.checkpoint.size
     reason = ""

@@ -204,7 +204,9 @@ def _possible_starts(run: Run, model: Model) -> Iterator[Start]:
     yield Start(value=COLD, label="new weights (cold)")
     checkpoints, every = run.kept_checkpoints(model), range(model.completed_epochs, 0, -1)
     ends = [
-        epoch for epoch in every if model.sub_epochs[model.sub_epochs_until(epoch) - 1].file in checkpoints
+        epoch
+        for epoch in every
+        if model.sub_epochs[model.sub_epochs_until(epoch) - 1].checkpoint.name in checkpoints
     ]
     listed = set()
     for at in ("last", "best", *ends):

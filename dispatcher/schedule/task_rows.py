@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.tasks.failures import Failure
+from cerebro.contract.tasks.results import Timings
 from cerebro.state import CompletedSubEpoch, Task, TaskKey
 from cerebro.state.reports import state_words
 from cerebro.state.reports.timeline import TaskAttempt
@@ -89,7 +90,7 @@ def task_row(
         devices: worker -> number of devices; missing workers have one.
     """
     result = task.result if task else None
-    timings = sub_epoch or (result.timings if result else None)
+    timings = sub_epoch.timings if sub_epoch else result.timings if result else Timings()
     return TaskRow(
         key=str(key),
         what=state_words.task(key),
@@ -103,10 +104,10 @@ def task_row(
         worker=attempts[-1].worker if attempts else "",
         rows=sub_epoch.rows if sub_epoch else result.rows if result else 0,
         rows_failed=result.rows_failed if result else 0,
-        start_s=timings.start_s if timings else 0.0,
-        load_s=timings.load_s if timings else 0.0,
-        compute_s=timings.compute_s if timings else 0.0,
-        save_s=timings.save_s if timings else 0.0,
+        start_s=timings.start_s,
+        load_s=timings.load_s,
+        compute_s=timings.compute_s,
+        save_s=timings.save_s,
         failure=task.failure if task else None,
         attempts=tuple(_attempt_row(attempt, devices.get(attempt.worker, 1)) for attempt in attempts),
     )

@@ -97,4 +97,8 @@ def _reached(job: Job, completed_sub_epochs: Sequence[CompletedSubEpoch], sub_ep
     """Return the time when the job reached its goal."""
     number = min(int(job.goal / job.total * sub_epochs), sub_epochs - 1)
     sub_epoch = completed_sub_epochs[number]
-    return sub_epoch.started + sub_epoch.load_s + (job.goal / job.total - number / sub_epochs) * job.total_s
+    return (
+        sub_epoch.started
+        + sub_epoch.timings.load_s
+        + (job.goal / job.total - number / sub_epochs) * job.total_s
+    )

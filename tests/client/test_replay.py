@@ -67,7 +67,7 @@ def test_a_pruned_model_does_not_stop_the_others() -> None:
     story.epoch(1)
     models = [model for model in story.state.runs["fit-1"].models.values() if model.sub_epochs]
     assert by_final_state(models) == (models, [])
-    models[0].checkpoints.removed.add(models[0].sub_epochs[-1].file)
+    models[0].checkpoints.removed.add(models[0].sub_epochs[-1].checkpoint.name)
     assert by_final_state(models) == (models[1:], models[:1])
 
 

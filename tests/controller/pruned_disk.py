@@ -77,7 +77,7 @@ class PrunedDisk:
         self._check()
 
     def of(self, model: Model) -> set[str]:
-        own = {sub_epoch.file for sub_epoch in model.kept_sub_epochs}
+        own = {sub_epoch.checkpoint.name for sub_epoch in model.kept_sub_epochs}
         return {name for name in self.files if name in own or _folder(name) == model.id}
 
     # --- Changes of files ---
@@ -126,7 +126,7 @@ class PrunedDisk:
                 and model.sub_epochs
                 and not self._is_back_at_its_origin(model)
             ):
-                assert model.sub_epochs[-1].file in self.files, f"the next sub-epoch of {model.id}"
+                assert model.sub_epochs[-1].checkpoint.name in self.files, f"the next sub-epoch of {model.id}"
             for name in self.run.kept_checkpoints(model) if not self._loses else ():
                 assert name in self.files, f"{name} is said to be there"
 

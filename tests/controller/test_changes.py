@@ -50,7 +50,7 @@ def check(run: Run) -> None:
     for model in run.models.values():
         for sub_epoch in range(model.lineage.sub_epochs, len(model.sub_epochs)):
             completed, terms = model.sub_epochs[sub_epoch], model.config_of(sub_epoch)
-            told = dict(zip(completed.names, completed.values, strict=True))
+            told = dict(zip(completed.returned.names, completed.returned.values, strict=True))
             assert (told["lr"], told["epochs"]) == (terms.hyperparams["lr"], terms.epochs)
 
 

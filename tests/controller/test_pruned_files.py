@@ -19,7 +19,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.state import Model, ModelState, Run
 from cerebro.state.experiment import fold
 from cerebro.state.models.compaction import compact
-from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
+from cerebro.state.models.completed_sub_epoch import CheckpointFile, ReturnedMetrics
 from cerebro.state.models.progress import Lineage
 from controller.loop.loop import Controller
 from controller.planning import SpawnedProcess
@@ -30,6 +30,7 @@ from research.simulation.scenario import EXPERIMENT as SIMULATED
 from research.simulation.store import VirtualStore
 from tests.controller.searches import fit_of, search_of, simulation
 from tests.controller.test_loop import Nobody
+from tests.state.completed_sub_epochs import COMPLETED
 from tests.waiting import HANG_S
 
 EXPERIMENT = "one"
@@ -61,8 +62,9 @@ class Disk:
         for model in self.run.models.values():
             model.checkpoints.removed = {self._named(model.id, name) for name in model.checkpoints.removed}
             for number, sub_epoch in enumerate(model.sub_epochs):
+                file = sub_epoch.checkpoint
                 model.sub_epochs.recent[number] = sub_epoch._replace(
-                    file=self._named(model.id, sub_epoch.file)
+                    checkpoint=file._replace(name=self._named(model.id, file.name))
                 )
             self._fill(model.id)
 
@@ -84,7 +86,7 @@ class Disk:
                 size=5,
                 ranges=(Range(start=0, size=5, at=0),),
             )
-            self.volumes.checkpoint(sub_epoch.file).write_bytes(layout.encoded())
+            self.volumes.checkpoint(sub_epoch.checkpoint.name).write_bytes(layout.encoded())
         # A savepoint of a failed attempt.
         (folder / f"u{len(found.sub_epochs):05d}-e001-p0000-a1.s000004.pt").touch()
         (folder / f".u{len(found.sub_epochs):05d}-e001-p0000-a2.pt.7-1a.aside").touch()
@@ -135,7 +137,7 @@ def test_a_frozen_weights_file_stays_while_a_checkpoint_names_it(tmp_path: Path)
     """A test still reads the best epoch of this finished model."""
     disk = Disk(tmp_path)
     model = next(each for each in disk.run.models.values() if each.is_pruned)
-    read = model.sub_epochs[-2].file
+    read = model.sub_epochs[-2].checkpoint.name
     left = Leftovers.of(disk.volumes, EXPERIMENT, disk.run, model)
     left = Leftovers(model=model.id, folder=left.folder, keep=frozenset({Path(read).name}), named=left.named)
     left.remove()
@@ -304,10 +306,10 @@ def test_the_parent_checkpoint_of_a_waiting_clone_survives_compaction(tmp_path: 
         lineage=Lineage(parent="m00"),
     )
     clone.inherit(parent, len(parent.sub_epochs))
-    origin = parent.sub_epochs[-1].file
+    origin = parent.sub_epochs[-1].checkpoint.name
     for sub_epoch in trained("m00", partitions, epochs=5).sub_epochs[len(parent.sub_epochs) :]:
         parent.add(sub_epoch)
-    parent.state, parent.checkpoints.removed = ModelState.STOPPED, {parent.sub_epochs[-1].file}
+    parent.state, parent.checkpoints.removed = ModelState.STOPPED, {parent.sub_epochs[-1].checkpoint.name}
     run.models, run.checkpoints.young, run.checkpoints.pruned = (
         {"m00": parent, "m01": clone},
         {"m01": clone},
@@ -327,22 +329,15 @@ def trained(name: str, partitions: tuple[int, ...], *, epochs: int, more: int = 
     model = Model(id=name, hyperparams={"batch_size": 1}, epochs=6, partitions=partitions)
     for sub_epoch in range(epochs * len(partitions) + more):
         model.add(
-            CompletedSubEpoch(
+            COMPLETED._replace(
                 epoch=sub_epoch // len(partitions) + 1,
                 partition=partitions[sub_epoch % len(partitions)],
-                attempt=1,
-                worker="w",
-                rows=3,
-                names=("accuracy",),
-                values=(0.5,),
-                file=f"{EXPERIMENT}/fit-1/{name}/u{sub_epoch:05d}-e001-p0000-a1.pt",
-                checksum="c",
-                size=1,
+                returned=ReturnedMetrics(("accuracy",), (0.5,)),
+                checkpoint=CheckpointFile(
+                    f"{EXPERIMENT}/fit-1/{name}/u{sub_epoch:05d}-e001-p0000-a1.pt", "c", 1
+                ),
                 started=float(sub_epoch),
                 ended=sub_epoch + 1.0,
-                load_s=0.0,
-                compute_s=1.0,
-                save_s=0.0,
             )
         )
     return model

@@ -113,7 +113,7 @@ def test_a_removal_after_a_users_resume_has_no_effect() -> None:
     run = state.runs["fit-1"]
     model = run.models["m01"]
     assert model.state is ModelState.ACTIVE
-    assert not model.checkpoints.removed & {sub_epoch.file for sub_epoch in model.sub_epochs[-2:]}
+    assert not model.checkpoints.removed & {sub_epoch.checkpoint.name for sub_epoch in model.sub_epochs[-2:]}
     assert set(event.files["m01"]) <= run.kept_checkpoints(model)
     others = set(event.files) - {"m01"}
     assert all(run.models[name].checkpoints.removed >= set(event.files[name]) for name in others)

@@ -122,7 +122,7 @@ def test_after_a_search_only_the_best_models_have_checkpoints(name: str, keep: i
     best = disk.run.best_models(keep)
     expected = set()
     for model in best:
-        newest, epoch = model.sub_epochs[-1].file, disk.run.best_epoch(model)
+        newest, epoch = model.sub_epochs[-1].checkpoint.name, disk.run.best_epoch(model)
         assert epoch is not None
         reference = model.epoch_checkpoint(epoch)
         assert reference is not None
@@ -168,7 +168,7 @@ def test_a_parent_checkpoint_stays_while_a_clone_of_a_clone_needs_it() -> None:
     assert len(first.kept_sub_epochs) > 1
     assert not second.kept_sub_epochs
     disk = _disk(made)
-    assert disk.of(run.models["m03"]) == {second.sub_epochs[-1].file}
+    assert disk.of(run.models["m03"]) == {second.sub_epochs[-1].checkpoint.name}
     _check_end(disk)
 
 

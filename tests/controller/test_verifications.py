@@ -77,8 +77,10 @@ def test_a_share_of_the_sub_epochs_is_re_executed_elsewhere_and_is_equal() -> No
         assert result_text(verification) == f"equal to the bit on {verification.reexecutions[0].worker}"
     for body in given:
         sub_epochs = run.models[body.model].sub_epochs
-        assert body.expected == sub_epochs[body.sub_epoch].checkpoint
-        assert body.checkpoint == (sub_epochs[body.sub_epoch - 1].checkpoint if body.sub_epoch else None)
+        assert body.expected == sub_epochs[body.sub_epoch].checkpoint.ref()
+        assert body.checkpoint == (
+            sub_epochs[body.sub_epoch - 1].checkpoint.ref() if body.sub_epoch else None
+        )
         assert (body.epoch, body.partition) == (
             sub_epochs[body.sub_epoch].epoch,
             sub_epochs[body.sub_epoch].partition,

@@ -40,7 +40,7 @@ def check(run: Run, events: Iterable[Event], kvs: KvsClient, volumes: Volumes, r
     assert {sub_epoch for sub_epoch in commits if sub_epoch in sub_epochs} == sub_epochs
     assert sum(commits[sub_epoch] for sub_epoch in sub_epochs) == len(sub_epochs) + redone, commits
     for model in trained:
-        saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint, CPU)
+        saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint.ref(), CPU)
         assert_same(saved, replayed(run, model, kvs, volumes), model.id)
 
 

@@ -121,7 +121,7 @@ def test_a_damaged_frozen_weights_file_is_written_again(lab: Lab, prepared: str)
     assert result.failures() == {}
     run = lab.check(experiment, result.run, redone=2)
     sub_epochs = run.models["m00"].sub_epochs
-    left = {base_of(lab.volumes.checkpoint(sub_epoch.file)) for sub_epoch in sub_epochs[-2:]}
+    left = {base_of(lab.volumes.checkpoint(sub_epoch.checkpoint.name)) for sub_epoch in sub_epochs[-2:]}
     assert len(left) == 1
     assert damaged not in left
     assert sorted(damaged.parent.glob("frozen-*")) == sorted(left)

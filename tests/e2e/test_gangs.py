@@ -130,9 +130,9 @@ def check_weights(lab: Lab, run: Run, folder: Path) -> None:
                 p for sub_epoch in model.sub_epochs if sub_epoch.epoch == epoch for p in sub_epoch.partitions
             ]
             assert sorted(trained) == sorted(run.plan.partitions)
-        trained = checkpoint.load(lab.volumes.checkpoints, model.sub_epochs[-1].checkpoint, "cpu")["models"][
-            0
-        ]
+        trained = checkpoint.load(lab.volumes.checkpoints, model.sub_epochs[-1].checkpoint.ref(), "cpu")[
+            "models"
+        ][0]
         for name, tensor in alone(lab, run, model.id, folder).items():
             torch.testing.assert_close(trained[name], tensor, rtol=1e-5, atol=1e-6)
 

@@ -83,7 +83,7 @@ def weights(lab: Lab, experiment: Experiment, name: str) -> dict[str, list[bytes
         name: [
             weight.numpy().tobytes()
             for weight in checkpoints.load(
-                lab.volumes.checkpoints, run.models[name].sub_epochs[-1].checkpoint, "cpu"
+                lab.volumes.checkpoints, run.models[name].sub_epochs[-1].checkpoint.ref(), "cpu"
             )["models"][0].values()
         ]
         for name in GOOD

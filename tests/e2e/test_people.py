@@ -82,7 +82,7 @@ def test_a_run_with_changed_and_cloned_models_replays_bit_identically(lab: Lab) 
     ] * 4 + [0.002] * 4
     assert [model.completed_epochs for model in run.models.values()] == [4, 3, 3, 1, 1]
     assert clone.lineage.sub_epochs == 3
-    assert clone.sub_epochs[2].checksum == parent.sub_epochs[2].checksum
+    assert clone.sub_epochs[2].checkpoint.checksum == parent.sub_epochs[2].checkpoint.checksum
     told = io.StringIO()
     with redirect_stdout(told):
         assert main(["replay", experiment.name]) == 0

@@ -105,8 +105,8 @@ def test_a_clone_of_a_search_starts_from_its_parents_checkpoint(lab: Lab) -> Non
     for clone in clones:
         parent = run.models[clone.lineage.parent]
         assert (
-            clone.sub_epochs[clone.lineage.sub_epochs - 1].checksum
-            == parent.sub_epochs[clone.lineage.sub_epochs - 1].checksum
+            clone.sub_epochs[clone.lineage.sub_epochs - 1].checkpoint.checksum
+            == parent.sub_epochs[clone.lineage.sub_epochs - 1].checkpoint.checksum
         )
         assert clone.hyperparams["lr"] != parent.hyperparams["lr"]
 
@@ -153,10 +153,10 @@ def check_files(lab: Lab, experiment: Any, run: Run, models: set[str]) -> None:
     """Check that the volume has exactly the logged files, byte for byte."""
     found = {path for path in (lab.volumes.checkpoints / experiment.name).rglob("*") if path.is_file()}
     kept = {
-        sub_epoch.file: sub_epoch.checksum
+        sub_epoch.checkpoint.name: sub_epoch.checkpoint.checksum
         for model in run.models.values()
         for sub_epoch in model.kept_sub_epochs
-        if sub_epoch.file in run.kept_checkpoints(model)
+        if sub_epoch.checkpoint.name in run.kept_checkpoints(model)
     }
     assert found == {lab.volumes.checkpoint(name) for name in kept}
     assert {name.split("/")[2] for name in kept} == models

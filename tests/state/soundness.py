@@ -74,7 +74,7 @@ def assert_counted(run: Run) -> None:
     if isinstance(run.request, FitRequest):
         if not run.is_validated:
             firsts = [m for m in models if m.sub_epochs and m.sub_epochs.knows(0)]
-            assert all(m.returns == m.sub_epochs[0].names for m in firsts)
+            assert all(m.returns == m.sub_epochs[0].returned.names for m in firsts)
         assert not counts.pending
         return
     own = run.tasks.requested()

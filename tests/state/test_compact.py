@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks.gangs import Member
-from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
+from cerebro.state.models.completed_sub_epoch import (
+    CheckpointFile,
+    CompletedSubEpoch,
+    MetricCurve,
+    ReturnedMetrics,
+    SubEpochTimings,
+)
 from cerebro.state.models.sub_epochs import CompletedSubEpochs, EpochSummary, Summaries
+from tests.state.completed_sub_epochs import COMPLETED
 
 _NUMBERS = st.floats(allow_nan=False)
 _COUNTS = st.integers(-(2**63), 2**63 - 1)
@@ -21,25 +28,21 @@ _NAMES = st.lists(st.text(max_size=5), max_size=3).map(tuple)
 
 @st.composite
 def sub_epochs(draw: st.DrawFn) -> CompletedSubEpoch:
-    numbers: dict[str, Any] = {
-        name: draw(_NUMBERS) for name in ("started", "ended", "load_s", "compute_s", "save_s", "start_s")
-    }
-    counts: dict[str, Any] = {
-        name: draw(_COUNTS) for name in ("epoch", "partition", "attempt", "rows", "size", "peak_bytes")
-    }
     return CompletedSubEpoch(
-        **numbers,
-        **counts,
+        epoch=draw(_COUNTS),
+        partition=draw(_COUNTS),
+        attempt=draw(_COUNTS),
         worker=draw(st.text(max_size=5)),
-        names=draw(_NAMES),
-        values=draw(_VECTORS),
-        file=draw(st.text(max_size=9)),
-        checksum=draw(st.text(max_size=9)),
+        rows=draw(_COUNTS),
+        returned=ReturnedMetrics(draw(_NAMES), draw(_VECTORS), draw(_NAMES), draw(_VECTORS)),
+        checkpoint=CheckpointFile(draw(st.text(max_size=9)), draw(st.text(max_size=9)), draw(_COUNTS)),
+        started=draw(_NUMBERS),
+        ended=draw(_NUMBERS),
+        timings=SubEpochTimings(*(draw(_NUMBERS) for _ in SubEpochTimings._fields)),
+        peak_bytes=draw(_COUNTS),
         parallel_plan=draw(_PARALLEL_PLANS),
         other_members=draw(st.sampled_from([(), (Member(worker="b", partition=3, devices=(0, 1)),)])),
-        course=draw(st.binary(max_size=9)),
-        has_diverged=draw(st.booleans()),
-        terms=draw(_VECTORS),
+        curve=MetricCurve(draw(st.text(max_size=5)), draw(st.binary(max_size=9)), draw(st.booleans())),
     )
 
 
@@ -50,9 +53,11 @@ def test_compacted_sub_epochs_keep_values_and_types(found: list[CompletedSubEpoc
     kept = CompletedSubEpochs(recent=list(found))
     kept.compact(compacted, range(compacted))
     assert [*kept] == found
-    assert [list(map(type, sub_epoch)) for sub_epoch in kept] == [
-        list(map(type, sub_epoch)) for sub_epoch in found
-    ]
+    assert [_types(sub_epoch) for sub_epoch in kept] == [_types(sub_epoch) for sub_epoch in found]
+
+
+def _types(value: Any) -> Any:
+    return type(value), [_types(each) for each in value] if isinstance(value, tuple) else []
 
 
 @st.composite
@@ -112,13 +117,6 @@ def test_compacted_summaries_keep_their_values_and_sums(found: list[EpochSummary
 
 def test_compaction_clamps_numbers_to_64_bits() -> None:
     """A worker may report any number; compaction must not fail."""
-    kept = CompletedSubEpochs(recent=[_sub_epoch(peak_bytes=2**70, rows=-(2**70))])
+    kept = CompletedSubEpochs(recent=[COMPLETED._replace(peak_bytes=2**70, rows=-(2**70))])
     kept.compact(1, {0})
     assert (kept[0].peak_bytes, kept[0].rows) == (2**63 - 1, -(2**63))
-
-
-def _sub_epoch(**changes: Any) -> CompletedSubEpoch:
-    told: dict[str, Any] = dict.fromkeys(CompletedSubEpoch._fields, 0.0) | CompletedSubEpoch._field_defaults
-    texts = {"worker": "a", "file": "f", "checksum": "c", "names": (), "values": ()}
-    counts = dict.fromkeys(("epoch", "partition", "attempt", "rows", "size"), 1)
-    return CompletedSubEpoch(**told | texts | counts | changes)

@@ -114,8 +114,8 @@ def assert_same(one: Run, whole: Run) -> None:
     for model, other in zip(one.models.values(), whole.models.values(), strict=True):
         assert (model.epoch, model.remaining, model.due) == (other.epoch, other.remaining, other.due)
         assert len(model.sub_epochs) == len(other.sub_epochs)
-        lost = {sub_epoch.file for sub_epoch in other.sub_epochs} - {
-            sub_epoch.file for sub_epoch in model.known_sub_epochs
+        lost = {sub_epoch.checkpoint.name for sub_epoch in other.sub_epochs} - {
+            sub_epoch.checkpoint.name for sub_epoch in model.known_sub_epochs
         }
         assert one.kept_checkpoints(model) == whole.kept_checkpoints(other) - lost
         assert one.best_epoch(model) == whole.best_epoch(other)
@@ -201,4 +201,4 @@ def assert_best(model: Model, *, validated: bool) -> None:
     needed = model.needed_checkpoints("loss", "min", validated=validated)
     for epoch in range(1, model.completed_epochs + 1):
         if validated and model.validation.may_come(epoch):
-            assert model.sub_epochs[model.sub_epochs_until(epoch) - 1].file in needed
+            assert model.sub_epochs[model.sub_epochs_until(epoch) - 1].checkpoint.name in needed

@@ -28,7 +28,7 @@ def test_a_finished_model_needs_its_last_and_its_best_checkpoint() -> None:
     model = story.run.models["m00"]
     found = list(final_files(story.state))
     assert {each.model for each in found} == {"m00"}
-    assert model.sub_epochs[-1].file in {each.name for each in found}
+    assert model.sub_epochs[-1].checkpoint.name in {each.name for each in found}
     assert {each.name for each in found} <= story.run.kept_checkpoints(model)
     story.state.deletion = DeletionRequested(by="ann")
     assert list(final_files(story.state)) == []

@@ -51,7 +51,7 @@ def test_an_epoch_is_complete_after_any_sets_cover_all_partitions() -> None:
     story.train(1, 1)
     story.train(1, 3)
     assert (model.epoch, model.completed_epochs, len(model.sub_epochs)) == (2, 1, 3)
-    assert model.epoch_checkpoint(1) == model.sub_epochs[-1].checkpoint
+    assert model.epoch_checkpoint(1) == model.sub_epochs[-1].checkpoint.ref()
     assert position_of(model, rows, len(model.sub_epochs)).step == 40
     assert story.run.progress() == (4, 16)
 

@@ -84,7 +84,7 @@ def assert_counted(history: History) -> None:
     waited = (
         (w, v.started, v.begun)
         for v in completed_sub_epochs
-        if v.start_s
+        if v.timings.start_s
         for w, devices in v.places
         for _ in devices
     )
@@ -96,7 +96,7 @@ def assert_counted(history: History) -> None:
             sum(completed.seconds for completed in model.sub_epochs)
         )
         assert model.effort.compute_s == pytest.approx(
-            sum(completed.compute_s for completed in model.sub_epochs)
+            sum(completed.timings.compute_s for completed in model.sub_epochs)
         )
         for mode in ("min", "max"):
             known = naive_scores(model, validated=run.is_validated)
@@ -162,9 +162,11 @@ def naive_scores(model: Model, *, validated: bool) -> dict[int, float]:
             break
         if validated:
             value = model.validation.metrics.get(epoch, {}).get("loss", math.nan)
-        elif all("loss" in sub_epoch.metrics for sub_epoch in sub_epochs):
+        elif all("loss" in sub_epoch.returned.metrics for sub_epoch in sub_epochs):
             rows = sum(sub_epoch.rows for sub_epoch in sub_epochs) or 1
-            value = sum(sub_epoch.metrics["loss"] * sub_epoch.rows for sub_epoch in sub_epochs) / rows
+            value = (
+                sum(sub_epoch.returned.metrics["loss"] * sub_epoch.rows for sub_epoch in sub_epochs) / rows
+            )
         else:
             value = math.nan
         if math.isfinite(value):

@@ -182,7 +182,7 @@ def test_a_lost_checkpoint_reopens_the_previous_sub_epoch() -> None:
     story.train(1, 0, loss=2.0)
     story.train(1, 1)
     assert [completed.attempt for completed in story.model().sub_epochs] == [2, 2]
-    assert story.model().epoch_checkpoint(1) == story.model().sub_epochs[-1].checkpoint
+    assert story.model().epoch_checkpoint(1) == story.model().sub_epochs[-1].checkpoint.ref()
 
 
 def test_a_model_fails_after_losing_its_checkpoint_too_often() -> None:

@@ -159,9 +159,13 @@ def test_an_attempt_started_before_the_time_range_is_completed_from_its_commit()
         past.take(attempt_events(event for event in log if event.time == commit.attempt.ended))
         found = {each.key: each for each in past.window(-math.inf, math.inf)}[commit.key]
         assert found.sub_epoch is not None
-        took = commit.sub_epoch.load_s + commit.sub_epoch.compute_s + commit.sub_epoch.save_s
+        took = (
+            commit.sub_epoch.timings.load_s
+            + commit.sub_epoch.timings.compute_s
+            + commit.sub_epoch.timings.save_s
+        )
         assert found.sub_epoch.ended == commit.sub_epoch.ended
-        assert found.sub_epoch.metrics == commit.sub_epoch.metrics
+        assert found.sub_epoch.returned.metrics == commit.sub_epoch.returned.metrics
         assert (
             found.sub_epoch.started == found.sub_epoch.begun == pytest.approx(commit.sub_epoch.ended - took)
         )

@@ -253,7 +253,7 @@ class Lineage(Story):
         remaining = self.model().remaining
         self.key, self.worker = sub_epoch(self.model().epoch, remaining[number % len(remaining)]), number
         found = self.model().checkpoints.savepoint_of(str(self.key))
-        newest = self.model().sub_epochs[-1].file if self.model().sub_epochs else ""
+        newest = self.model().sub_epochs[-1].checkpoint.name if self.model().sub_epochs else ""
         self.weights = self.files[found.checkpoint.name if found else newest]
         self.done = found.batch if found else 0
         self.start(self.key, number)
@@ -322,7 +322,7 @@ def test_every_batch_of_every_epoch_is_trained_once(story: list[tuple[str, int]]
         told.step(what, number)
     while not told.model().is_trained or told.key is not None:
         told.step("train", 0)
-    weights = told.files[told.model().sub_epochs[-1].file]
+    weights = told.files[told.model().sub_epochs[-1].checkpoint.name]
     assert sorted(weights) == [(e, p, b) for e in (1, 2) for p in (0, 1, 2) for b in range(BATCHES)]
     order = [(completed.epoch, completed.partition) for completed in told.model().sub_epochs]
     assert weights == tuple((e, p, b) for e, p in order for b in range(BATCHES))

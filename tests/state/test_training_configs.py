@@ -28,6 +28,7 @@ from cerebro.contract.tasks.failures import FailureKind
 from cerebro.contract.tasks.gangs import Member
 from cerebro.state import CompletedSubEpoch, Model, ModelState, TaskKey, TaskState, position_of
 from cerebro.state.models.configs import TrainingConfig
+from tests.state.completed_sub_epochs import COMPLETED
 from tests.state.stories import Story, sub_epoch
 
 ROWS = {0: 10, 1: 7, 2: 12}
@@ -173,7 +174,7 @@ class Course:
             if model.id in self.open:
                 assert model.config_of(len(model.sub_epochs)) == self.open[model.id][1][0]
         for young in self.story.run.checkpoints.young.values():
-            origin = young.sub_epochs[young.lineage.sub_epochs - 1].file
+            origin = young.sub_epochs[young.lineage.sub_epochs - 1].checkpoint.name
             assert all(origin in self.story.run.kept_checkpoints(m) for m in self.story.run.models.values())
 
 
@@ -265,7 +266,7 @@ def test_an_outdated_change_is_late_and_has_no_effect(story: Story, case: Any) -
 def test_a_parent_checkpoint_is_kept_until_its_clone_has_committed_twice(story: Story) -> None:
     """Its parent continues and would otherwise remove the checkpoint."""
     story.tell(cloned())
-    origin = story.model("m02").sub_epochs[-1].file
+    origin = story.model("m02").sub_epochs[-1].checkpoint.name
     story.epoch(2, loss=0.1)
     for partition in (0, 1):
         assert origin in story.run.kept_checkpoints(story.model())
@@ -299,24 +300,7 @@ def test_a_change_keeps_the_positions_of_earlier_sub_epochs() -> None:
 
     def completed_sub_epoch(epoch: int, partition: int, *others: int) -> CompletedSubEpoch:
         members = tuple(Member(worker=f"worker-{p}", partition=p) for p in others)
-        return CompletedSubEpoch(
-            epoch,
-            partition,
-            1,
-            "worker-0",
-            1,
-            (),
-            (),
-            "-",
-            "-",
-            1,
-            0.0,
-            1.0,
-            0.0,
-            1.0,
-            0.0,
-            other_members=members,
-        )
+        return COMPLETED._replace(epoch=epoch, partition=partition, other_members=members)
 
     told = []
     for epoch, partition, others in ((1, 1, (2,)), (1, 0, ()), (2, 0, ()), (2, 1, (2,))):

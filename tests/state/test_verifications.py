@@ -25,7 +25,6 @@ from cerebro.contract.tasks.results import TaskResult, VerificationOutcome
 from cerebro.contract.trials import DeviceKind
 from cerebro.errors import IllegalEventError
 from cerebro.state import ModelState, TaskKey, TaskState, epoch_report
-from cerebro.state.models.completed_sub_epoch import CompletedSubEpoch
 from cerebro.state.tasks.verification_texts import lines, result_text
 from cerebro.state.tasks.verifications import (
     Reexecution,
@@ -36,6 +35,7 @@ from cerebro.state.tasks.verifications import (
     judged,
 )
 from cerebro.state.workers import Worker
+from tests.state.completed_sub_epochs import COMPLETED
 from tests.state.stories import DATASET, Story, sub_epoch
 
 
@@ -270,13 +270,10 @@ def test_a_third_worker_decides_which_worker_is_wrong(
 
 
 def made(*reexecutions: Reexecution, resumed_rows: int = 0) -> Verification:
-    completed = CompletedSubEpoch(
-        1, 0, 1, "worker-0", 5, (), (), "u0", "-", 1, 0.0, 1.0, 0.0, 1.0, 0.0, resumed_rows=resumed_rows
-    )
     return Verification(
         sub_epoch=sub_epoch(1, 0),
         number=0,
-        completed=completed,
+        completed=COMPLETED._replace(resumed_rows=resumed_rows),
         start_checkpoint=None,
         hyperparams={},
         arithmetic="",

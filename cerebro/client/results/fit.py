@@ -122,7 +122,7 @@ class FitResult(FitFigures):
 
     def _trained(self, model: Model, epoch: int | None) -> TrainedModel:
         assert epoch is not None
-        reference = model.epoch_checkpoint(epoch) if epoch else model.sub_epochs[-1].checkpoint
+        reference = model.epoch_checkpoint(epoch) if epoch else model.sub_epochs[-1].checkpoint.ref()
         assert reference is not None
         gone = ""
         if reference.name in model.checkpoints.removed:

@@ -243,7 +243,7 @@ def _row(model: str, sub_epoch: int | None, completed: CompletedSubEpoch) -> dic
             "rows": completed.rows,
             "started": completed.started,
             "ended": completed.ended,
-            "process_start": completed.start_s,
+            "process_start": completed.timings.start_s,
             "devices": completed.devices,
             "parallel_plan": (completed.parallel_plan or SINGLE).label,
             "partitions": completed.partitions,
@@ -251,6 +251,6 @@ def _row(model: str, sub_epoch: int | None, completed: CompletedSubEpoch) -> dic
             "peak_bytes": completed.peak_bytes or None,
             "peak_gpu_bytes": completed.peak_gpu_bytes or None,
         },
-        completed.metrics,
+        completed.returned.metrics,
         "metric",
     )

@@ -39,7 +39,7 @@ def parent_refusal(run: Run, new: NewModel) -> str:
             else f"epoch {checkpoint.at} is not complete"
         )
         return f"{at}: model {parent.id} has trained {parent.completed_epochs} epochs; clone it at its last checkpoint"
-    if parent.sub_epochs[sub_epoch - 1].file not in run.kept_checkpoints(parent):
+    if parent.sub_epochs[sub_epoch - 1].checkpoint.name not in run.kept_checkpoints(parent):
         which = {"last": "last checkpoint", "best": "checkpoint of the best epoch"}
         what = which.get(str(checkpoint.at), f"checkpoint of epoch {checkpoint.at}")
         return f"the {what} of {parent.id} is gone: {_available_text(run, parent)}"
@@ -84,7 +84,7 @@ def _available_text(run: Run, parent: Model) -> str:
     epochs = [
         str(e)
         for e in ends
-        if parent.sub_epochs[parent.sub_epochs_until(e) - 1].file in available_checkpoints
+        if parent.sub_epochs[parent.sub_epochs_until(e) - 1].checkpoint.name in available_checkpoints
     ]
     return f"there is its last one{' and that of epoch ' * bool(epochs)}{', '.join(epochs)}"
 

@@ -40,9 +40,9 @@ def compact(
 def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
     sub_epochs, first = model.epoch_sub_epochs(epoch), model.sub_epochs_until(epoch - 1)
     means = mean(sub_epochs)
-    reported = next((completed.reported for completed in sub_epochs if completed.reported), "")
-    reporting = [completed for completed in sub_epochs if reported and completed.reported == reported]
-    took = [completed.compute_s or completed.ended - completed.started for completed in sub_epochs]
+    reported = next((completed.curve.name for completed in sub_epochs if completed.curve.name), "")
+    reporting = [completed for completed in sub_epochs if reported and completed.curve.name == reported]
+    took = [completed.timings.compute_s or completed.ended - completed.started for completed in sub_epochs]
     totals, parallel_plans = totals_of(sub_epochs), _parallel_plans(sub_epochs)
     return EpochSummary(
         returned=tuple(model.returned_in(epoch).items()),
@@ -64,8 +64,8 @@ def _summary(model: Model, epoch: int, rows: Mapping[int, int]) -> EpochSummary:
         peak_bytes=max(completed.peak_bytes for completed in sub_epochs),
         peak_gpu_bytes=max(completed.peak_gpu_bytes for completed in sub_epochs),
         reported=reported,
-        reports=_point([point for completed in reporting for point in completed.points], sum(took)),
-        has_diverged=bool(reporting) and reporting[-1].has_diverged,
+        reports=_point([point for completed in reporting for point in completed.curve.points], sum(took)),
+        has_diverged=bool(reporting) and reporting[-1].curve.has_diverged,
         shown_at=sub_epochs[0].ended,
     )
 

@@ -12,17 +12,84 @@ from cerebro.contract.metrics import Part, Terms
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.tasks.checkpoints import CheckpointRef
 from cerebro.contract.tasks.gangs import Member
-from cerebro.contract.tasks.results import CurvePoint, TaskResult
+from cerebro.contract.tasks.results import Curve, CurvePoint, TaskResult
 from cerebro.state.tasks.keys import TaskKey
 from cerebro.state.tasks.task import Attempt
 
 _Tuple = TypeVar("_Tuple", tuple[str, ...], tuple[int, ...])
 
 
-class CompletedSubEpoch(NamedTuple):
-    """A completed sub-epoch. Times are the store's clock in seconds; `load_s` to `start_s` are the worker's.
+class ReturnedMetrics(NamedTuple):
+    """Metrics from the user's train function."""
 
-    Long runs have very many, so they are flat and share equal parts.
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+    """Values in the order of `names`."""
+    ratios: tuple[str, ...] = ()
+    """Names of the metrics that are ratios."""
+    terms: tuple[float, ...] = ()
+    """Numerator and denominator of each ratio, flat."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Values by name, as a new dict."""
+        return dict(zip(self.names, self.values, strict=True))
+
+    def part(self, rows: int) -> Part:
+        """Return the metrics of `rows` rows in mergeable form."""
+        terms = map(Terms, self.terms[::2], self.terms[1::2])
+        return Part(self.metrics, dict(zip(self.ratios, terms, strict=True)), rows)
+
+
+class CheckpointFile(NamedTuple):
+    """The checkpoint at the end of a sub-epoch; see `CheckpointRef`."""
+
+    name: str
+    checksum: str
+    size: int
+
+    def ref(self) -> CheckpointRef:
+        """Return a new reference."""
+        return CheckpointRef(name=self.name, checksum=self.checksum, size=self.size)
+
+
+class SubEpochTimings(NamedTuple):
+    """Durations in seconds, by the worker's clock."""
+
+    load_s: float
+    compute_s: float
+    save_s: float
+    start_s: float = 0.0
+    """Start of the process, before the sub-epoch's own work."""
+
+
+class MetricCurve(NamedTuple):
+    """Values of a live metric over time."""
+
+    name: str = ""
+    """Name of the metric; empty if the log has no curve."""
+    packed_points: bytes = b""
+    """The points as doubles, to save memory."""
+    has_diverged: bool = False
+    """True if the curve ended in a value that is not finite."""
+
+    @property
+    def points(self) -> tuple[CurvePoint, ...]:
+        """Points as new objects; empty without a curve."""
+        flat = array("d")
+        flat.frombytes(self.packed_points)
+        return tuple(
+            CurvePoint(s, mean, int(n)) for s, mean, n in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        )
+
+
+_NO_CURVE = MetricCurve()
+
+
+class CompletedSubEpoch(NamedTuple):
+    """A completed sub-epoch. `started` and `ended` are seconds of the store's clock.
+
+    Long runs have very many, so they share equal parts.
     """
 
     epoch: int
@@ -30,24 +97,15 @@ class CompletedSubEpoch(NamedTuple):
     attempt: int
     worker: str
     rows: int
-    names: tuple[str, ...]
-    """Metric names, in the order of `values`."""
-    values: tuple[float, ...]
-    file: str
-    """Name of its checkpoint."""
-    checksum: str
-    size: int
+    returned: ReturnedMetrics
+    checkpoint: CheckpointFile
     started: float
     ended: float
-    load_s: float
-    compute_s: float
-    save_s: float
-    start_s: float = 0.0
-    """Seconds of process start before its own work."""
+    timings: SubEpochTimings
     cores: int = 0
     """Threads in use; 0 if unknown."""
     resumed_rows: int = 0
-    """Rows of earlier attempts, which `compute_s` excludes."""
+    """Rows of earlier attempts, which `timings.compute_s` excludes."""
     devices: tuple[int, ...] = (0,)
     """Devices of the worker."""
     peak_bytes: int = 0
@@ -57,16 +115,7 @@ class CompletedSubEpoch(NamedTuple):
     """Use of the devices; `None`: one device, user code as written."""
     other_members: tuple[Member, ...] = ()
     """The other workers of a gang, with their partitions and devices."""
-    reported: str = ""
-    """Name of its live metric, if the log has the curve."""
-    course: bytes = b""
-    """The curve's points as doubles, to save memory."""
-    has_diverged: bool = False
-    """True if the curve ended in a value that is not finite."""
-    ratios: tuple[str, ...] = ()
-    """Names of the metrics that are ratios."""
-    terms: tuple[float, ...] = ()
-    """Numerator and denominator of each ratio, flat."""
+    curve: MetricCurve = _NO_CURVE
     validated: int = 0
     """Epoch of the validation metrics `train` had; 0 without."""
 
@@ -82,17 +131,16 @@ class CompletedSubEpoch(NamedTuple):
             attempt.number,
             sys.intern(attempt.worker),
             result.rows,
-            _shared(tuple(result.metrics)),
-            tuple(result.metrics.values()),
-            checkpoint.name,
-            checkpoint.checksum,
-            checkpoint.size,
+            ReturnedMetrics(
+                _shared(tuple(result.metrics)),
+                tuple(result.metrics.values()),
+                _shared(tuple(result.ratios)),
+                tuple(chain.from_iterable(result.ratios.values())),
+            ),
+            CheckpointFile(checkpoint.name, checkpoint.checksum, checkpoint.size),
             attempt.started,
             attempt.ended,
-            timings.load_s,
-            timings.compute_s,
-            timings.save_s,
-            attempt.start_s,
+            SubEpochTimings(timings.load_s, timings.compute_s, timings.save_s, attempt.start_s),
             result.cores,
             result.resumed_rows,
             _shared(attempt.devices),
@@ -100,11 +148,7 @@ class CompletedSubEpoch(NamedTuple):
             result.peak_gpu_bytes,
             attempt.parallel_plan,
             attempt.other_members,
-            sys.intern(result.curve.name) if result.curve else "",
-            array("d", chain(*result.curve.points)).tobytes() if result.curve else b"",
-            result.curve is not None and result.curve.has_diverged,
-            _shared(tuple(result.ratios)),
-            tuple(chain.from_iterable(result.ratios.values())),
+            _packed_curve(result.curve) if result.curve else _NO_CURVE,
             result.validated,
         )
 
@@ -129,7 +173,7 @@ class CompletedSubEpoch(NamedTuple):
             ended=self.ended,
             outcome="committed",
             has_run=True,
-            start_s=self.start_s,
+            start_s=self.timings.start_s,
             devices=self.devices,
             parallel_plan=self.parallel_plan,
             other_members=self.other_members,
@@ -152,39 +196,19 @@ class CompletedSubEpoch(NamedTuple):
         )
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """Metrics from the user's train function, as a new dict."""
-        return dict(zip(self.names, self.values, strict=True))
-
-    @property
-    def part(self) -> Part:
-        """Metrics in mergeable form."""
-        terms = map(Terms, self.terms[::2], self.terms[1::2])
-        return Part(self.metrics, dict(zip(self.ratios, terms, strict=True)), self.rows)
-
-    @property
-    def checkpoint(self) -> CheckpointRef:
-        """Checkpoint at its end, as a new object."""
-        return CheckpointRef(name=self.file, checksum=self.checksum, size=self.size)
-
-    @property
-    def points(self) -> tuple[CurvePoint, ...]:
-        """Points of its curve, as new objects; empty without a curve."""
-        flat = array("d")
-        flat.frombytes(self.course)
-        return tuple(
-            CurvePoint(s, mean, int(n)) for s, mean, n in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-        )
-
-    @property
     def begun(self) -> float:
         """Time its own work began, after process start."""
-        return self.started + self.start_s
+        return self.started + self.timings.start_s
 
     @property
     def seconds(self) -> float:
         """Seconds from `begun` to the commit."""
         return self.ended - self.begun
+
+
+def _packed_curve(curve: Curve) -> MetricCurve:
+    points = array("d", chain(*curve.points)).tobytes()
+    return MetricCurve(sys.intern(curve.name), points, curve.has_diverged)
 
 
 @lru_cache(maxsize=256)

@@ -33,7 +33,7 @@ def final_files(state: ExperimentState) -> Iterator[FinalFile]:
                 continue
             epoch = run.best_epoch(model)
             best = model.epoch_checkpoint(epoch) if epoch else None
-            names = dict.fromkeys((model.sub_epochs[-1].file, *([best.name] if best else [])))
+            names = dict.fromkeys((model.sub_epochs[-1].checkpoint.name, *([best.name] if best else [])))
             yield from (
                 FinalFile(run.id, model.id, name) for name in names if name not in model.checkpoints.removed
             )

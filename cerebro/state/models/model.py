@@ -148,7 +148,7 @@ class Model:
         self.checkpoints.saved = None
         self.sub_epochs.append(sub_epoch)
         if len(self.sub_epochs) == 1:
-            self.returns = sub_epoch.names
+            self.returns = sub_epoch.returned.names
         self.effort.add(sub_epoch, is_first=self.own_sub_epochs == 1)
         self.progress.add(
             sub_epoch.partitions, num_partitions=len(self.partitions), sub_epochs=len(self.sub_epochs)
@@ -344,7 +344,7 @@ class Model:
     @property
     def is_pruned(self) -> bool:
         """True if the newest checkpoint was removed: nothing can continue this model."""
-        return bool(self.sub_epochs) and self.sub_epochs[-1].file in self.checkpoints.removed
+        return bool(self.sub_epochs) and self.sub_epochs[-1].checkpoint.name in self.checkpoints.removed
 
     @property
     def is_cut_short(self) -> bool:
@@ -431,7 +431,8 @@ class Model:
             return dict(self.summaries[epoch].returned)
         found: dict[str, bool] = {}
         for names, ratios in dict.fromkeys(
-            (sub_epoch.names, sub_epoch.ratios) for sub_epoch in self.epoch_sub_epochs(epoch)
+            (sub_epoch.returned.names, sub_epoch.returned.ratios)
+            for sub_epoch in self.epoch_sub_epochs(epoch)
         ):
             found = {name: name in ratios for name in names} | found
         return found
@@ -453,7 +454,7 @@ class Model:
     def epoch_checkpoint(self, epoch: int) -> CheckpointRef | None:
         """Return the checkpoint at the end of an epoch; `None` before."""
         return (
-            self.sub_epochs[self.progress.ends[epoch - 1] - 1].checkpoint
+            self.sub_epochs[self.progress.ends[epoch - 1] - 1].checkpoint.ref()
             if epoch <= self.completed_epochs
             else None
         )
@@ -530,9 +531,13 @@ class Model:
         ends of epochs that await validation, and the best epoch's. Among inherited ones: only the starting point.
         """
         newest = range(max(len(self.sub_epochs) - 2, self.lineage.sub_epochs - 1, 0), len(self.sub_epochs))
-        names = {self.sub_epochs[sub_epoch].file for sub_epoch in newest if self.sub_epochs.knows(sub_epoch)}
+        names = {
+            self.sub_epochs[sub_epoch].checkpoint.name
+            for sub_epoch in newest
+            if self.sub_epochs.knows(sub_epoch)
+        }
         waiting = self.validation.awaited(self.completed_epochs) if validated else []
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:
             if 0 < epoch <= self.completed_epochs:
-                names.add(self.sub_epochs[self.progress.ends[epoch - 1] - 1].file)
+                names.add(self.sub_epochs[self.progress.ends[epoch - 1] - 1].checkpoint.name)
         return names

@@ -9,7 +9,7 @@ import struct
 from array import array
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, get_type_hints
 
 _Item = TypeVar("_Item", bound=tuple[Any, ...])
 
@@ -24,6 +24,8 @@ Compact: TypeAlias = tuple[tuple[Any, ...], bytes]
 
 class Layout(Generic[_Item]):
     """Byte layout of a class of named tuples. Unlisted fields are shared.
+
+    A field that is itself a named tuple is stored by its own fields, such as `curve.name`.
 
     Args:
         vectors: fields with tuples of floats; the first comes first in the bytes.
@@ -42,7 +44,14 @@ class Layout(Generic[_Item]):
         texts: tuple[str, ...] = (),
         blobs: tuple[str, ...] = (),
     ) -> None:
-        fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # there is no type of named tuples
+        fields: list[str] = []
+        self._nested: list[tuple[slice, type[Any]]] = []
+        for name, field in get_type_hints(kind).items():
+            if parts := getattr(field, "_fields", ()):
+                self._nested.insert(0, (slice(len(fields), len(fields) + len(parts)), field))
+                fields += [f"{name}.{part}" for part in parts]
+            else:
+                fields.append(name)
         own_fields = (*vectors, *floats, *integers, *texts, *blobs)
         self._kind = kind
         self.shared = tuple(name for name in fields if name not in own_fields)
@@ -90,7 +99,10 @@ class Layout(Generic[_Item]):
             part, at = _part(packed, at)
             values.append(part)
         values += shared
-        return self._kind(*[values[place] for place in self._places])
+        fields = [values[place] for place in self._places]
+        for place, kind in self._nested:  # last first, so that the earlier places stay valid
+            fields[place] = [kind(*fields[place])]
+        return self._kind(*fields)
 
 
 def first_vector(found: Compact, place: int) -> float:

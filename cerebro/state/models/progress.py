@@ -43,7 +43,7 @@ class Effort:
         if is_first:
             self.began = sub_epoch.started
         self.trained_s += sub_epoch.seconds
-        self.compute_s += sub_epoch.compute_s
+        self.compute_s += sub_epoch.timings.compute_s
         self.rows += sub_epoch.rows
 
     def remove(self, lost: CompletedSubEpoch, *, was_only: bool) -> None:
@@ -52,7 +52,7 @@ class Effort:
             self.began = self.trained_s = self.compute_s = 0.0
         else:
             self.trained_s -= lost.seconds
-            self.compute_s -= lost.compute_s
+            self.compute_s -= lost.timings.compute_s
         self.rows -= lost.rows
 
 

@@ -110,22 +110,29 @@ _SUMMARIES = Layout(
 )
 _SUB_EPOCHS = Layout(
     CompletedSubEpoch,
-    vectors=("values", "terms"),
-    floats=("started", "ended", "load_s", "compute_s", "save_s", "start_s"),
+    vectors=("returned.values", "returned.terms"),
+    floats=(
+        "started",
+        "ended",
+        "timings.load_s",
+        "timings.compute_s",
+        "timings.save_s",
+        "timings.start_s",
+    ),
     integers=(
         "epoch",
         "partition",
         "attempt",
         "rows",
-        "size",
+        "checkpoint.size",
         "cores",
         "resumed_rows",
         "peak_bytes",
         "peak_gpu_bytes",
         "validated",
     ),
-    texts=("file", "checksum"),
-    blobs=("course",),
+    texts=("checkpoint.name", "checkpoint.checksum"),
+    blobs=("curve.packed_points",),
 )
 _NAMES_AT = _SUMMARIES.shared.index("names")
 
@@ -302,7 +309,7 @@ def totals_of(sub_epochs: Sequence[CompletedSubEpoch]) -> EpochTotals:
     """Return the sums over these sub-epochs."""
     return EpochTotals(
         sum(sub_epoch.ended - sub_epoch.started for sub_epoch in sub_epochs),
-        sum(sub_epoch.compute_s for sub_epoch in sub_epochs),
+        sum(sub_epoch.timings.compute_s for sub_epoch in sub_epochs),
         sum(sub_epoch.rows for sub_epoch in sub_epochs),
     )
 
@@ -311,15 +318,16 @@ def mean(sub_epochs: Sequence[CompletedSubEpoch]) -> dict[str, float]:
     """Return means weighted by rows, and exact ratios, of the metrics that all sub-epochs have."""
     if not sub_epochs:
         return {}
-    if any(sub_epoch.ratios for sub_epoch in sub_epochs):
-        return merged([sub_epoch.part for sub_epoch in sub_epochs], of_no_rows=0.0)
-    names = sub_epochs[0].names
+    returned = [sub_epoch.returned for sub_epoch in sub_epochs]
     weights = [sub_epoch.rows for sub_epoch in sub_epochs]
+    if any(each.ratios for each in returned):
+        return merged([each.part(rows) for each, rows in zip(returned, weights, strict=True)], of_no_rows=0.0)
+    names = returned[0].names
     rows = sum(weights) or 1
-    if len({id(sub_epoch.names) for sub_epoch in sub_epochs}) == 1:
-        columns = list(zip(*[sub_epoch.values for sub_epoch in sub_epochs], strict=True))
+    if len({id(each.names) for each in returned}) == 1:
+        columns = list(zip(*[each.values for each in returned], strict=True))
     else:
-        metrics = [sub_epoch.metrics for sub_epoch in sub_epochs]
+        metrics = [each.metrics for each in returned]
         names = tuple(set(names).intersection(*metrics))
         columns = [tuple(found[name] for found in metrics) for name in names]
     means = [sum(map(mul, column, weights)) / rows for column in columns]

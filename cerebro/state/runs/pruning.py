@@ -138,14 +138,14 @@ def _to_go_on(run: Run, model: Model) -> set[str]:
     """Checkpoints for further training: the newest, and ends of epochs that await validation."""
     ends = range(1, model.completed_epochs + 1)
     waiting = {_end(model, epoch) for epoch in ends if run.is_validated and model.validation.may_come(epoch)}
-    return waiting | {sub_epoch.file for sub_epoch in model.sub_epochs[-1:]}
+    return waiting | {sub_epoch.checkpoint.name for sub_epoch in model.sub_epochs[-1:]}
 
 
 def _origin(model: Model) -> str:
     """The inherited checkpoint that a clone started from."""
-    return model.sub_epochs[model.lineage.sub_epochs - 1].file
+    return model.sub_epochs[model.lineage.sub_epochs - 1].checkpoint.name
 
 
 def _end(model: Model, epoch: int) -> str:
     """The checkpoint at the end of a complete epoch."""
-    return model.sub_epochs[model.sub_epochs_until(epoch) - 1].file
+    return model.sub_epochs[model.sub_epochs_until(epoch) - 1].checkpoint.name

@@ -386,7 +386,7 @@ class Run:
         return (
             needed
             | {
-                young.sub_epochs[young.lineage.sub_epochs - 1].file
+                young.sub_epochs[young.lineage.sub_epochs - 1].checkpoint.name
                 for young in self.checkpoints.young.values()
             }
             | self.verifications.needed(model.id, but=but)

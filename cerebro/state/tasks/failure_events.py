@@ -122,7 +122,10 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
     _roll_back(failure, run, model)
     if model.is_pruned:
         # No sub-epoch can start from a removed checkpoint: go back to an available one.
-        while len(model.sub_epochs) > model.lineage.sub_epochs and model.sub_epochs[-1].file not in there:
+        while (
+            len(model.sub_epochs) > model.lineage.sub_epochs
+            and model.sub_epochs[-1].checkpoint.name not in there
+        ):
             if not _roll_back(failure, run, model):
                 return
 

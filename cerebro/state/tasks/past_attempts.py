@@ -128,13 +128,14 @@ class PastAttempts:
             attempt.start_s = min(max(0.0, event.start_s), attempt.ended - attempt.started)
         elif sub_epoch is not None:
             # Without process start: nothing bounds the worker's value.
-            took = sub_epoch.load_s + sub_epoch.compute_s + sub_epoch.save_s
-            attempt.started, attempt.has_run = event.time - took, True
+            took = sub_epoch.timings
+            attempt.started = event.time - (took.load_s + took.compute_s + took.save_s)
+            attempt.has_run = True
         if sub_epoch is None:
             return
         found.sub_epoch = sub_epoch._replace(
             started=attempt.started,
-            start_s=attempt.start_s,
+            timings=sub_epoch.timings._replace(start_s=attempt.start_s),
             devices=attempt.devices,
             parallel_plan=attempt.parallel_plan,
             other_members=attempt.other_members,

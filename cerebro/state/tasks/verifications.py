@@ -104,7 +104,7 @@ class Verification:
     def files(self) -> frozenset[str]:
         """Checkpoints it needs while open."""
         return frozenset(
-            {self.completed.file, *([self.start_checkpoint.name] if self.start_checkpoint else [])}
+            {self.completed.checkpoint.name, *([self.start_checkpoint.name] if self.start_checkpoint else [])}
         )
 
 
@@ -229,7 +229,7 @@ def observe_commit(
             sub_epoch=sub_epoch,
             number=number,
             completed=completed,
-            start_checkpoint=model.sub_epochs[number - 1].checkpoint if number else None,
+            start_checkpoint=model.sub_epochs[number - 1].checkpoint.ref() if number else None,
             hyperparams=model.hyperparams_of(number),
             arithmetic=arithmetic_of(workers[completed.worker]),
             selected_after=committed,

@@ -98,7 +98,7 @@ def test_a_run_with_drop_last_counts_its_steps_and_is_replayed(tmp_path: Path) -
         while not model.is_trained:
             body = next_task(story, model.remaining[0])
             story.do(sub_epoch(body.epoch, body.partition), body.partition, handler.handle(body, 1))
-    saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint, "cpu")
+    saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint.ref(), "cpu")
     per_epoch = sum(rows // 10 for rows in sizes.values())
     assert set(saved["checkpoint"]["rows"]) == {10}
     assert saved["checkpoint"]["steps"] == [(step, 3 * per_epoch) for step in range(3 * per_epoch)]

@@ -89,7 +89,7 @@ def test_steps_continue_across_sub_epochs_and_are_replayed(
         assert isinstance(body, TrainTask)
         handler._context.cores = body.partition + 1
         story.do(key, body.partition, handler.handle(body, 1))
-    saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint, "cpu")
+    saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint.ref(), "cpu")
 
     notes = saved["checkpoint"]["notes"]
     per_epoch = sum(-(-rows // BATCH) for rows in sizes.values())

@@ -23,6 +23,7 @@ from cerebro.state import CompletedSubEpoch, Model
 from cerebro.usercode.encoding import encode
 from cerebro.worker.training.checkpoints.comparison import differences
 from cerebro.worker.training.ranks.repetition import Repeat
+from tests.state.completed_sub_epochs import COMPLETED
 
 DDP = ParallelPlan(technique="ddp", size=2)
 
@@ -48,25 +49,7 @@ class Small(SubEpochSpec):
 
 def completed_sub_epoch(epoch: int, parallel_plan: ParallelPlan | None) -> CompletedSubEpoch:
     """Return a committed sub-epoch; unused numbers are arbitrary."""
-    return CompletedSubEpoch(
-        epoch,
-        0,
-        1,
-        "worker-0",
-        13,
-        (),
-        (),
-        "-",
-        "-",
-        1,
-        0.0,
-        1.0,
-        0.0,
-        1.0,
-        0.0,
-        cores=1,
-        parallel_plan=parallel_plan,
-    )
+    return COMPLETED._replace(epoch=epoch, rows=13, cores=1, parallel_plan=parallel_plan)
 
 
 def trained(folder: Path, *parallel_plans: ParallelPlan | None, is_single: bool = False) -> Any:

@@ -170,7 +170,7 @@ def test_train_and_replay_use_the_newest_validation(tmp_path: Path, seed: int) -
     assert [completed_sub_epoch.validated - 1 for completed_sub_epoch in model.sub_epochs] == [
         -1 if had is None else had[0] for had in expected
     ]
-    saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint, "cpu")
+    saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint.ref(), "cpu")
     assert saved["checkpoint"]["had"] == expected
     assert (
         list(comparison.differences(repeated(story, model, volumes_in(tmp_path), sizes, tmp_path), saved))
@@ -207,5 +207,5 @@ def test_a_growing_validation_loss_reduces_the_rate(tmp_path: Path) -> None:
             story.do(sub_epoch(body.epoch, body.partition), body.partition, handler.handle(body, 1))
             if not model.progress.trained % WORKERS:
                 model.validate(model.completed_epochs, {"loss": float(model.completed_epochs)})
-    saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint, "cpu")
+    saved = checkpoints.load(volumes.checkpoints, model.sub_epochs[-1].checkpoint.ref(), "cpu")
     assert saved["checkpoint"]["rates"] == [0.1, 0.1, 0.1, 0.1, 0.05, 0.05]

@@ -77,7 +77,7 @@ class Trained:
             sub_epoch=completed.key("fit-1", "m00"),
             number=number,
             completed=completed,
-            start_checkpoint=before.checkpoint if number else None,
+            start_checkpoint=before.checkpoint.ref() if number else None,
             hyperparams=self.model.hyperparams_of(number),
             arithmetic=arithmetic,
             selected_after=number + 1,
@@ -124,7 +124,11 @@ def test_reexecutions_are_bit_identical_and_write_nothing(trained: Trained) -> N
         result = trained.reexecution(number)
         assert result.verification is not None
         assert (result.verification.is_exact, result.verification.differences) == (True, ())
-        assert (result.metrics, result.rows, result.checkpoint) == (completed.metrics, completed.rows, None)
+        assert (result.metrics, result.rows, result.checkpoint) == (
+            completed.returned.metrics,
+            completed.rows,
+            None,
+        )
         digests.add(result.verification.digest)
     assert len(digests) == len(trained.model.sub_epochs)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before

@@ -43,7 +43,7 @@ class DeviceTime:
         for worker, devices in sub_epoch.places:
             self.trained_s[worker] = self.trained_s.get(worker, 0.0) + sub_epoch.seconds * len(devices)
             self.sub_epochs[worker] += 1
-            if sub_epoch.start_s:
+            if sub_epoch.timings.start_s:
                 self.starts += [(worker, sub_epoch.started, sub_epoch.begun)] * len(devices)
 
     def remove(self, lost: CompletedSubEpoch) -> None:
@@ -53,7 +53,7 @@ class DeviceTime:
             self.sub_epochs[worker] -= 1
             if not self.sub_epochs[worker]:
                 del self.sub_epochs[worker], self.trained_s[worker]
-            for _ in devices if lost.start_s else ():
+            for _ in devices if lost.timings.start_s else ():
                 self.starts.remove((worker, lost.started, lost.begun))
 
     def compact(self, sub_epoch: CompletedSubEpoch, workers: Mapping[str, Worker], *, since: float) -> None:
