@@ -64,13 +64,13 @@ class Priors:
         self._code, self._dataset = code, dataset
         this = SubEpochKey.of(code=code, dataset=dataset, hyperparams={}, device=None)
         self._paces = _paces(known, here)
-        rows_of: dict[str, list[tuple[SubEpochKey, SubEpochHistory]]] = {}
+        on_present: dict[str, list[tuple[SubEpochKey, SubEpochHistory]]] = {}
+        on_absent: dict[str, list[tuple[SubEpochKey, SubEpochHistory]]] = {}
         for key, row in known:
-            if key[:2] == this[:2] and key.device in here:
+            if key[:2] == this[:2]:
+                rows_of = on_present if key.device in here else on_absent
                 rows_of.setdefault(key.hyperparams, []).append((key, row))
-        for key, row in known:
-            if key[:2] == this[:2] and key.hyperparams not in rows_of:
-                rows_of[key.hyperparams] = [(key, row)]
+        rows_of = on_absent | on_present
         self._by_hyperparams = {
             name: _mean(each, self._paces, sum(row.sub_epochs for _, row in each))
             for name, each in rows_of.items()

@@ -248,6 +248,15 @@ def test_any_history_gives_finite_times(
     assert all(math.isfinite(found.slowness(device)) for device in (FAST, SLOW))
 
 
+def test_a_prior_from_absent_devices_uses_all_rows() -> None:
+    """Each kind of device counts, corrected for its slowness."""
+    other = DeviceKind(kind="gpu", name="other")
+    found = made({key(0, SLOW): row(1.0, 3.0), key(0, other): row(3.0, 5.0)}).of({"batch_size": 1, "n": 0})
+    assert found is not None
+    assert found.log_rate == pytest.approx(2.0, abs=0.1)
+    assert (found.fixed_s, found.sub_epochs) == (2.0, 8.0)
+
+
 def test_a_history_predicts_times_before_the_first_sub_epoch(log: tuple[Event, ...]) -> None:
     """Expected times match actual ones; without a history, models are equal and have no forecast."""
     history = history_of(log)
