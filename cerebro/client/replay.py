@@ -43,10 +43,6 @@ from cerebro.state import ExperimentState, Model, Run, RunState
 from cerebro.usercode.encoding import decode
 from cerebro.usercode.fitted import read_fitted, restore_fitted
 from cerebro.worker.agent.environment import archive_folder, python_for
-from cerebro.worker.training.checkpoints import checkpoint as checkpoints
-from cerebro.worker.training.checkpoints import comparison
-from cerebro.worker.training.ranks.repetition import Repeat
-from cerebro.worker.training.sub_epoch import default_device, rounds_at_random
 
 Result = TypeVar("Result")
 
@@ -211,6 +207,17 @@ def by_final_state(models: Sequence[Model]) -> tuple[list[Model], list[Model]]:
     return [m for m in models if not m.is_pruned], [m for m in models if m.is_pruned]
 
 
+def _with_final_state(models: Sequence[Model], where: str, notify: Callable[[str], None]) -> list[Model]:
+    kept, pruned = by_final_state(models)
+    if pruned:
+        names = ", ".join(each.id for each in pruned)
+        reason = f"the search deleted the final checkpoint of {names}, so there is no state to compare"
+        if not kept:
+            raise ConflictError(f"nothing to replay in {where}: {reason}")
+        notify(f"not replayed: {reason}")
+    return kept
+
+
 def replay(
     connection: Connection,
     experiment: str,
@@ -242,6 +249,12 @@ def replay(
         DataError: a partition cannot be rebuilt.
         Exception: user code failed, and only one model is replayed. For several, see `ReplayResult.failure`.
     """
+    # Here, so that a process that only starts another one does not import torch.
+    from cerebro.worker.training.checkpoints import checkpoint as checkpoints
+    from cerebro.worker.training.checkpoints import comparison
+    from cerebro.worker.training.ranks.repetition import Repeat
+    from cerebro.worker.training.sub_epoch import default_device, rounds_at_random
+
     record = connection.kvs.experiment(experiment)
     state = Session(connection, record).state()
     fit, models = choose_models(state, run, model)
@@ -249,13 +262,7 @@ def replay(
         notify(f"reading the whole log of {experiment}, because older sub-epochs of {fit.id} are compacted")
         state = Session(connection, record, is_whole=True).state()
         fit, models = choose_models(state, run, model)
-    models, pruned = by_final_state(models)
-    if pruned:
-        names = ", ".join(each.id for each in pruned)
-        reason = f"the search deleted the final checkpoint of {names}, so there is no state to compare"
-        if not models:
-            raise ConflictError(f"nothing to replay in {fit.id} of experiment {experiment!r}: {reason}")
-        notify(f"not replayed: {reason}")
+    models = _with_final_state(models, f"{fit.id} of experiment {experiment!r}", notify)
     request = fit.request
     assert isinstance(request, FitRequest)
     plan = fit.plan
