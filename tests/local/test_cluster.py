@@ -23,10 +23,17 @@ from tests.local.fakes import STUBBORN, Fake
 
 
 def test_a_second_start_joins_the_first(make_cluster: MakeCluster) -> None:
+    """The cluster runs independently of the process that started it. Another number of workers is an error."""
     fake = make_cluster(Fake(name="one"))
-    first = fake.start()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    first = fake.start(workers=3)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert _parent_of(first.supervisor.pid) != os.getpid()
     assert fake.start() == first
+    assert fake.start(workers=3) == first
     assert cluster.join(fake.home.path) == first
+    with pytest.raises(ClusterError, match="runs with 3 workers, not 2"):
+        fake.start(workers=2)
 
 
 def test_concurrent_starts_create_one_cluster(make_cluster: MakeCluster) -> None:
@@ -89,33 +96,19 @@ def test_joining_a_missing_cluster_names_the_start_command(tmp_path: Path) -> No
         cluster.join(tmp_path / "empty")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"version": "0.0.1"}, r"runs Cerebro 0\.0\.1 .* this is Cerebro .*cerebro down"),
-        ({"python_version": "3.8.1"}, r"runs Python 3\.8\.1 .* this is Python 3\..*cerebro down"),
-    ],
-)
-def test_a_cluster_of_another_version_is_not_joined(
-    make_cluster: MakeCluster, change: dict[str, str], message: str
-) -> None:
+def test_a_cluster_of_another_version_is_not_joined(make_cluster: MakeCluster) -> None:
     """The error names both versions and the remedy."""
     fake = make_cluster(Fake(name="one"))
-    _alter(fake.home, fake.start(), **change)
-    with pytest.raises(ClusterError, match=message):
-        fake.start()
-    with pytest.raises(ClusterError, match=message):
-        cluster.join(fake.home.path)
-
-
-def test_another_number_of_workers_is_an_error(make_cluster: MakeCluster) -> None:
-    """A start without a number joins the running cluster."""
-    fake = make_cluster(Fake(name="one"))
-    fake.start(workers=3)
-    with pytest.raises(ClusterError, match="runs with 3 workers, not 2"):
-        fake.start(workers=2)
-    assert fake.start().workers == 3
-    assert fake.start(workers=3).workers == 3
+    info = fake.start()
+    for change, message in (
+        ({"version": "0.0.1"}, r"runs Cerebro 0\.0\.1 .* this is Cerebro .*cerebro down"),
+        ({"python_version": "3.8.1"}, r"runs Python 3\.8\.1 .* this is Python 3\..*cerebro down"),
+    ):
+        _alter(fake.home, info, **change)
+        with pytest.raises(ClusterError, match=message):
+            fake.start()
+        with pytest.raises(ClusterError, match=message):
+            cluster.join(fake.home.path)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +143,13 @@ def test_an_invalid_setting_is_refused_before_services_start(
     assert fake.home.read() is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"home": 3}', '{"services": [1], "supervisor": {}}'])
-def test_a_record_that_cannot_be_read_is_none(make_cluster: MakeCluster, text: str) -> None:
+def test_a_record_that_cannot_be_read_is_none(make_cluster: MakeCluster) -> None:
     """A power failure may truncate the file; the cluster must still start."""
     fake = make_cluster(Fake(name="one"))
     fake.home.create()
-    fake.home.record.write_text(text)
-    assert fake.home.read() is None
+    for text in ("", "{", "[]", '{"home": 3}', '{"services": [1], "supervisor": {}}'):
+        fake.home.record.write_text(text)
+        assert fake.home.read() is None
     assert fake.start().state == "ready"
 
 
@@ -176,15 +169,6 @@ def test_a_start_that_is_interrupted_leaves_nothing(make_cluster: MakeCluster) -
         starting.send_signal(signal.SIGINT)
     assert find_running(fake.home) is None
     assert processes.marked(fake.home.path) == ()
-
-
-def test_a_start_leaves_no_descriptor_and_no_child(make_cluster: MakeCluster) -> None:
-    """The cluster runs independently of the process that started it."""
-    fake = make_cluster(Fake(name="one"))
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    info = fake.start()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-    assert _parent_of(info.supervisor.pid) != os.getpid()
 
 
 def _alter(home: ClusterHome, info: ClusterInfo, **change: object) -> None:

@@ -89,7 +89,7 @@ def nothing(group: object) -> None:
 def _start(number: int) -> tuple[Any, Connection]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["tests.techniques.ranks", "torch._dynamo", "cerebro.worker.training.ranks.grouped"]
+        ["tests.techniques.ranks", "torch._dynamo", "tests.techniques.cases", "tests.trial_runner.sub_epochs"]
     )
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True, name=f"rank-{number}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.failure_rules import FailureRule
 from cerebro.contract.records import Locator, Locators
@@ -17,37 +15,35 @@ class Columns(ETLSpec):
     """A spec that preprocesses no rows."""
 
 
-@pytest.mark.parametrize(
-    ("do", "kind", "may_be"),
-    [
-        ("ecc", FailureKind.DEVICE, False),
-        ("illegal", FailureKind.USER_ERROR, True),
-        ("aborted by ecc", FailureKind.DEVICE, False),
-        ("raise", FailureKind.USER_ERROR, False),
-        ("crash", FailureKind.CRASH, False),
-    ],
-)
-def test_a_failure_names_the_machine_as_its_cause(
-    agents: Agents, do: str, kind: FailureKind, may_be: bool
-) -> None:
-    """Its cause is certain, possible or excluded."""
-    agents.start()
-    failed = agents.end_of(agents.give(0, do))
-    assert isinstance(failed, TaskFailed)
-    assert (failed.failure.kind, failed.failure.may_be_device) == (kind, may_be)
-    assert isinstance(agents.end_of(agents.give(1, "work")), TaskCommitted)
+ENDS = {
+    "raise": (FailureKind.USER_ERROR, False, True),
+    "ecc": (FailureKind.DEVICE, False, False),
+    "illegal": (FailureKind.USER_ERROR, True, False),
+    "aborted by ecc": (FailureKind.DEVICE, False, False),
+    "crash": (FailureKind.CRASH, False, False),
+}
+"""Behaviour of user code -> kind of failure, True if it may be the device's fault, True if the process is reused."""
 
 
-@pytest.mark.parametrize("do", ["ecc", "illegal"])
-def test_a_process_that_used_a_broken_device_is_not_reused(agents: Agents, do: str) -> None:
-    """Later calls in it would fail too. Other errors keep the process."""
+def test_a_failure_names_the_machine_as_its_cause(agents: Agents) -> None:
+    """Its cause is certain, possible or excluded. A process that used a broken device is not reused.
+
+    Later calls in it would fail too. An ordinary error keeps the process, which forks one for each task.
+    """
     agents.start()
-    pids = []
-    for partition, what in enumerate(("pid", "raise", "pid", do, "pid")):
-        agents.end_of(agents.give(partition, what))
-        if what == "pid":
-            pids.append(agents.log(partition).split("process ")[1].split()[0])
-    assert pids[0] == pids[1] != pids[2]
+
+    def process(partition: int) -> str:
+        assert isinstance(agents.end_of(agents.give(partition, "pid")), TaskCommitted)
+        return agents.log(partition).split("process ")[1].split()[0]
+
+    before = process(0)
+    for number, (do, (kind, may_be, is_reused)) in enumerate(ENDS.items(), 1):
+        failed = agents.end_of(agents.give(10 * number, do))
+        assert isinstance(failed, TaskFailed)
+        assert (failed.failure.kind, failed.failure.may_be_device) == (kind, may_be)
+        after = process(10 * number + 1)
+        assert (after == before) == is_reused, do
+        before = after
 
 
 def test_a_sub_epochs_failure_is_judged_by_the_clusters_rules_before_its_runs(agents: Agents) -> None:

@@ -7,8 +7,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks.failures import FailureKind
 from cerebro.runtime.volumes import Volumes, checkpoint_file
@@ -24,18 +22,19 @@ def terminate(process: Forked | subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("do", ["batches", "careful", "greedy", "confused"])
-def test_the_running_task_is_preempted_at_its_next_batch(agents: Agents, do: str) -> None:
+def test_running_tasks_are_preempted_at_their_next_batch(agents: Agents) -> None:
     """This holds even if user code catches the preemption, or returns or raises something else."""
-    process = agents.start(grace_s=LONG_S)
-    key = agents.give(0, do)
-    pid = agents.begun(0)
+    behaviours = ("batches", "careful", "greedy", "confused")
+    process = agents.start(grace_s=LONG_S, devices=len(behaviours))
+    keys = [agents.give(number, do, devices=(number,)) for number, do in enumerate(behaviours)]
+    pids = [agents.begun(number) for number in range(len(keys))]
     terminate(process)
-    kind, message = agents.failure(key)
-    assert kind is FailureKind.PREEMPTED
-    assert message.startswith("SIGTERM: worker-0 was asked to end; it was left between two batches")
+    for key in keys:
+        kind, message = agents.failure(key)
+        assert kind is FailureKind.PREEMPTED
+        assert message.startswith("SIGTERM: worker-0 was asked to end; it was left between two batches")
     assert process.wait(LIMIT_S) == 0
-    assert not is_running(pid)
+    assert not any(map(is_running, pids))
     assert not [event for event in agents.bench.log() if isinstance(event, TaskCommitted)]
 
 

@@ -6,8 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.parallel_plans import ParallelPlan
 from cerebro.contract.rest import api
@@ -66,57 +64,32 @@ def test_the_next_sub_epoch_of_a_group_starts_before_the_store_has_answered(agen
     done(agents, second, 1)
 
 
-@pytest.mark.parametrize(
-    ("do", "kind", "rank", "says"),
-    [
-        ("wait|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
-        pytest.param(
-            "crash|wait",
-            FailureKind.CRASH,
-            0,
-            "rank 0 of 2 (device 0): the process ended by signal SIGKILL",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "lost|crash",
-            FailureKind.CRASH,
-            1,
-            "rank 1 of 2 (device 1): the process ended by signal SIGKILL",
-            marks=pytest.mark.slow,
-        ),
-        ("lost|raise", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): ValueError: boom"),
-        ("wait|memory", FailureKind.OUT_OF_MEMORY, 1, "rank 1 of 2 (device 1): MemoryError: no more"),
-        pytest.param(
-            "wait|exit",
-            FailureKind.USER_ERROR,
-            1,
-            "rank 1 of 2 (device 1): user code called exit(3)",
-            marks=pytest.mark.slow,
-        ),
-        ("lost|lost", FailureKind.CRASH, None, "lost its connection to another rank, which did not say why"),
-        pytest.param(
-            "wait|preempt",
-            FailureKind.USER_ERROR,
-            None,
-            "user code raised PreemptedError",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_the_first_to_fail_ends_all_and_is_named(
-    agents: Agents, do: str, kind: FailureKind, rank: int | None, says: str
-) -> None:
+ENDS = [
+    ("wait|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
+    ("lost|crash", FailureKind.CRASH, 1, "rank 1 of 2 (device 1): the process ended by signal SIGKILL"),
+    ("lost|raise", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): ValueError: boom"),
+    ("wait|memory", FailureKind.OUT_OF_MEMORY, 1, "rank 1 of 2 (device 1): MemoryError: no more"),
+    ("wait|exit", FailureKind.USER_ERROR, 1, "rank 1 of 2 (device 1): user code called exit(3)"),
+    ("lost|lost", FailureKind.CRASH, None, "lost its connection to another rank, which did not say why"),
+    ("wait|preempt", FailureKind.USER_ERROR, None, "user code raised PreemptedError"),
+]
+"""Behaviour of each rank -> the failure's kind, rank and part of its message."""
+
+
+def test_the_first_to_fail_ends_all_and_is_named(agents: Agents) -> None:
     """A rank that only lost its peer is not blamed. The next sub-epoch gets new processes."""
     agents.start(devices=2)
-    done(agents, give(agents, 0, "wait"), 0)
-    pids = [agents.begun(0, number) for number in BOTH]
-    failure = failure_of(agents, give(agents, 1, do))
-    assert (failure.kind, says in failure.message) == (kind, True), failure.message
-    if rank is not None:
-        assert failure.rank == rank
-    assert failure.is_by_parallel_plan
-    assert not any(map(is_running, pids))
-    done(agents, give(agents, 2, "work"))
+    for number, (do, kind, rank, says) in enumerate(ENDS):
+        before, failing = 2 * number, 2 * number + 1
+        done(agents, give(agents, before, "wait"), before)
+        pids = [agents.begun(before, each) for each in BOTH]
+        failure = failure_of(agents, give(agents, failing, do))
+        assert (failure.kind, says in failure.message) == (kind, True), failure.message
+        if rank is not None:
+            assert failure.rank == rank
+        assert failure.is_by_parallel_plan
+        assert not any(map(is_running, pids))
+    done(agents, give(agents, 2 * len(ENDS), "work"))
 
 
 def _folders(root: Path) -> set[str]:
@@ -139,16 +112,16 @@ def test_the_next_process_of_a_worker_clears_its_rendezvous_folder(agents: Agent
     until(lambda: not _folders(places.parent.parent) & left, "it is removed")
 
 
-@pytest.mark.parametrize("rank", BOTH)
-def test_the_death_of_a_rank_ends_the_attempt(agents: Agents, rank: int) -> None:
+def test_the_death_of_a_rank_ends_the_attempt(agents: Agents) -> None:
     """The hang timeout would be much later; `benchmarks techniques` measures the delay."""
     agents.start(devices=2)
-    key = give(agents, 0, "wait")
-    pids = [agents.begun(0, number) for number in BOTH]
-    os.kill(pids[rank], signal.SIGKILL)
-    failure = failure_of(agents, key)
-    assert (failure.kind, failure.rank) == (FailureKind.CRASH, rank)
-    assert not any(map(is_running, pids))
+    for rank in BOTH:
+        key = give(agents, rank, "wait")
+        pids = [agents.begun(rank, number) for number in BOTH]
+        os.kill(pids[rank], signal.SIGKILL)
+        failure = failure_of(agents, key)
+        assert (failure.kind, failure.rank) == (FailureKind.CRASH, rank)
+        assert not any(map(is_running, pids))
 
 
 def test_ranks_stop_at_the_same_batch_and_are_reused(agents: Agents) -> None:
