@@ -208,14 +208,14 @@ def by_final_state(models: Sequence[Model]) -> tuple[list[Model], list[Model]]:
 
 
 def _with_final_state(models: Sequence[Model], where: str, notify: Callable[[str], None]) -> list[Model]:
-    kept, pruned = by_final_state(models)
+    comparable, pruned = by_final_state(models)
     if pruned:
         names = ", ".join(each.id for each in pruned)
         reason = f"the search deleted the final checkpoint of {names}, so there is no state to compare"
-        if not kept:
+        if not comparable:
             raise ConflictError(f"nothing to replay in {where}: {reason}")
         notify(f"not replayed: {reason}")
-    return kept
+    return comparable
 
 
 def replay(
