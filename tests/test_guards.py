@@ -52,6 +52,7 @@ def test_that_runs_a_command(rendered): pass
 def guarded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Write a folder of test files."""
     monkeypatch.setenv("TEST_HANG_S", "0.1")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeini("[pytest]\nmarkers = processes\n    commands")
     pytester.makepyfile(GUARDED)
@@ -61,7 +62,7 @@ def guarded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 @pytest.mark.processes
 def test_remaining_threads_and_unmarked_processes_are_named(guarded: pytest.Pytester) -> None:
     """Threads of a fixture may live as long as the fixture; marks of the test or its fixtures allow processes."""
-    result = guarded.runpytest_subprocess("-p", "tests.guards", "-p", "no:xdist", "-p", "no:cacheprovider")
+    result = guarded.runpytest_subprocess("-p", "tests.guards", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=6, errors=2)
     result.stdout.fnmatch_lines_random(
         ["*ERROR*test_left*", "*ERROR*test_unmarked*", "*outlive the test*", "left:"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.runtime.kvs.client import KvsClient
 from tests.kvs_api.bench import FINISHED, PAUSED, Bench, note, requested, started
 from tests.kvs_api.real import TOKEN, Database, Service
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 
 @pytest.fixture
@@ -110,13 +109,14 @@ def test_killing_the_store_loses_nothing_acknowledged(own: Service, database: Da
             if enough.is_set():
                 return
 
+    def has_written(count: int) -> bool:
+        return len(acknowledged) >= count
+
     writers = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(4)]
     for writer in writers:
         writer.start()
     for target in (20, 60, 100):
-        deadline = time.monotonic() + 20
-        while len(acknowledged) < target:
-            assert time.monotonic() < deadline, "the writers are stuck"
+        until(partial(has_written, target), f"{target} acknowledged writes")
         database.kill()
         database.start()
     enough.set()

@@ -256,7 +256,8 @@ def test_only_valid_images_are_shown(data: Path, name: str, content: bytes) -> N
     """HTML, SVG with scripts and oversized images are refused."""
     (data / "other").mkdir()
     (data / "other" / name).write_bytes(content)
-    _, objects = found(checker(data), f"{data}/train.csv", f"{data}/other")
+    locator = Locator(metadata=f"{data}/train.csv", objects=f"{data}/other")
+    _, objects = findings(Locators(train=locator), None)
     assert (objects.state, objects.sample, objects.image) == ("fine", name, "")
 
 
